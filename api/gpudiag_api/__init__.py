@@ -1,0 +1,1 @@
+"""The HTTP service of gpudiag (it comes with `gpudiag serve`)."""

@@ -1,0 +1,1 @@
+"""Collective operations on ranks: exact data, timing, and the definitions of nccl-tests."""

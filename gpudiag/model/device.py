@@ -1,0 +1,274 @@
+"""What a machine's GPUs look like at one moment: devices, their readings, and who said so.
+
+Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to 100), seconds.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gpudiag.model.evidence import Scalar
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+# The codec writes such a field's members beside it instead of under its name.
+FLATTEN = {"flatten": True}
+
+
+class SourceState(StrEnum):
+    """How a source answered."""
+
+    OK = "ok"
+    NO_DEVICES = "no_devices"
+    LIBRARY_ABSENT = "library_absent"
+    DRIVER_NOT_LOADED = "driver_not_loaded"
+    VERSION_MISMATCH = "version_mismatch"
+    NO_PERMISSION = "no_permission"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    NOT_ASKED = "not_asked"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How one source (nvml, gputil, torch, host) answered, and in how many seconds."""
+
+    name: str
+    state: SourceState
+    reason: str | None = None  # the source's own words, and what they mean
+    seconds: Reading[float] = NOT_ASKED
+    device_count: Reading[int] = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceId:
+    """Who a GPU is: the UUID is its identity, the indices are for people.
+
+    `bus_id` is `dddddddd:bb:dd.f` in lower case; `nvml_index` and `cuda_ordinal` differ where
+    CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER say so.
+    """
+
+    uuid: Reading[str]
+    bus_id: Reading[str]
+    nvml_index: Reading[int]
+    cuda_ordinal: Reading[int] = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU, as NVML names it and /proc describes it.
+
+    In a container NVML reports the host's pid, which /proc does not know: `visible` is False then
+    and the fields from /proc are missing.
+    """
+
+    pid: int
+    kind: str  # compute, graphics or mps
+    memory_used_bytes: Reading[int]
+    visible: bool
+    user: Reading[str]
+    command: Reading[str]
+    container_id: Reading[str]
+    started_at: Reading[datetime]
+    gpu_instance_id: Reading[int] = NOT_ASKED
+    compute_instance_id: Reading[int] = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG compute instance of a GPU, with a UUID and memory of its own."""
+
+    uuid: Reading[str]
+    name: Reading[str]
+    gpu_instance_id: Reading[int]
+    compute_instance_id: Reading[int]
+    memory_total_bytes: Reading[int]
+    memory_used_bytes: Reading[int]
+    memory_free_bytes: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One NVLink of a GPU: whether it is up, what it leads to, and its error counters."""
+
+    link: int
+    active: Reading[bool]
+    remote_bus_id: Reading[str]
+    crc_flit_errors: Reading[int]
+    crc_data_errors: Reading[int]
+    replay_errors: Reading[int]
+    recovery_errors: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EccLocation:
+    """ECC error counts of one place in a GPU, such as `dram` or `sram`."""
+
+    location: str
+    corrected_volatile: Reading[int]
+    uncorrected_volatile: Reading[int]
+    corrected_aggregate: Reading[int]
+    uncorrected_aggregate: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRemapHistogram:
+    """How many memory banks have all, most, some, few or none of their spare rows left."""
+
+    max_banks: int
+    high_banks: int
+    partial_banks: int
+    low_banks: int
+    none_banks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One physical GPU: its identity and every reading, each a value or the reason for none.
+
+    `responding` is True, or the reason why the whole GPU gave no readings (DEVICE_LOST,
+    TIMED_OUT); such a GPU stays a row with its other fields missing for the same reason.
+    """
+
+    id: DeviceId = field(metadata=FLATTEN)
+    responding: Reading[bool]
+    name: Reading[str]
+    serial: Reading[str]
+    vbios_version: Reading[str]
+    board_part_number: Reading[str]
+    architecture: Reading[str]  # kepler ... hopper, blackwell
+    compute_capability: Reading[str]  # "9.0"
+    memory_kind: Reading[str]  # dedicated or unified
+    numa_node: Reading[int]
+    mig_mode: Reading[str]  # enabled or disabled, as the next two
+    mig_mode_pending: Reading[str]
+    mig_instances: Reading[tuple[MigInstance, ...]]
+    memory_total_bytes: Reading[int]
+    memory_used_bytes: Reading[int]
+    memory_free_bytes: Reading[int]
+    memory_reserved_bytes: Reading[int]
+    utilization_percent: Reading[int]
+    memory_utilization_percent: Reading[int]  # share of time in which memory was read or written
+    temperature_celsius: Reading[int]
+    memory_temperature_celsius: Reading[int]
+    temperature_margin_celsius: Reading[int]  # to the thermal limit ("T.Limit")
+    temperature_slowdown_celsius: Reading[int]
+    temperature_shutdown_celsius: Reading[int]
+    power_draw_watts: Reading[float]
+    power_limit_enforced_watts: Reading[float]
+    power_limit_watts: Reading[float]
+    power_limit_default_watts: Reading[float]
+    power_limit_min_watts: Reading[float]
+    power_limit_max_watts: Reading[float]
+    graphics_clock_mhz: Reading[int]
+    sm_clock_mhz: Reading[int]
+    memory_clock_mhz: Reading[int]
+    video_clock_mhz: Reading[int]
+    graphics_clock_max_mhz: Reading[int]
+    sm_clock_max_mhz: Reading[int]
+    memory_clock_max_mhz: Reading[int]
+    graphics_clock_application_mhz: Reading[int]
+    memory_clock_application_mhz: Reading[int]
+    pstate: Reading[int]  # 0 (fastest) to 15
+    clocks_event_reasons: Reading[tuple[str, ...]]
+    ecc_mode: Reading[str]  # enabled or disabled, as the next
+    ecc_mode_pending: Reading[str]
+    ecc_corrected_volatile: Reading[int]
+    ecc_uncorrected_volatile: Reading[int]
+    ecc_corrected_aggregate: Reading[int]
+    ecc_uncorrected_aggregate: Reading[int]
+    ecc_locations: Reading[tuple[EccLocation, ...]]
+    row_remap_correctable: Reading[int]
+    row_remap_uncorrectable: Reading[int]
+    row_remap_pending: Reading[bool]
+    row_remap_failed: Reading[bool]
+    row_remap_histogram: Reading[RowRemapHistogram]
+    retired_pages_corrected: Reading[int]
+    retired_pages_uncorrected: Reading[int]
+    page_retirement_pending: Reading[bool]
+    pcie_generation: Reading[int]
+    pcie_generation_gpu_max: Reading[int]
+    pcie_generation_slot_max: Reading[int]
+    pcie_width: Reading[int]
+    pcie_width_gpu_max: Reading[int]
+    pcie_width_slot_max: Reading[int]
+    pcie_replay_count: Reading[int]
+    nvlinks: Reading[tuple[NvLink, ...]]
+    recovery_action: Reading[str]  # none, gpu_reset, node_reboot, drain_p2p, drain_and_reset ...
+    fan_speed_percent: Reading[int]
+    persistence_mode: Reading[str]  # enabled or disabled
+    compute_mode: Reading[str]  # default, exclusive_process, prohibited
+    processes: Reading[tuple[GpuProcess, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One GPU as one source shows it, in that source's own order."""
+
+    source: str
+    source_index: int
+    uuid: Reading[str]
+    bus_id: Reading[str]
+    name: Reading[str]
+    memory_total_bytes: Reading[int]
+    memory_used_bytes: Reading[int]
+    memory_free_bytes: Reading[int]
+    utilization_percent: Reading[int]
+    driver_version: Reading[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """What torch is and sees: its build, how many GPUs it counts, whether a context really starts."""
+
+    version: str
+    python: str  # the interpreter that was asked
+    cuda_runtime_version: Reading[str]  # missing on a CPU build
+    architectures: Reading[tuple[str, ...]]
+    nccl_version: Reading[str]
+    nccl_available: bool
+    gloo_available: bool
+    cuda_available: Reading[bool]
+    device_count: Reading[int]
+    nvml_device_count: Reading[int]  # what torch counts by way of NVML, without a context
+    context_starts: Reading[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One fact on which the sources differ: what each says, and the likely reason.
+
+    `expected` is True where the reason is a setting that does just this (CUDA_VISIBLE_DEVICES, a
+    CPU build of torch); False where nothing explains it.
+    """
+
+    field: str  # count, order, memory_total_bytes, name, driver_version
+    values: dict[str, Scalar | None]
+    reason: str
+    expected: bool
+    uuid: str | None = None  # the GPU it is about; None for the whole machine
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One machine's GPUs at one moment: three sources side by side, and where they disagree."""
+
+    host: str
+    taken_at: datetime
+    simulated: str | None  # the scenario's name; None on a real machine
+    driver_version: Reading[str]
+    cuda_driver_version: Reading[str]  # the newest CUDA that the driver can run
+    nvml_version: Reading[str]
+    sources: tuple[SourceStatus, ...]
+    devices: tuple[Device, ...]
+    views: tuple[DeviceView, ...]
+    disagreements: tuple[Disagreement, ...]
+    torch: Reading[TorchFacts]
+    machine: Machine
+
+    def source(self, name: str) -> SourceStatus:
+        """The status of the source of that name; not_asked where nobody asked it."""
+        for status in self.sources:
+            if status.name == name:
+                return status
+        return SourceStatus(name, SourceState.NOT_ASKED)

@@ -1,0 +1,77 @@
+"""What a finding is about, and what proves it."""
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from gpudiag.model.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSubject:
+    """One GPU, by its identity; `nvml_index` is for people."""
+
+    uuid: Reading[str]
+    bus_id: Reading[str]
+    nvml_index: Reading[int]
+    host: str
+    kind: Literal["device"] = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class RankSubject:
+    """One rank of a run and the host it ran on."""
+
+    rank: int
+    host: str
+    kind: Literal["rank"] = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSubject:
+    """A link between two ends, such as `rank 1` and `rank 2`, or a bus id and its switch."""
+
+    ends: tuple[str, str]
+    host: str
+    kind: Literal["link"] = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSubject:
+    """One machine."""
+
+    host: str
+    kind: Literal["host"] = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSubject:
+    """A source of readings on one machine: nvml, gputil, torch or host."""
+
+    source: str
+    host: str
+    kind: Literal["source"] = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSubject:
+    """A place in a file; `line` counts from 1."""
+
+    path: str
+    line: int
+    kind: Literal["file"] = "file"
+
+
+Subject = Union[DeviceSubject, RankSubject, LinkSubject, HostSubject, SourceSubject, FileSubject]  # noqa: UP007 - used as a type alias at run time
+
+Scalar = Union[str, int, float, bool]  # noqa: UP007 - used as a type alias at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact: its value with the unit, the limit it was held against, and where it was read."""
+
+    name: str
+    value: Scalar
+    unit: str | None = None
+    limit: Scalar | None = None
+    source: str = ""

@@ -1,0 +1,96 @@
+"""What a check concludes: outcomes, findings and the result of one check."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudiag.model.evidence import Evidence, Subject
+
+
+class Outcome(StrEnum):
+    """How a check, a report or a run ended."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"  # it does not apply here, with the reason
+    ERROR = "error"  # it should have worked, and gpudiag could not look
+
+
+class Severity(StrEnum):
+    """What a finding asks for, in DCGM's words (dcgm_errors.h, dcgmErrorSeverity_t)."""
+
+    NONE = "none"
+    MONITOR = "monitor"  # can go on; keep an eye on it
+    ISOLATE = "isolate"  # must not be used until it is mended
+    UNKNOWN = "unknown"
+    TRIAGE = "triage"  # needs a closer look before anyone can say
+    CONFIG = "config"  # a setting is wrong
+    RESET = "reset"  # a GPU reset mends it
+
+
+class Category(StrEnum):
+    """Which part a finding is about, in DCGM's words (dcgm_errors.h, dcgmErrorCategory_t)."""
+
+    NONE = "none"
+    PERF_THRESHOLD = "perf_threshold"
+    PERF_VIOLATION = "perf_violation"
+    SW_CONFIG = "sw_config"
+    SW_LIBRARY = "sw_library"
+    SW_XID = "sw_xid"
+    SW_CUDA = "sw_cuda"
+    SW_OTHER = "sw_other"
+    HW_THERMAL = "hw_thermal"
+    HW_MEMORY = "hw_memory"
+    HW_NVLINK = "hw_nvlink"
+    HW_NVSWITCH = "hw_nvswitch"
+    HW_PCIE = "hw_pcie"
+    HW_POWER = "hw_power"
+    HW_OTHER = "hw_other"
+    INTERNAL = "internal"
+
+
+class Owner(StrEnum):
+    """Who must act."""
+
+    HARDWARE = "hardware"
+    HOST = "host"
+    SOFTWARE = "software"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, or one fact worth knowing: what, where, how it is known, and what to do."""
+
+    code: str
+    outcome: Outcome
+    severity: Severity
+    category: Category
+    owner: Owner
+    subject: Subject
+    message: str
+    evidence: tuple[Evidence, ...]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check concluded; `reason` says why it was skipped or could not look."""
+
+    check: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+# Worst first. SKIP is not in it: a skipped check says nothing about the machine.
+WORST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.WARN, Outcome.PASS)
+
+
+def worst(outcomes: tuple[Outcome, ...]) -> Outcome:
+    """The verdict over outcomes: FAIL > ERROR > WARN > PASS; SKIP is ignored, all skipped is ERROR."""
+    for outcome in WORST_FIRST:
+        if outcome in outcomes:
+            return outcome
+    return Outcome.ERROR

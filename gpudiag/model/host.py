@@ -1,0 +1,71 @@
+"""The machine around the GPUs: processor, memory, kernel, PCI bus, network, container, allocation."""
+
+from dataclasses import dataclass
+
+from gpudiag.model.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One NVIDIA function on the PCI bus, as the kernel sees it without any driver's help.
+
+    `slot_*` are the limits of the bridge above it; speeds are PCIe generations (1 to 6).
+    """
+
+    bus_id: str  # dddddddd:bb:dd.f
+    vendor_id: str  # 10de
+    device_id: str
+    class_id: str  # 0300 (VGA), 0302 (3D), 0680 (bridge: an NVSwitch)
+    driver: Reading[str]  # the kernel driver bound to it
+    numa_node: Reading[int]
+    link_generation: Reading[int]
+    link_generation_max: Reading[int]
+    link_width: Reading[int]
+    link_width_max: Reading[int]
+    slot_generation_max: Reading[int]
+    slot_width_max: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """One network interface: its state, speed and addresses."""
+
+    name: str
+    up: bool
+    loopback: bool
+    mtu: Reading[int]
+    speed_mbit_per_second: Reading[int]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The container this process runs in."""
+
+    runtime: str  # docker, podman, kubernetes, lxc, or the word that the runtime left
+    container_id: Reading[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts about one host, each read under one root so that a scenario can set it."""
+
+    hostname: str
+    kernel_release: Reading[str]
+    operating_system: Reading[str]
+    boot_id: Reading[str]
+    processor: Reading[str]
+    processor_architecture: Reading[str]
+    logical_processors: Reading[int]
+    logical_processors_allowed: Reading[int]  # by affinity
+    memory_total_bytes: Reading[int]
+    memory_available_bytes: Reading[int]
+    shared_memory_total_bytes: Reading[int]  # /dev/shm
+    kernel_driver_version: Reading[str]  # /proc/driver/nvidia/version
+    kernel_driver_flavor: Reading[str]  # open or proprietary
+    kernel_modules: Reading[tuple[str, ...]]  # of those that concern GPUs: nvidia*, nouveau
+    pci_devices: Reading[tuple[PciDevice, ...]]
+    device_nodes: Reading[tuple[str, ...]]  # /dev/nvidia*, /dev/dxg
+    interfaces: Reading[tuple[NetworkInterface, ...]]
+    container: Container | None  # None: not in a container
+    allocation: dict[str, str]  # the environment variables that hand out GPUs, as they are set

@@ -1,0 +1,110 @@
+"""What was measured on ranks, with the method; and what happened to a rank or a link. No verdicts."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveResult:
+    """One operation at one size: times over ranks, bandwidths as nccl-tests defines them.
+
+    `size_bytes` is S of nccl-tests. The time of an iteration is the maximum over ranks; p50 and
+    p99 are over iterations; `time_average_seconds` is the mean over ranks and iterations (what
+    nccl-tests prints by default). algbw = S / p50; busbw = algbw x 2(n-1)/n for all_reduce, and
+    missing for one rank, where no bus is used.
+    """
+
+    op: str
+    reduce: Reading[str]
+    dtype: str
+    size_bytes: int
+    elements: int
+    iterations: int
+    time_p50_seconds: float
+    time_p99_seconds: float
+    time_average_seconds: float
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: Reading[float]
+    verified: Reading[bool]  # False when wrong_elements > 0; NOT_ASKED with --verify off
+    verified_iterations: int
+    wrong_elements: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank did: the last stage it reached, and how its process ended.
+
+    `exit` is a status, or minus the signal's number as in a wait status; missing while unknown.
+    """
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: Reading[int]
+    stage: str
+    exit: Reading[int]
+    sequence: Reading[int] = NOT_ASKED  # collectives it had entered
+    device_uuid: Reading[str] = NOT_ASKED
+
+
+class IncidentKind(StrEnum):
+    """What can happen to a rank or a link."""
+
+    DIED = "died"
+    STOPPED = "stopped"
+    SILENT = "silent"
+    LATE = "late"
+    MISMATCHED = "mismatched"
+    CORRUPTED = "corrupted"
+    NOT_STARTED = "not_started"
+    RAISED = "raised"
+    STALLED = "stalled"  # everyone is inside the same operation and nothing moves
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What happened to one rank: when, at which stage, and how it is known. No verdict."""
+
+    kind: IncidentKind
+    rank: int
+    host: str
+    stage: str
+    at_seconds: float  # since the run started
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """A fault that `--inject` asked for, and whether it really happened."""
+
+    specification: str
+    fired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveMeasurement:
+    """One nccl-test run: its ranks, what they measured, and what happened to them."""
+
+    backend: str
+    world_size: int
+    launcher: str
+    host: str
+    torch_version: Reading[str]
+    nccl_version: Reading[str]
+    device_kind: str  # cpu or cuda
+    results: tuple[CollectiveResult, ...]
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    injected: tuple[InjectedFault, ...]
+    sizes_planned: int  # results that a whole run would have
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Everything measured for one report; what nobody measured is NOT_ASKED."""
+
+    collective: Reading[CollectiveMeasurement] = NOT_ASKED

@@ -1,0 +1,39 @@
+"""A value or a reason: what every field that may be absent is made of."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar, Union
+
+_T = TypeVar("_T")
+
+
+class MissingReason(StrEnum):
+    """Why a value is not there."""
+
+    NOT_SUPPORTED = "not_supported"
+    FUNCTION_NOT_FOUND = "function_not_found"  # the driver is older than the question
+    NO_PERMISSION = "no_permission"
+    DEVICE_LOST = "device_lost"
+    SOURCE_ABSENT = "source_absent"
+    TIMED_OUT = "timed_out"
+    NOT_ASKED = "not_asked"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The absence of a value: the reason, and what the source said in its own words."""
+
+    reason: MissingReason
+    detail: str = ""
+
+
+# `Reading[int]` is an int or the reason why there is none.
+Reading = Union[_T, Missing]  # noqa: UP007 - `_T | Missing` cannot be subscripted on Python 3.11
+
+NOT_ASKED = Missing(MissingReason.NOT_ASKED)
+
+
+def value_or(reading: Reading[_T], fallback: _T) -> _T:
+    """The value, or `fallback` where it is missing; only for display and ordering."""
+    return fallback if isinstance(reading, Missing) else reading

@@ -1,0 +1,1 @@
+"""Ask a source what it sees, now: numbers and facts, never a verdict."""

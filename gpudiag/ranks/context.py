@@ -1,0 +1,49 @@
+"""What a rank's entry function is given: who it is, how to meet the others, how to say where it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """The side channel of one rank: it tells the agent what the rank is about to do.
+
+    Every call is cheap (a write to shared memory or a local socket, microseconds) and never blocks
+    on the agent.
+    """
+
+    def enter_stage(self, stage: str) -> None:
+        """Say that the rank starts a stage: rendezvous, init, warmup, measure, verify, teardown.
+
+        Faults that `--inject` aims at that stage fire here.
+        """
+
+    def before_operation(self, sequence: int, op: str, dtype: str, elements: int) -> None:
+        """Say that the rank is about to enter collective `sequence` (counted from 0, over the run)."""
+
+    def after_operation(self, sequence: int) -> None:
+        """Say that the rank came back from collective `sequence`."""
+
+    def before_iteration(self, iteration: int) -> None:
+        """Say that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
+
+    def should_flip_bit(self, iteration: int) -> bool:
+        """Whether `--inject bitflip` wants this rank's output of that timed iteration corrupted."""
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Send one JSON event to the agent (a finished size, a wrong element); kept if the rank dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """One rank's place in the run; `arguments` is the JSON object that the recipe passed."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    init_method: str  # for torch.distributed.init_process_group
+    rendezvous_timeout_seconds: float
+    operation_timeout_seconds: float
+    arguments: Mapping[str, Any]
+    progress: Progress

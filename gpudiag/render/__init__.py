@@ -1,0 +1,1 @@
+"""Reports and snapshots as text, JSON and more: nothing here decides anything."""

@@ -1,0 +1,90 @@
+"""The only conversions: sizes and rates as people write them, to and from base units.
+
+Inside gpudiag a size is in bytes, a rate in bytes per second, a time in seconds. Sizes are binary
+(1 KiB = 1024 bytes, the way memory and nccl-tests sizes are counted); rates are decimal
+(1 GB/s = 1e9 bytes per second, the way nccl-tests and link data sheets count).
+"""
+
+import re
+
+from gpudiag.errors import UsageError
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+
+BYTES_PER_GB = 1_000_000_000
+MILLIWATTS_PER_WATT = 1000
+SECONDS_PER_MICROSECOND = 1e-6
+
+_SIZE_FACTORS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
+_SIZE_PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes for a size such as `8`, `64M`, `1.5GiB`; K, M, G and T are binary, as in nccl-tests.
+
+    Raises:
+        UsageError: the text is not a size, or not a whole number of bytes.
+    """
+    match = _SIZE_PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size", hint="write it as 8, 64K, 1M or 8G")
+    size = float(match[1]) * _SIZE_FACTORS[match[2].upper()]
+    if size != int(size):
+        raise UsageError(f"{text!r} is not a whole number of bytes", hint="write it as 8, 64K or 1M")
+    return int(size)
+
+
+def format_size(size_bytes: float) -> str:
+    """A size as people read it, binary and short: `512 B`, `64 KiB`, `79.6 GiB`."""
+    for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(size_bytes) >= factor:
+            return f"{_short(size_bytes / factor)} {unit}"
+    return f"{_short(size_bytes)} B"
+
+
+def format_gib(size_bytes: float) -> str:
+    """A number of GiB with one decimal and no unit, for a column headed `GiB`."""
+    return f"{size_bytes / GIB:.1f}"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """A rate in GB/s (1e9 bytes per second) with three significant figures: `0.42 GB/s`."""
+    return f"{significant(bytes_per_second / BYTES_PER_GB)} GB/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people read it: `12 us`, `3.4 ms`, `1.2 s`, `6 min`, `6 h`, `3 d`."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    if seconds >= 1:
+        return f"{_short(seconds)} s"
+    if seconds >= 1e-3:
+        return f"{_short(seconds * 1e3)} ms"
+    return f"{_short(seconds * 1e6)} us"
+
+
+def significant(value: float, figures: int = 3) -> str:
+    """`value` with that many significant figures and no exponent: `0.0042`, `1.23`, `482`."""
+    if value == 0:
+        return "0"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(value)
+    decimals = max(0, figures - magnitude)
+    return f"{value:.{decimals}f}"
+
+
+def _leading_zeros(value: float) -> int:
+    """Zero or minus the number of zeros after the decimal point of a value below 1."""
+    count = 0
+    scaled = abs(value) * 10
+    while scaled < 1 and count < 15:
+        scaled *= 10
+        count += 1
+    return -count
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
