@@ -6,6 +6,7 @@ Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
@@ -251,7 +252,13 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One machine's GPUs at one moment: three sources side by side, and where they disagree."""
+    """`gpudiag.snapshot/1`: one machine's GPUs at one moment, three sources side by side.
+
+    `devices` counts physical GPUs as NVML numbers them; `views` are the same GPUs as each source
+    shows them; `disagreements` are the differences, each with its likely reason.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.snapshot/1"
 
     host: str
     taken_at: datetime

@@ -1,6 +1,7 @@
 """The documents that commands print: verdict first, then what it rests on."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gpudiag.model.device import FLATTEN, Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome
@@ -10,6 +11,8 @@ from gpudiag.model.measure import CollectiveMeasurement, Measures
 @dataclass(frozen=True, slots=True)
 class Report:
     """`gpudiag.report/1`: the verdict on one machine, every check's result, and what they saw."""
+
+    SCHEMA: ClassVar[str] = "gpudiag.report/1"
 
     verdict: Outcome
     results: tuple[CheckResult, ...]
@@ -27,6 +30,8 @@ class CollectiveReport:
 
     Findings come worst and most certain first: the first is the cause as far as gpudiag can tell.
     """
+
+    SCHEMA: ClassVar[str] = "gpudiag.collective/1"
 
     outcome: Outcome
     measurement: CollectiveMeasurement = field(metadata=FLATTEN)

@@ -1,0 +1,44 @@
+# make run    the main job on this machine: the inventory, then a verified all-reduce
+# make test   the whole test suite
+# make check  formatting, lint, types and the import contracts
+#
+# Both first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt tools/install_environment.py
+
+.PHONY: run test check format schemas benchmarks clean
+
+run: $(VENV)/.installed-torch
+	$(BIN)/gpudiag list --sources all
+	$(BIN)/gpudiag nccl-test
+
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "not ranks" -n 2
+	$(BIN)/pytest -m ranks
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+schemas: $(VENV)/.installed-dev
+	$(BIN)/python tools/write_schemas.py
+
+benchmarks: $(VENV)/.installed-benchmarks
+	$(BIN)/python benchmarks/list_command.py
+	$(BIN)/python benchmarks/nccl_test_start.py
+
+$(VENV)/.installed-%: $(INPUTS)
+	$(PYTHON) tools/install_environment.py $(VENV) $*
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

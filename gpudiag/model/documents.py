@@ -1,0 +1,22 @@
+"""The documents there are, by schema name; imported only to read one or to make the schemas."""
+
+import difflib
+
+from gpudiag.errors import UsageError
+from gpudiag.model.device import Snapshot
+from gpudiag.model.report import CollectiveReport, Report
+
+DOCUMENTS: dict[str, type] = {noun.SCHEMA: noun for noun in (Snapshot, Report, CollectiveReport)}
+
+
+def noun_type(schema: str) -> type:
+    """The dataclass of a schema name.
+
+    Raises:
+        UsageError: this version does not know it, with the nearest name that it knows.
+    """
+    if schema in DOCUMENTS:
+        return DOCUMENTS[schema]
+    nearest = difflib.get_close_matches(schema, DOCUMENTS, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(DOCUMENTS)}"
+    raise UsageError(f"this gpudiag does not know documents of schema {schema!r}", hint=hint)

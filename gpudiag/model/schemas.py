@@ -1,0 +1,112 @@
+"""JSON Schemas (draft 2020-12) of every document, made from the nouns' own annotations."""
+
+import types
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gpudiag.model.documents import noun_type
+from gpudiag.model.reading import Missing, MissingReason
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SCALARS: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+
+
+def json_schema(schema: str) -> dict[str, Any]:
+    """The JSON Schema of the documents with that schema name, such as `gpudiag.snapshot/1`.
+
+    Raises:
+        UsageError: there is no such document.
+    """
+    definitions: dict[str, Any] = {}
+    noun = noun_type(schema)
+    body = _noun_schema(noun, definitions)
+    body["properties"] = {"schema": {"const": schema}, **body["properties"]}
+    body["required"] = ["schema", *body["required"]]
+    return {"$schema": _DIALECT, "title": schema, **body, "$defs": dict(sorted(definitions.items()))}
+
+
+def _noun_schema(noun: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(noun)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for field in fields(noun):
+        if field.metadata.get("flatten"):
+            inner = _noun_schema(hints[field.name], definitions)
+            properties |= inner["properties"]
+            required += inner["required"]
+            continue
+        properties[field.name] = _type_schema(hints[field.name], definitions)
+        if field.default is MISSING and field.default_factory is MISSING:
+            required.append(field.name)
+    properties |= _missing_properties(hints, definitions)
+    return {
+        "type": "object",
+        "description": (noun.__doc__ or "").strip().splitlines()[0],
+        "properties": properties,
+        "required": required,
+    }
+
+
+def _missing_properties(hints: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    if not any(Missing in get_args(hint) for hint in hints.values()):
+        return {}
+    return {
+        "missing": {"type": "object", "additionalProperties": _type_schema(MissingReason, definitions)},
+        "missing_detail": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+
+
+def _type_schema(expected: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin = get_origin(expected)
+    if origin in (Union, types.UnionType):
+        return _union_schema(get_args(expected), definitions)
+    if origin is tuple:
+        return _tuple_schema(get_args(expected), definitions)
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _type_schema(get_args(expected)[1], definitions)}
+    if origin is Literal:
+        return {"const": get_args(expected)[0]}
+    if expected is datetime:
+        return {"type": "string", "format": "date-time"}
+    if expected in _SCALARS:
+        return {"type": _SCALARS[expected]}
+    return _definition(expected, definitions)
+
+
+def _union_schema(members: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
+    plain = [type(None) if member is Missing else member for member in members]
+    return {"anyOf": [_type_schema(member, definitions) for member in plain]}
+
+
+def _tuple_schema(members: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
+    if len(members) == 2 and members[1] is Ellipsis:
+        return {"type": "array", "items": _type_schema(members[0], definitions)}
+    items = [_type_schema(member, definitions) for member in members]
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _definition(expected: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    name = expected.__name__
+    if name not in definitions:
+        definitions[name] = {}  # taken before its members are visited
+        if is_dataclass(expected):
+            definitions[name] = _noun_schema(expected, definitions)
+        else:
+            definitions[name] = _enum_schema(expected)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _enum_schema(expected: type[Enum]) -> dict[str, Any]:
+    return {
+        "type": "string",
+        "description": (expected.__doc__ or "").strip().splitlines()[0],
+        "enum": [member.value for member in expected],
+    }

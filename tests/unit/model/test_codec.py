@@ -1,0 +1,150 @@
+import json
+from datetime import UTC, datetime
+
+import jsonschema
+import pytest
+
+from gpudiag.errors import UsageError
+from gpudiag.model import codec
+from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
+from gpudiag.model.documents import DOCUMENTS
+from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
+from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.schemas import json_schema
+from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
+from tools.write_schemas import schema_path, schema_text
+
+DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
+
+
+def make_full_snapshot():
+    process = GpuProcess(
+        4242, "compute", 1024, True, "ann", "train.py", DENIED, datetime(2026, 11, 20, tzinfo=UTC)
+    )
+    device = make_device(
+        5,
+        memory_total_bytes=85520809984,
+        power_draw_watts=68.9,
+        row_remap_pending=False,
+        clocks_event_reasons=("gpu_idle",),
+        nvlinks=(NvLink(0, True, "00000000:05:00.0", 0, 0, 0, DENIED),),
+        ecc_locations=(EccLocation("dram", 0, 0, 1, 0),),
+        processes=(process,),
+    )
+    disagreement = Disagreement("count", {"nvml": 8, "torch": 0, "gputil": None}, "CPU build", True)
+    return make_snapshot(
+        device, make_device(6, responding=DENIED), disagreements=(disagreement,), simulated="h100x8"
+    )
+
+
+def make_finding(subject):
+    return Finding(
+        "rank.died",
+        Outcome.FAIL,
+        Severity.ISOLATE,
+        Category.SW_OTHER,
+        Owner.JOB,
+        subject,
+        "rank 2 died",
+        (Evidence("signal", "SIGKILL", source="wait status"), Evidence("exit", -9, None, 0, "")),
+        "look at its log",
+    )
+
+
+def make_report():
+    subject = DeviceSubject("GPU-5", NOT_SUPPORTED, 5, "a1")
+    result = CheckResult("gpu.lost", Outcome.FAIL, (make_finding(subject),), None, 0.0001)
+    return Report(Outcome.FAIL, (result,), make_full_snapshot())
+
+
+def make_collective_report():
+    result = CollectiveResult(
+        "all_reduce", "sum", "float32", 1024, 256, 20, 1e-4, 2e-4, 1e-4, 1e7, NOT_SUPPORTED, True, 20, 0
+    )
+    ranks = (RankReport(2, 2, "a1", 4242, "measure", -9),)
+    measurement = CollectiveMeasurement(
+        "gloo", 4, "spawn", "a1", "2.13.0", NOT_SUPPORTED, "cpu", (result,), ranks, (), (), 24, 1.5
+    )
+    return CollectiveReport(Outcome.FAIL, measurement, (make_finding(RankSubject(2, "a1")),))
+
+
+EXAMPLES = [make_full_snapshot(), make_report(), make_collective_report()]
+
+
+@pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)
+def test_a_document_comes_back_as_it_was(noun):
+    assert codec.loads(codec.dumps(noun)) == noun
+
+
+@pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)
+def test_a_document_fits_its_schema(noun):
+    schema = json_schema(noun.SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(codec.dumps(noun)))
+
+
+def test_every_document_has_an_example_here():
+    assert {noun.SCHEMA for noun in EXAMPLES} == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("schema", DOCUMENTS)
+def test_docs_hold_the_schema_that_the_package_makes(schema):
+    assert schema_path(schema).read_text() == schema_text(schema), "run: make schemas"
+
+
+def test_a_missing_reading_is_null_with_its_reason():
+    document = codec.to_document(make_full_snapshot())["devices"][0]
+    assert document["fan_speed_percent"] is None
+    assert document["missing"]["fan_speed_percent"] == "not_supported"
+    assert document["row_remap_pending"] is False
+    assert document["uuid"] == "GPU-5"
+    assert document["nvlinks"][0]["missing_detail"] == {"recovery_errors": "Insufficient Permissions"}
+
+
+def test_the_schema_comes_first_and_the_collective_report_is_flat():
+    document = codec.to_document(make_collective_report())
+    assert list(document)[:2] == ["schema", "outcome"]
+    assert document["world_size"] == 4
+    assert document["results"][0]["busbw_bytes_per_second"] is None
+    assert document["findings"][0]["subject"] == {"rank": 2, "host": "a1", "kind": "rank"}
+
+
+def test_a_field_that_an_older_document_lacks_is_not_asked():
+    document = codec.to_document(make_full_snapshot())
+    del document["devices"][0]["recovery_action"]
+    snapshot = codec.from_document(document)
+    assert snapshot.devices[0].recovery_action.reason is MissingReason.NOT_ASKED
+
+
+def test_a_field_of_a_newer_document_is_ignored():
+    document = codec.to_document(make_full_snapshot()) | {"invented_later": 1}
+    assert codec.from_document(document) == make_full_snapshot()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not a JSON document"),
+        ("[]", "no `schema`"),
+        ('{"schema": "gpudiag.snapshots/1"}', "gpudiag.snapshots/1"),
+        ('{"schema": "gpudiag.snapshot/1"}', "document.host"),
+    ],
+)
+def test_a_document_that_is_none_is_refused_in_one_sentence(text, words):
+    with pytest.raises(UsageError, match=words):
+        codec.loads(text)
+
+
+def test_a_null_without_a_reason_is_refused():
+    document = codec.to_document(make_full_snapshot())
+    document["devices"][0]["power_draw_watts"] = None
+    with pytest.raises(UsageError, match=r"devices\[0\]\.power_draw_watts is null without a reason"):
+        codec.from_document(document)
+
+
+def test_not_a_number_is_never_written():
+    with pytest.raises(ValueError, match="JSON"):
+        codec.dumps(make_snapshot(make_device(power_draw_watts=float("nan"))))
