@@ -56,7 +56,8 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
     document: dict[str, Any] = {}
     missing: dict[str, str] = {}
     details: dict[str, str] = {}
-    for name, flatten in _field_plan(type(noun)):
+    noun_type: Any = type(noun)
+    for name, flatten in _field_plan(noun_type):
         value = getattr(noun, name)
         if isinstance(value, Missing):
             document[name] = None
