@@ -68,7 +68,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def significant(value: float, figures: int = 3) -> str:
-    """`value` with that many significant figures and no exponent: `0.0042`, `1.23`, `482`."""
+    """`value` with that many significant figures and no exponent: `0.00420`, `1.23`, `482`."""
     if value == 0:
         return "0"
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(value)

@@ -1,0 +1,71 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudiag import units
+from gpudiag.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("8", 8),
+        ("64M", 64 * 1024**2),
+        ("64MiB", 64 * 1024**2),
+        ("1.5K", 1536),
+        ("8g", 8 * 1024**3),
+        (" 1 KB ", 1024),
+    ],
+)
+def test_a_size_is_read_as_nccl_tests_reads_it(text, size_bytes):
+    assert units.parse_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1e3", "1.0001", "8X", "eight", "nan", "0x10"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UsageError, match="is not a"):
+        units.parse_size_bytes(text)
+
+
+@given(st.integers(min_value=0, max_value=2**50))
+def test_every_whole_number_of_bytes_is_a_size(size_bytes):
+    assert units.parse_size_bytes(str(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (8, "8 B"),
+        (1536, "1.5 KiB"),
+        (1024**2, "1 MiB"),
+        (85520809984, "79.6 GiB"),
+        (2**41, "2 TiB"),
+    ],
+)
+def test_a_size_is_short(size_bytes, text):
+    assert units.format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.0042, "0.00420"), (0.00421, "0.00421"), (1.234, "1.23"), (482.4, "482"), (9999, "9999")],
+)
+def test_a_figure_has_three_significant_digits(value, text):
+    assert units.significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12e-6, "12 us"),
+        (0.0034, "3.4 ms"),
+        (1.25, "1.2 s"),
+        (90, "90 s"),
+        (360, "6 min"),
+        (6 * 3600, "6 h"),
+        (3 * 86400, "3 d"),
+    ],
+)
+def test_a_duration_is_short(seconds, text):
+    assert units.format_seconds(seconds) == text
