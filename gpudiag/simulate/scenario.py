@@ -9,12 +9,16 @@ from typing import Any
 class CallFault:
     """How one NVML call misbehaves on one GPU (or on the whole library).
 
-    `call` is an NVML function's C name, a prefix ending in `*`, or `*` for every call on that GPU.
-    `code` is the NVML return code to answer with; `hang` never answers; `delay_seconds` answers
-    late; `nth` limits the fault to the nth call (from 1), `from_nth` to that call and all later.
+    `call` is an NVML function's C name, a prefix ending in `*`, or `*` for every call on that GPU;
+    names and prefixes in `except_calls` are spared. A look-up of the GPU's handle
+    (nvmlDeviceGetHandleBy*) is not a call on the GPU: `*` spares it, its name or prefix hits it.
+    Where several faults match a call, the first one decides. `code` is the NVML return code to answer
+    with; `hang` never answers; `delay_seconds` answers late; `nth` limits the fault to the nth call
+    (from 1), `from_nth` to that call and all later.
     """
 
     call: str
+    except_calls: tuple[str, ...] = ()
     code: int | None = None
     hang: bool = False
     delay_seconds: float = 0.0
@@ -29,12 +33,16 @@ class SimulatedGpu:
     A value is as in the JSON of `gpudiag.snapshot/1` (nested lists and objects for MIG instances,
     NVLinks, ECC locations, processes); a reading that NVML does not have is a `MissingReason` word
     in `missing`, as in that document. `visible` False: on the PCI bus, hidden from NVML.
+    `minor_number` is the N of /dev/nvidiaN; `xid_codes` are the Xids that a program which waits for
+    events (nvmlEventSetWait) is told, once each.
     """
 
     readings: Mapping[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[CallFault, ...] = ()
     visible: bool = True
+    minor_number: int | None = None
+    xid_codes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
