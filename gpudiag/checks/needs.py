@@ -1,0 +1,56 @@
+"""What a check may want to see, and what it means when that is not there.
+
+Not there is SKIP where it does not apply (no GPU and no trace of one, nobody asked) and ERROR where
+it should have worked.
+"""
+
+from collections.abc import Callable, Mapping
+
+from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.model.context import Context
+from gpudiag.model.device import SourceState
+from gpudiag.model.reading import Missing, MissingReason
+
+NO_TRACE = "no GPU and no trace of one"
+
+_ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
+
+
+def _nvml(context: Context) -> Judgement | None:
+    """NVML answered, even if it lists no GPU."""
+    status = context.snapshot.source("nvml")
+    if status.state in _ANSWERED:
+        return None
+    if status.state is SourceState.NOT_ASKED:
+        return does_not_apply("NVML was not asked")
+    if not gpu_traces(context.snapshot, context.expected_gpus):
+        return does_not_apply(NO_TRACE)
+    return could_not_look(f"NVML gave no answer: {status.reason or status.state.value}")
+
+
+def _gpus(context: Context) -> Judgement | None:
+    """There is at least one GPU row to look at."""
+    absent = _nvml(context)
+    if absent is not None or context.snapshot.devices:
+        return absent
+    if not gpu_traces(context.snapshot, context.expected_gpus):
+        return does_not_apply(NO_TRACE)
+    return could_not_look("NVML lists no GPU")
+
+
+def _collective(context: Context) -> Judgement | None:
+    """A collective was measured."""
+    measured = context.measures.collective
+    if not isinstance(measured, Missing):
+        return None
+    if measured.reason is MissingReason.NOT_ASKED:
+        return does_not_apply("no collective was measured")
+    return could_not_look(f"no collective could be measured: {measured.detail or measured.reason.value}")
+
+
+NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
+    "nvml": _nvml,
+    "gpus": _gpus,
+    "collective": _collective,
+}

@@ -1,0 +1,46 @@
+"""Run checks over one Context: every check gives a result, whatever happens inside it."""
+
+from collections.abc import Iterable
+from time import perf_counter
+
+from gpudiag.checks.needs import NEEDS
+from gpudiag.checks.registry import Check, Judgement, could_not_look
+from gpudiag.model.context import Context
+from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, worst
+
+
+def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
+    """One result per check, in order. Never raises: a check that does is ERROR, with its words."""
+    return tuple(_run(context, check) for check in checks)
+
+
+def verdict(results: tuple[CheckResult, ...]) -> Outcome:
+    """The worst outcome, SKIP ignored; ERROR where nothing was looked at."""
+    return worst(tuple(result.outcome for result in results))
+
+
+def findings_worst_first(results: tuple[CheckResult, ...]) -> tuple[Finding, ...]:
+    """Every finding, worst outcome first; those of one outcome stay in check order."""
+    findings = [finding for result in results for finding in result.findings]
+    order = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
+    return tuple(sorted(findings, key=lambda finding: order.get(finding.outcome, len(order))))
+
+
+def _run(context: Context, check: Check) -> CheckResult:
+    started = perf_counter()
+    try:
+        judgement: object = _judge(context, check)
+    except Exception as error:  # noqa: BLE001 - one broken check costs only itself
+        judgement = could_not_look(f"the check itself failed: {type(error).__name__}: {error}")
+    if not isinstance(judgement, Judgement):
+        judgement = could_not_look("the check itself failed: it gave no judgement")
+    seconds = perf_counter() - started
+    return CheckResult(check.name, judgement.outcome, judgement.findings, judgement.reason, seconds)
+
+
+def _judge(context: Context, check: Check) -> Judgement:
+    for need in check.needs:
+        absent = NEEDS[need](context)
+        if absent is not None:
+            return absent
+    return check.judge(context)

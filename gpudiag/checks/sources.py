@@ -1,0 +1,129 @@
+"""Checks of the sources: does NVML answer, and do the sources tell the same story."""
+
+from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.registry import FindingKind, Judgement, check, could_not_look, does_not_apply, judged
+from gpudiag.checks.traces import gpu_traces, pci_gpus
+from gpudiag.model.context import Context
+from gpudiag.model.device import Disagreement, Snapshot, SourceState, SourceStatus
+from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing
+
+
+def _nvml_kind(state: SourceState, meaning: str, remedy: str) -> FindingKind:
+    """A kind for one way in which NVML can fail on a machine that has a GPU."""
+    return FindingKind(
+        code=f"nvml.{state.value}",
+        outcome=Outcome.FAIL,
+        severity=Severity.TRIAGE if state is SourceState.FAILED else Severity.CONFIG,
+        category=Category.SW_OTHER,
+        owner=Owner.HOST,
+        meaning=meaning,
+        remedy=remedy,
+    )
+
+
+NVML_KINDS = {
+    SourceState.LIBRARY_ABSENT: _nvml_kind(
+        SourceState.LIBRARY_ABSENT,
+        "The machine has a GPU, or was given one, and libnvidia-ml.so.1 is not installed.",
+        "Install the NVIDIA driver; its libraries come with it.",
+    ),
+    SourceState.DRIVER_NOT_LOADED: _nvml_kind(
+        SourceState.DRIVER_NOT_LOADED,
+        "The driver's library is here and its kernel module is not loaded.",
+        "Run `sudo modprobe nvidia`; if that fails, `dmesg` says why (DKMS build, Secure Boot, nouveau).",
+    ),
+    SourceState.VERSION_MISMATCH: _nvml_kind(
+        SourceState.VERSION_MISMATCH,
+        "The loaded kernel module and the driver's library are of different versions, as after an upgrade.",
+        "Reboot, or stop every GPU process and reload the nvidia modules.",
+    ),
+    SourceState.NO_PERMISSION: _nvml_kind(
+        SourceState.NO_PERMISSION,
+        "The driver refuses to talk to this user or container.",
+        "Look at the rights of /dev/nvidiactl and /dev/nvidia*, and at the job's device cgroup.",
+    ),
+    SourceState.TIMED_OUT: _nvml_kind(
+        SourceState.TIMED_OUT,
+        "The driver did not answer within the deadline: it hangs, or it starts slowly without persistence.",
+        "Try once more with `--deadline 30`; if it still hangs, look at `dmesg` and reboot.",
+    ),
+    SourceState.FAILED: _nvml_kind(
+        SourceState.FAILED,
+        "NVML could not be started, for a reason of its own.",
+        "Run `nvidia-smi` and look at `dmesg`; in a container, restart it.",
+    ),
+}
+DISAGREEMENT = FindingKind(
+    code="source.disagreement",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.SOFTWARE,
+    meaning="Two sources tell different facts about the same GPUs, and no setting explains it.",
+    remedy="Run `gpudiag list --sources all` to see the sources side by side.",
+)
+
+
+@check("source.nvml", title="NVML answers", reports=tuple(NVML_KINDS.values()))
+def nvml_answers(context: Context) -> Judgement:
+    """FAIL where a machine with a trace of a GPU has no working NVML; SKIP where there is no trace."""
+    status = context.snapshot.source("nvml")
+    if status.state is SourceState.NOT_ASKED:
+        return does_not_apply("NVML was not asked")
+    traces = gpu_traces(context.snapshot, context.expected_gpus)
+    if not traces:
+        return does_not_apply(NO_TRACE)
+    kind = NVML_KINDS.get(status.state)
+    if kind is None:
+        return judged()
+    words = status.reason or status.state.value.replace("_", " ")
+    seen = tuple(Evidence("trace", trace.text, source=trace.place) for trace in traces)
+    message = f"NVML does not work on a machine with a GPU ({traces[0].text}): {words}"
+    subject = SourceSubject("nvml", context.snapshot.host)
+    remedy = _remedy(context.snapshot, status)
+    return judged(kind.finding(subject, message, Evidence("state", status.state.value), *seen, remedy=remedy))
+
+
+@check("source.agreement", title="the sources tell the same story", reports=(DISAGREEMENT,))
+def sources_agree(context: Context) -> Judgement:
+    """WARN for each disagreement that no setting explains."""
+    snapshot = context.snapshot
+    unexplained = [item for item in snapshot.disagreements if not item.expected]
+    if unexplained:
+        return judged(*(_disagreement(snapshot, item) for item in unexplained))
+    asked = [status for status in snapshot.sources if status.state is not SourceState.NOT_ASKED]
+    if not gpu_traces(snapshot, context.expected_gpus):
+        return does_not_apply(NO_TRACE)
+    answered = [status for status in asked if status.state in (SourceState.OK, SourceState.NO_DEVICES)]
+    if len(answered) > 1:
+        return judged()
+    if len(asked) > 1:
+        return could_not_look("fewer than two sources answered")
+    return does_not_apply("only one source was asked")
+
+
+def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:
+    """What to do where this machine shows more than the state alone says; empty: the catalogue's words."""
+    if snapshot.machine.container is not None and status.state in (
+        SourceState.LIBRARY_ABSENT,
+        SourceState.DRIVER_NOT_LOADED,
+    ):
+        return "Start the container with its GPUs (`--gpus all`, NVIDIA Container Toolkit); check the host first."
+    drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
+    if "nouveau" in drivers:
+        return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
+    return ""
+
+
+def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
+    said = ", ".join(f"{source} {value}" for source, value in item.values.items())
+    about = f" of {item.uuid}" if item.uuid else ""
+    evidence = tuple(
+        Evidence(item.field, value, source=source)
+        for source, value in item.values.items()
+        if value is not None
+    )
+    message = f"the sources differ on {item.field}{about} ({said}): {item.reason}"
+    return DISAGREEMENT.finding(HostSubject(snapshot.host), message, *evidence)

@@ -1,0 +1,87 @@
+"""Traces of a GPU: whatever says that this machine has one, or was given one, working or not.
+
+A machine with a trace and no working GPU is broken; a machine without a trace simply has none.
+"""
+
+from dataclasses import dataclass
+
+from gpudiag.checks.allocation import granted_count
+from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.host import PciDevice
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+
+NVIDIA_VENDOR_ID = "10de"
+# PCI class and subclass, https://pcisig.com "Code and ID Assignment": VGA controller, 3D controller.
+DISPLAY_CLASS_IDS = ("0300", "0302")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One trace: where it was seen, and what was seen there."""
+
+    place: str  # pci, device_node, driver, nvml, allocation, expected
+    text: str
+
+
+def is_gpu(device: PciDevice) -> bool:
+    """Whether a PCI function is an NVIDIA GPU: not the audio, USB or NVSwitch function beside it."""
+    return device.vendor_id == NVIDIA_VENDOR_ID and device.class_id[:4] in DISPLAY_CLASS_IDS
+
+
+def pci_gpus(snapshot: Snapshot) -> tuple[PciDevice, ...]:
+    """The NVIDIA GPUs on the PCI bus, as the kernel sees them; none where the bus is not readable."""
+    devices = snapshot.machine.pci_devices
+    return () if isinstance(devices, Missing) else tuple(device for device in devices if is_gpu(device))
+
+
+def gpu_traces(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> tuple[Trace, ...]:
+    """Every trace of a GPU on this machine, strongest first; `()` means that there is no GPU here."""
+    found = (
+        _on_the_bus(snapshot),
+        _in_nvml(snapshot),
+        _device_nodes(snapshot),
+        _driver(snapshot),
+        _allocation(snapshot),
+        _expected(expected_gpus),
+    )
+    return tuple(trace for trace in found if trace is not None)
+
+
+def _on_the_bus(snapshot: Snapshot) -> Trace | None:
+    gpus = pci_gpus(snapshot)
+    if not gpus:
+        return None
+    return Trace("pci", f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} on the PCI bus")
+
+
+def _in_nvml(snapshot: Snapshot) -> Trace | None:
+    status = snapshot.source("nvml")
+    if status.state is not SourceState.OK:
+        return None
+    return Trace("nvml", f"NVML lists {len(snapshot.devices)}")
+
+
+def _device_nodes(snapshot: Snapshot) -> Trace | None:
+    nodes = snapshot.machine.device_nodes
+    if isinstance(nodes, Missing) or not nodes:
+        return None
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return Trace("device_node", f"device node {nodes[0]}{more}")
+
+
+def _driver(snapshot: Snapshot) -> Trace | None:
+    version = snapshot.machine.kernel_driver_version
+    return None if isinstance(version, Missing) else Trace("driver", f"kernel driver {version} is loaded")
+
+
+def _allocation(snapshot: Snapshot) -> Trace | None:
+    for variable, value in snapshot.machine.allocation.items():
+        if granted_count(variable, value):
+            return Trace("allocation", f"{variable}={value}")
+    return None
+
+
+def _expected(expected_gpus: Reading[int]) -> Trace | None:
+    if isinstance(expected_gpus, Missing) or expected_gpus == 0:
+        return None
+    return Trace("expected", f"{expected_gpus} expected")
