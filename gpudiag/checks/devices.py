@@ -78,13 +78,6 @@ GPU_COUNT = FindingKind(
 
 # The words of NVML's GPU recovery action (field 230) that make a GPU unfit until they are followed.
 _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "system_reboot")
-    "gpu_reset",
-    "node_reboot",
-    "drain_and_reset",
-    "gpu_reset_bus",
-    "bus_reset",
-    "system_reboot",
-)
 
 
 @check(
