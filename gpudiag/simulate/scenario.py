@@ -33,7 +33,8 @@ class SimulatedGpu:
     A value is as in the JSON of `gpudiag.snapshot/1` (nested lists and objects for MIG instances,
     NVLinks, ECC locations, processes); a reading that NVML does not have is a `MissingReason` word
     in `missing`, as in that document. `visible` False: on the PCI bus, hidden from NVML.
-    `minor_number` is the N of /dev/nvidiaN; `xid_codes` are the Xids that a program which waits for
+    `minor_number` is the N of /dev/nvidiaN; `pci_device_id` and `pci_subsystem_id` are four and eight
+    hexadecimal digits (`2330`, `16c110de`); `xid_codes` are the Xids that a program which waits for
     events (nvmlEventSetWait) is told, once each.
     """
 
@@ -42,6 +43,8 @@ class SimulatedGpu:
     faults: tuple[CallFault, ...] = ()
     visible: bool = True
     minor_number: int | None = None
+    pci_device_id: str | None = None
+    pci_subsystem_id: str | None = None
     xid_codes: tuple[int, ...] = ()
 
 
@@ -94,3 +97,4 @@ class Scenario:
     environment: Mapping[str, str] = field(default_factory=dict)
     nvidia_smi_present: bool = True
     sources: tuple[str, ...] = ()  # where the base machine's facts come from
+    faults: tuple[str, ...] = ()  # one sentence for each fault: what it does to the machine
