@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
+from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 # The codec writes such a field's members beside it instead of under its name.
@@ -272,6 +273,7 @@ class Snapshot:
     disagreements: tuple[Disagreement, ...]
     torch: Reading[TorchFacts]
     machine: Machine
+    kernel_log: Reading[tuple[KernelEvent, ...]] = NOT_ASKED  # of this boot, oldest first
 
     def source(self, name: str) -> SourceStatus:
         """The status of the source of that name; not_asked where nobody asked it."""
