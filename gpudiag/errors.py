@@ -32,6 +32,8 @@ class ExitStatus(IntEnum):
     ERROR = 3
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h: our bug, never the user's machine
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+    PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of the output went away before its end
+    TERMINATED = 143  # 128 + SIGTERM
 
 
 class GpudiagError(Exception):

@@ -1,0 +1,97 @@
+"""The command tree: each command is imported only when it is the one that was asked for."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+from gpudiag import __version__
+from gpudiag.cli.failures import nearest
+from gpudiag.errors import ExitStatus, UsageError
+
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+_EPILOG = """\b
+Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,
+130 interrupted, 141 the reader of the output went away, 143 terminated.
+Completion: eval "$(_GPUDIAG_COMPLETE=bash_source gpudiag)"  (or zsh_source, fish_source)
+NO_COLOR and FORCE_COLOR are obeyed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command lives, and its line in `gpudiag --help`."""
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS = {
+    "list": LazyCommand(
+        "gpudiag.cli.list_devices", "list_devices", "What GPUs are here, who uses them, which are free."
+    ),
+    "nccl-test": LazyCommand(
+        "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
+    ),
+    "simulate": LazyCommand(
+        "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """The `gpudiag` group: knows its commands by name, imports the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, in the order of the help page."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        place = COMMANDS[cmd_name]
+        command = getattr(import_module(place.module), place.name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{place.module}:{place.name} is not a command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name.
+
+        Raises:
+            UsageError: there is no such command.
+        """
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            near = nearest(args[0], tuple(COMMANDS))
+            raise UsageError(f"there is no command {args[0]!r}{near}", hint="see `gpudiag --help`")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
+
+
+@click.group(
+    "gpudiag",
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings=HELP_SETTINGS,
+    epilog=_EPILOG,
+)
+@click.version_option(__version__, "-V", "--version", message="gpudiag %(version)s")
+@click.pass_context
+def gpudiag(context: click.Context) -> ExitStatus | None:
+    """Are the GPUs of this machine fit to train on? If not: which part, why, what to do.
+
+    Without a command: the machine in five lines, with the verdict of the instant checks.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    from gpudiag.cli.overview import overview  # imported late: the other commands do without it
+
+    return overview()

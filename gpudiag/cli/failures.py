@@ -1,0 +1,88 @@
+"""What ends a command early, as one sentence for the user and one exit status. The only such table.
+
+exception                      status
+GpudiagError                   its own `exit_status` (gpudiag/errors.py draws the tree)
+click's usage errors           2
+KeyboardInterrupt              130
+TerminatedError (SIGTERM)      143
+BrokenPipeError                141, and nothing is said: the reader has gone
+anything else                  70: our bug, never the user's machine
+"""
+
+import os
+import traceback
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import click
+
+from gpudiag.errors import ExitStatus, GpudiagError
+
+DEBUG_VARIABLE = "GPUDIAG_DEBUG"
+
+
+class TerminatedError(BaseException):
+    """SIGTERM arrived; not an Exception, so that only clean-up sees it on its way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a command ended early: its exit status, and the lines for standard error."""
+
+    status: ExitStatus
+    lines: tuple[str, ...] = ()
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """The exit status and the words for an exception that reached the top of a command."""
+    if isinstance(error, GpudiagError):
+        return Failure(error.exit_status, _sentences(error.message, error.hint))
+    if isinstance(error, click.ClickException):
+        return _describe_usage(error)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return Failure(ExitStatus.INTERRUPTED, _sentences("interrupted"))
+    if isinstance(error, TerminatedError):
+        return Failure(ExitStatus.TERMINATED, _sentences("terminated"))
+    if isinstance(error, BrokenPipeError):
+        return Failure(ExitStatus.PIPE_CLOSED)
+    return _describe_bug(error)
+
+
+def nearest(word: str, known: tuple[str, ...]) -> str:
+    """`; did you mean --wide?` for the known word nearest to a wrong one; empty where none is near."""
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _describe_usage(error: click.ClickException) -> Failure:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "gpudiag"
+    hint = f"see `{path} --help`"
+    if isinstance(error, click.NoSuchOption):
+        known = tuple(option for parameter in _parameters(context) for option in parameter.opts)
+        message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
+        return Failure(ExitStatus.USAGE, _sentences(message, hint))
+    words = error.format_message().rstrip(".")
+    return Failure(ExitStatus.USAGE, _sentences(words[:1].lower() + words[1:], hint))
+
+
+def _parameters(context: click.Context | None) -> list[click.Parameter]:
+    return [] if context is None else context.command.get_params(context)
+
+
+def _describe_bug(error: BaseException) -> Failure:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    message = (
+        f"internal error, a bug of gpudiag and not of this machine: {type(error).__name__}: {error}{place}"
+    )
+    if os.environ.get(DEBUG_VARIABLE):
+        trace = "".join(traceback.format_exception(error)).rstrip().splitlines()
+        return Failure(ExitStatus.INTERNAL, (*_sentences(message), *trace))
+    hint = f"run it again with {DEBUG_VARIABLE}=1 and report the traceback"
+    return Failure(ExitStatus.INTERNAL, _sentences(message, hint))
+
+
+def _sentences(message: str, hint: str = "") -> tuple[str, ...]:
+    first = f"gpudiag: {message}"
+    return (first, f"  {hint}") if hint else (first,)

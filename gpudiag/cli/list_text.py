@@ -1,0 +1,32 @@
+"""`gpudiag list` as text: which renderings make up one listing. Loaded only where text is wanted."""
+
+from gpudiag.checks.availability import Candidate, judge_availability
+from gpudiag.checks.runner import findings_worst_first
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.model.device import Snapshot
+from gpudiag.render.absent_text import render_absent
+from gpudiag.render.devices_text import render_devices
+from gpudiag.render.devices_wide import render_wide
+from gpudiag.render.sources_text import render_sources
+from gpudiag.render.style import Style
+from gpudiag.runs.devices import DeviceRequest
+from gpudiag.runs.instant import judge_snapshot
+
+
+def render_list(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, style: Style) -> str:
+    """The table or the blocks, then the sources side by side where several were asked for."""
+    if request.sources is not None and "nvml" not in request.sources:
+        return render_sources(snapshot, style)
+    if not snapshot.devices:
+        return render_absent(snapshot, gpu_traces(snapshot), style)
+    findings = findings_worst_first(judge_snapshot(snapshot).results)
+    candidates = judge_availability(snapshot, findings)
+    text = (render_wide if wide else render_devices)(snapshot, findings, candidates, style)
+    if request.sources is not None and len(request.sources) > 1:
+        text += "\n" + render_sources(snapshot, style)
+    return text
+
+
+def find_candidates(snapshot: Snapshot) -> tuple[Candidate, ...]:
+    """Every GPU or MIG instance with what speaks against starting work on it."""
+    return judge_availability(snapshot, findings_worst_first(judge_snapshot(snapshot).results))

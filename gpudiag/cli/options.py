@@ -1,0 +1,56 @@
+"""Options that several commands share, each defined once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gpudiag.cli.failures import nearest
+from gpudiag.errors import UsageError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(command: _Command) -> _Command:
+    """`--json`: one JSON document on standard output and nothing else."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(
+        command
+    )
+
+
+def output_option(command: _Command) -> _Command:
+    """`--output FILE`: the JSON document, also in a file; checked before any work starts."""
+    return click.option(
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=True),
+        callback=_writable,
+        metavar="FILE",
+        help="Write the JSON document to FILE too.",
+    )(command)
+
+
+def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in a comma-separated list, each once; `all` means every known one.
+
+    Raises:
+        UsageError: a name that is not known, or no name at all.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError(f"{option} names nothing", hint=f"choose from {', '.join(known)}, all")
+    for name in names:
+        if name not in (*known, "all"):
+            near = nearest(name, (*known, "all"))
+            raise UsageError(
+                f"{option}: there is no {name!r}{near}", hint=f"choose from {', '.join(known)}, all"
+            )
+    return known if "all" in names else names
+
+
+def _writable(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and not context.resilient_parsing:
+        from gpudiag.runs.output import require_writable
+
+        require_writable(path)
+    return path

@@ -1,0 +1,32 @@
+"""The bare `gpudiag`: the machine in five lines, with the verdict of the instant checks."""
+
+import os
+import sys
+from time import monotonic
+
+from gpudiag.checks.availability import judge_availability
+from gpudiag.checks.runner import findings_worst_first
+from gpudiag.errors import ExitStatus
+from gpudiag.model.finding import Outcome
+from gpudiag.render.overview_text import render_overview
+from gpudiag.render.style import Style, wants_colour
+from gpudiag.runs.devices import DeviceRequest, take_devices
+from gpudiag.runs.instant import judge_snapshot
+
+EXIT_STATUSES = {
+    Outcome.PASS: ExitStatus.PASS,
+    Outcome.WARN: ExitStatus.PASS,
+    Outcome.FAIL: ExitStatus.FAIL,
+    Outcome.ERROR: ExitStatus.ERROR,
+}
+
+
+def overview() -> ExitStatus:
+    """Print the overview; the exit status is its verdict's."""
+    started = monotonic()
+    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",))))
+    findings = findings_worst_first(report.results)
+    candidates = judge_availability(report.snapshot, findings)
+    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
+    sys.stdout.write(render_overview(report, findings, candidates, monotonic() - started, style))
+    return EXIT_STATUSES[report.verdict]

@@ -1,0 +1,29 @@
+"""`--watch`: the same view again and again, in place on a terminal, one after the other in a pipe."""
+
+import sys
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import NoReturn
+
+# ECMA-48: cursor home, erase to the end of the line, erase to the end of the screen.
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def redraw(interval_seconds: float, draw: Callable[[], str], *, as_json: bool) -> NoReturn:
+    """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
+
+    A view that takes longer than the interval is followed by the next at once; none is made up for.
+    """
+    in_place = sys.stdout.isatty() and not as_json
+    if in_place:
+        sys.stdout.write(f"{_HOME}{_CLEAR_REST}")
+    while True:
+        started = monotonic()
+        text = draw()
+        if in_place:
+            text = _HOME + text.replace("\n", f"{_CLEAR_LINE}\n") + _CLEAR_REST
+        elif not as_json:
+            text += "\n"
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        sleep(max(0.0, interval_seconds - (monotonic() - started)))

@@ -1,0 +1,135 @@
+"""How one GPU's readings are said in a table cell: name, memory, power, processes, state."""
+
+from datetime import datetime
+
+from gpudiag.model.device import Device, GpuProcess
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.units import format_gib, format_seconds
+
+NO_VALUE = "-"
+
+_MISSING_WORDS = {
+    MissingReason.NOT_SUPPORTED: "this GPU does not report it",
+    MissingReason.FUNCTION_NOT_FOUND: "the driver is too old to report it",
+    MissingReason.NO_PERMISSION: "no permission to read it",
+    MissingReason.DEVICE_LOST: "the GPU is lost",
+    MissingReason.SOURCE_ABSENT: "its source is not here",
+    MissingReason.TIMED_OUT: "no answer by the deadline",
+    MissingReason.NOT_ASKED: "not asked",
+    MissingReason.ERROR: "the driver answered with an error",
+}
+# What STATE says for the findings that people know by one word.
+_STATES = {"gpu.lost": "LOST", "gpu.hung": "HUNG", "gpu.missing": "MISSING", "gpu.not_read": "UNREAD"}
+# Programs that run others: the script's name says more than theirs.
+_INTERPRETERS = ("python", "bash", "sh", "torchrun", "mpirun")
+
+
+def say_missing(missing: Missing) -> str:
+    """Why a value is not there, in words; the source's own words follow where there are any."""
+    words = _MISSING_WORDS[missing.reason]
+    return f"{words} ({missing.detail})" if missing.detail else words
+
+
+def say_index(device: Device) -> str:
+    """The NVML index, or `?` for a GPU that NVML does not list."""
+    index = device.id.nvml_index
+    return "?" if isinstance(index, Missing) else str(index)
+
+
+def say_name(device: Device) -> Reading[str]:
+    """The product's name without the words that every name has."""
+    name = device.name
+    return name if isinstance(name, Missing) else name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def say_memory_gib(used: Reading[int], total: Reading[int]) -> Reading[str]:
+    """Used and total memory in GiB: `66.3/79.6`."""
+    if isinstance(total, Missing):
+        return total
+    return f"{NO_VALUE if isinstance(used, Missing) else format_gib(used)}/{format_gib(total)}"
+
+
+def say_power_watts(device: Device) -> Reading[str]:
+    """Power draw and enforced limit in watts: `640/700`."""
+    draw, limit = device.power_draw_watts, device.power_limit_enforced_watts
+    if isinstance(draw, Missing):
+        return draw
+    return f"{draw:.0f}" if isinstance(limit, Missing) else f"{draw:.0f}/{limit:.0f}"
+
+
+def say_suffixed(reading: Reading[int], suffix: str) -> Reading[str]:
+    """A number with its unit right behind it: `98%`, `61C`."""
+    return reading if isinstance(reading, Missing) else f"{reading}{suffix}"
+
+
+def say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
+    """Who uses a GPU: the process with most memory, and how many more there are."""
+    if not processes:
+        return NO_VALUE
+    largest = max(processes, key=_memory_used)
+    more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
+    return say_process(largest, now) + more
+
+
+def say_process(process: GpuProcess, now: datetime) -> str:
+    """One process: `ann train.py 6 h`, or `pid 4242` where /proc does not know it."""
+    if isinstance(process.command, Missing):
+        return f"pid {process.pid}"
+    user = "" if isinstance(process.user, Missing) else f"{process.user} "
+    age = "" if isinstance(process.started_at, Missing) else f" {_age(process.started_at, now)}"
+    return f"{user}{short_command(process.command)}{age}"
+
+
+def short_command(command: str) -> str:
+    """The program's name; for an interpreter the script that it runs."""
+    words = command.split()
+    names = [word.rpartition("/")[2] for word in words if not word.startswith("-")]
+    if not names:
+        return command
+    if len(names) > 1 and names[0].startswith(_INTERPRETERS):
+        return names[1]
+    return names[0]
+
+
+def findings_about(device: Device, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings whose subject is this GPU, in the order given; observations without a fault left out."""
+    return tuple(
+        finding
+        for finding in findings
+        if isinstance(finding.subject, DeviceSubject)
+        and finding.outcome is not Outcome.PASS
+        and _same_device(finding.subject, device)
+    )
+
+
+def say_state(findings: tuple[Finding, ...]) -> str:
+    """The word for a GPU's state: `ok`, `warn`, or what is wrong in capitals."""
+    if not findings:
+        return "ok"
+    worst = findings[0]
+    if worst.outcome is Outcome.WARN:
+        return "warn"
+    return _STATES.get(worst.code, worst.outcome.value.upper())
+
+
+def _same_device(subject: DeviceSubject, device: Device) -> bool:
+    pairs = (
+        (subject.uuid, device.id.uuid),
+        (subject.bus_id, device.id.bus_id),
+        (subject.nvml_index, device.id.nvml_index),
+    )
+    for theirs, ours in pairs:
+        if not isinstance(theirs, Missing) and not isinstance(ours, Missing):
+            return theirs == ours
+    return False
+
+
+def _memory_used(process: GpuProcess) -> int:
+    used = process.memory_used_bytes
+    return 0 if isinstance(used, Missing) else used
+
+
+def _age(started_at: datetime, now: datetime) -> str:
+    return format_seconds(max(0.0, (now - started_at).total_seconds())).replace(" ", "")

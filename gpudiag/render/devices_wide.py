@@ -1,0 +1,144 @@
+"""`gpudiag list --wide`: every reading of every GPU, a block per GPU, and why a reading is not there."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from gpudiag.checks.availability import Candidate
+from gpudiag.model.device import (
+    Device,
+    EccLocation,
+    GpuProcess,
+    MigInstance,
+    NvLink,
+    RowRemapHistogram,
+    Snapshot,
+)
+from gpudiag.model.finding import Finding
+from gpudiag.model.reading import Missing
+from gpudiag.render.device_words import findings_about, say_index, say_memory_gib, say_process, say_state
+from gpudiag.render.devices_text import simulated_lines
+from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.wide_topics import TOPICS
+from gpudiag.units import format_size
+
+_LABEL_WIDTH = 11
+
+
+def render_wide(
+    snapshot: Snapshot,
+    findings: tuple[Finding, ...],
+    candidates: tuple[Candidate, ...],
+    style: Style = PLAIN,
+) -> str:
+    """A block per GPU with all of its readings; what speaks against starting work on it comes last."""
+    lines = simulated_lines(snapshot)
+    for device in snapshot.devices:
+        lines += [*_block(snapshot, device, findings_about(device, findings), style), ""]
+    free = [candidate.label for candidate in candidates if candidate.free]
+    lines.append(f"Free: {' '.join(free) if free else 'none'}.")
+    for candidate in candidates:
+        if not candidate.free:
+            lines += wrapped(f"Not free: {candidate.label}: {', '.join(candidate.against)}.", indent="  ")
+    return "\n".join(lines) + "\n"
+
+
+def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], style: Style) -> list[str]:
+    name = "name not known" if isinstance(device.name, Missing) else device.name
+    state = say_state(findings)
+    lines = [style.paint(f"GPU {say_index(device)}  {name}  {state}", "bold" if state == "ok" else "red")]
+    for finding in findings:
+        lines += wrapped(f"{finding.message}. {finding.remedy}", first="  ", indent="  ")
+    absent: dict[str, list[str]] = {}
+    for label, phrases in TOPICS if device.responding is True else TOPICS[:1]:
+        lines += _topic(label, _said(device, phrases, snapshot.taken_at, absent))
+    return [*lines, *_topic("no value", _absences(absent))]
+
+
+def _said(
+    device: Device, phrases: tuple[tuple[str, str], ...], now: datetime, absent: dict[str, list[str]]
+) -> str:
+    """The readings of one topic in words; those that are not there are noted under their reason."""
+    said = []
+    for name, words in phrases:
+        reading = getattr(device.id if name in ("uuid", "bus_id", "cuda_ordinal") else device, name)
+        if isinstance(reading, Missing):
+            absent.setdefault(reading.reason.value.replace("_", " "), []).append(name)
+        else:
+            said.append(words.format(_value(name, reading, now)))
+    return ", ".join(part for part in said if part)
+
+
+def _value(name: str, value: Any, now: datetime) -> str:
+    """One reading as text; its unit is in the name, or in the words around it."""
+    if isinstance(value, tuple):
+        return _TUPLES[name](value, now)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, RowRemapHistogram):
+        counts = (value.max_banks, value.high_banks, value.partial_banks, value.low_banks, value.none_banks)
+        return "/".join(str(count) for count in counts)
+    if name.endswith("_bytes"):
+        return format_size(value)
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _say_reasons(reasons: tuple[str, ...], now: datetime) -> str:
+    return " ".join(reasons) or "nothing"
+
+
+def _say_locations(locations: tuple[EccLocation, ...], now: datetime) -> str:
+    return " ".join(location.location for location in locations) or "no location apart"
+
+
+def _say_links(links: tuple[NvLink, ...], now: datetime) -> str:
+    if not links:
+        return "no link"
+    down = " ".join(str(link.link) for link in links if link.active is False)
+    unknown = sum(1 for link in links if isinstance(link.active, Missing))
+    parts = (
+        f"{sum(1 for link in links if link.active is True)} of {len(links)} up",
+        f"down: {down}" if down else "",
+        f"{unknown} not known" if unknown else "",
+        f"{sum(_errors(link) for link in links)} errors",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _errors(link: NvLink) -> int:
+    counters = (link.crc_flit_errors, link.crc_data_errors, link.replay_errors, link.recovery_errors)
+    return sum(counter for counter in counters if not isinstance(counter, Missing))
+
+
+def _say_instances(instances: tuple[MigInstance, ...], now: datetime) -> str:
+    return ", ".join(_say_instance(instance) for instance in instances)
+
+
+def _say_instance(instance: MigInstance) -> str:
+    memory = say_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes)
+    parts = (instance.name, instance.uuid, memory if isinstance(memory, Missing) else f"{memory} GiB")
+    return " ".join(part for part in parts if not isinstance(part, Missing))
+
+
+def _say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
+    return ", ".join(f"{say_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes) or "nobody"
+
+
+_TUPLES: dict[str, Callable[[Any, datetime], str]] = {
+    "clocks_event_reasons": _say_reasons,
+    "ecc_locations": _say_locations,
+    "nvlinks": _say_links,
+    "mig_instances": _say_instances,
+    "processes": _say_processes,
+}
+
+
+def _topic(label: str, text: str) -> list[str]:
+    if not text:
+        return []
+    return wrapped(text, first=f"  {label:{_LABEL_WIDTH}}", indent=" " * (_LABEL_WIDTH + 2))
+
+
+def _absences(absent: dict[str, list[str]]) -> str:
+    """What is not there and why: `fan_speed_percent (not supported)`, under the names of the JSON."""
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in absent.items())

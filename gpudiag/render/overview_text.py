@@ -1,0 +1,120 @@
+"""The bare `gpudiag`: the machine in five lines."""
+
+from collections import Counter
+
+from gpudiag.checks.availability import Candidate
+from gpudiag.checks.needs import NO_TRACE
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing
+from gpudiag.model.report import Report
+from gpudiag.render.device_words import findings_about, say_index, say_name, say_processes
+from gpudiag.render.devices_text import simulated_lines
+from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.units import format_seconds
+
+_MAX_FINDINGS = 3
+_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
+
+
+def render_overview(
+    report: Report,
+    findings: tuple[Finding, ...],
+    candidates: tuple[Candidate, ...],
+    seconds: float,
+    style: Style = PLAIN,
+) -> str:
+    """Verdict, what is sick, who is busy, what is free, what to type next.
+
+    `findings` come worst first; `seconds` is how long gathering and judging took.
+    """
+    snapshot = report.snapshot
+    word = report.verdict.value.upper()
+    lines = wrapped(
+        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({format_seconds(seconds)}, passive)",
+        indent="  ",
+    )
+    lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(report.verdict, "bold")), 1)
+    lines += simulated_lines(snapshot)
+    faults = tuple(finding for finding in findings if finding.outcome is not Outcome.PASS)
+    for finding in faults[:_MAX_FINDINGS]:
+        lines += wrapped(f"{finding.message} -> {finding.remedy}", first="  ", indent="    ")
+    if len(faults) > _MAX_FINDINGS:
+        lines.append(f"  and {len(faults) - _MAX_FINDINGS} more: gpudiag list")
+    lines += _unlooked(report)
+    lines += _use(snapshot, candidates)
+    return "\n".join([*lines, *_next(snapshot, faults)]) + "\n"
+
+
+def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
+    """`8x H100 80GB, driver 580.105.08: 7 healthy, 1 lost`."""
+    if not snapshot.devices:
+        return NO_TRACE if not findings else "no working GPU"
+    names = Counter(_name(device) for device in snapshot.devices)
+    models = ", ".join(f"{count}x {name}" for name, count in names.items())
+    driver = "" if isinstance(snapshot.driver_version, Missing) else f", driver {snapshot.driver_version}"
+    states = Counter(_state(device, findings) for device in snapshot.devices)
+    healthy = states.pop("healthy", 0)
+    counts = [f"{healthy} healthy", *(f"{count} {state}" for state, count in states.items())]
+    return f"{models}{driver}: {', '.join(counts)}"
+
+
+def _name(device: Device) -> str:
+    name = say_name(device)
+    return "GPU of unknown model" if isinstance(name, Missing) else name
+
+
+def _state(device: Device, findings: tuple[Finding, ...]) -> str:
+    about = findings_about(device, findings)
+    if not about:
+        return "healthy"
+    words = {"gpu.lost": "lost", "gpu.hung": "hung", "gpu.not_read": "not read"}
+    return words.get(about[0].code, "suspect" if about[0].outcome is Outcome.WARN else "faulty")
+
+
+def _unlooked(report: Report) -> list[str]:
+    """The checks that should have looked and could not, once per reason."""
+    reasons: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.outcome is Outcome.ERROR and not result.findings:
+            reasons.setdefault(result.reason or "no reason given", []).append(result.check)
+    return [
+        line
+        for reason, checks in reasons.items()
+        for line in wrapped(f"could not judge {', '.join(checks)}: {reason}", first="  ", indent="    ")
+    ]
+
+
+def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
+    """Who is busy, what is free, and what nobody looked at."""
+    if not snapshot.devices:
+        return []
+    users: dict[str, list[str]] = {}
+    for device in snapshot.devices:
+        if not isinstance(device.processes, Missing) and device.processes:
+            users.setdefault(say_processes(device.processes, snapshot.taken_at), []).append(say_index(device))
+    busy = "; ".join(f"{_ranges(indices)} ({user})" for user, indices in users.items()) or "none"
+    free = [candidate.label for candidate in candidates if candidate.free]
+    text = f"Busy {busy}. Free {' '.join(free) or 'none'}. Not tested: speed, data, network"
+    return wrapped(text, first="  ", indent="    ")
+
+
+def _ranges(indices: list[str]) -> str:
+    """`0-3 5` for 0, 1, 2, 3, 5."""
+    runs: list[list[str]] = []
+    for index in indices:
+        if runs and index.isdecimal() and runs[-1][-1].isdecimal() and int(index) == int(runs[-1][-1]) + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return " ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
+    if not snapshot.devices and not faults:
+        return wrapped(
+            "Nothing here to judge. Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag"
+        )
+    if not snapshot.devices:
+        return ["Next: gpudiag list --sources all | --help"]
+    return ["Next: gpudiag list | list --wide | list --sources all | nccl-test | --help"]

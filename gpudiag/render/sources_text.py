@@ -1,0 +1,140 @@
+"""The sources side by side: how each answered, what each says of every GPU, where they differ."""
+
+from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.render.device_words import NO_VALUE, say_index, say_memory_gib, say_name, say_suffixed
+from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
+from gpudiag.units import format_seconds
+
+_GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
+
+
+def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
+    """How every source answered, what they say of each GPU, and each disagreement with its reason."""
+    lines = [style.paint("SOURCE   STATE             GPUS   TIME  WHAT IT SAYS", "bold")]
+    for status in snapshot.sources:
+        lines += _source_lines(snapshot, status, style)
+    if snapshot.views:
+        lines += ["", *_side_by_side(snapshot, style)]
+    lines += ["", *_disagreement_lines(snapshot, style)]
+    return "\n".join(lines) + "\n"
+
+
+def _source_lines(snapshot: Snapshot, status: SourceStatus, style: Style) -> list[str]:
+    count = NO_VALUE if isinstance(status.device_count, Missing) else str(status.device_count)
+    seconds = NO_VALUE if isinstance(status.seconds, Missing) else format_seconds(status.seconds)
+    head = f"{status.name:8} {status.state.value:18} {count:>3} {seconds:>6}  "
+    words = status.reason or _build_words(snapshot, status.name) or "-"
+    lines = wrapped(words, first=head, indent=" " * len(head))
+    return lines if status.state in _GOOD_STATES else [style.paint(line, "yellow") for line in lines]
+
+
+def _build_words(snapshot: Snapshot, source: str) -> str:
+    """The versions behind a source that answered."""
+    if source == "nvml":
+        versions = (
+            ("driver", snapshot.driver_version),
+            ("CUDA", snapshot.cuda_driver_version),
+            ("NVML", snapshot.nvml_version),
+        )
+        return ", ".join(
+            f"{name} {version}" for name, version in versions if not isinstance(version, Missing)
+        )
+    if source == "torch" and not isinstance(snapshot.torch, Missing):
+        facts = snapshot.torch
+        cuda = (
+            "CPU build"
+            if isinstance(facts.cuda_runtime_version, Missing)
+            else f"CUDA {facts.cuda_runtime_version}"
+        )
+        starts = {True: ", a context starts", False: ", no context starts"}
+        context = "" if isinstance(facts.context_starts, Missing) else starts[facts.context_starts]
+        return f"torch {facts.version}, {cuda}{context}"
+    return ""
+
+
+def _side_by_side(snapshot: Snapshot, style: Style) -> list[str]:
+    """One row per GPU: NVML's own readings, then each other source's index, memory and load."""
+    sources = list(dict.fromkeys(view.source for view in snapshot.views if view.source != "nvml"))
+    columns = [Column("GPU", right=True), Column("NAME", gives_way=True), Column("MEM GiB", right=True)]
+    columns += [Column("UTIL", right=True)]
+    for source in sources:
+        columns += [
+            Column(f"{source} #", right=True),
+            Column("MEM GiB", right=True),
+            Column("UTIL", right=True),
+        ]
+    rows = [_device_row(snapshot, device, sources) for device in snapshot.devices]
+    rows += [_stray_row(view, sources) for view in _strays(snapshot)]
+    heading, *lines = render_table(columns, rows)
+    return [style.paint(heading, "bold"), *lines]
+
+
+def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[str]:
+    cells = [
+        say_index(device),
+        _plain(say_name(device)),
+        _plain(say_memory_gib(device.memory_used_bytes, device.memory_total_bytes)),
+        _plain(say_suffixed(device.utilization_percent, "%")),
+    ]
+    for source in sources:
+        cells += _view_cells(_view_of(snapshot, device, source))
+    return cells
+
+
+def _view_cells(view: DeviceView | None) -> list[str]:
+    if view is None:
+        return [NO_VALUE] * 3
+    memory = _plain(say_memory_gib(view.memory_used_bytes, view.memory_total_bytes))
+    return [str(view.source_index), memory, _plain(say_suffixed(view.utilization_percent, "%"))]
+
+
+def _stray_row(view: DeviceView, sources: list[str]) -> list[str]:
+    """A GPU that another source shows and that is no row of NVML's."""
+    cells = [NO_VALUE, _plain(view.name), NO_VALUE, NO_VALUE]
+    for source in sources:
+        cells += _view_cells(view if view.source == source else None)
+    return cells
+
+
+def _view_of(snapshot: Snapshot, device: Device, source: str) -> DeviceView | None:
+    for view in snapshot.views:
+        if view.source == source and _same(view, device):
+            return view
+    return None
+
+
+def _strays(snapshot: Snapshot) -> list[DeviceView]:
+    return [
+        view
+        for view in snapshot.views
+        if view.source != "nvml" and not any(_same(view, device) for device in snapshot.devices)
+    ]
+
+
+def _same(view: DeviceView, device: Device) -> bool:
+    """Whether a view is of that GPU: by UUID, then by bus id."""
+    for theirs, ours in ((view.uuid, device.id.uuid), (view.bus_id, device.id.bus_id)):
+        if not isinstance(theirs, Missing) and not isinstance(ours, Missing):
+            return theirs == ours
+    return False
+
+
+def _disagreement_lines(snapshot: Snapshot, style: Style) -> list[str]:
+    if not snapshot.disagreements:
+        return ["No disagreement between the sources."]
+    return [line for item in snapshot.disagreements for line in _one_disagreement(item, style)]
+
+
+def _one_disagreement(item: Disagreement, style: Style) -> list[str]:
+    said = ", ".join(
+        f"{source} {NO_VALUE if value is None else value}" for source, value in item.values.items()
+    )
+    about = f" of {item.uuid}" if item.uuid else ""
+    kind = "explained" if item.expected else "DIFFERS"
+    lines = wrapped(f"{kind}: {item.field}{about}: {said}: {item.reason}", indent="  ")
+    return lines if item.expected else [style.paint(line, "yellow") for line in lines]
+
+
+def _plain(reading: Reading[str]) -> str:
+    return NO_VALUE if isinstance(reading, Missing) else reading

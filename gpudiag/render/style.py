@@ -1,0 +1,99 @@
+"""How text is laid on a terminal: 80 columns, colour where it is wanted, footnotes, plain tables."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
+
+COLUMNS = 80
+
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
+_GAP = " "
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Whether to write colours."""
+
+    colour: bool = False
+
+    def paint(self, text: str, colour: str) -> str:
+        """`text` in that colour, or as it is where colours are off."""
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colour and text else text
+
+
+PLAIN = Style()
+
+
+def wants_colour(is_terminal: bool, environment: dict[str, str]) -> bool:
+    """Whether output is coloured: NO_COLOR (https://no-color.org) wins, then FORCE_COLOR, then a terminal."""
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR"):
+        return True
+    return is_terminal and environment.get("TERM") != "dumb"
+
+
+@dataclass(slots=True)
+class Footnotes:
+    """Numbered notes under a table; the same text keeps its number."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> str:
+        """The mark that refers to `text`: `[1]`."""
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"[{self.texts.index(text) + 1}]"
+
+    def lines(self) -> list[str]:
+        """The notes, each after its mark, wrapped."""
+        numbered = (f"[{number}] {text}" for number, text in enumerate(self.texts, start=1))
+        return [line for note in numbered for line in wrapped(note, indent="    ")]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, its alignment, and whether it gives way when a line is too long."""
+
+    heading: str
+    right: bool = False
+    gives_way: bool = False
+
+
+def render_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = COLUMNS) -> list[str]:
+    """A table with a heading, at most `width` columns wide; only the columns that give way are cut."""
+    cells = [[column.heading for column in columns], *([*row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
+    for place, column in enumerate(columns):
+        if column.gives_way and excess > 0:
+            narrowest = max(len(column.heading), 4)
+            cut = min(excess, max(0, widths[place] - narrowest))
+            widths[place] -= cut
+            excess -= cut
+    return [_render_row(columns, widths, row) for row in cells]
+
+
+def wrapped(text: str, *, indent: str = "", first: str = "", width: int = COLUMNS) -> list[str]:
+    """`text` in lines of at most `width`, the first after `first`, the others after `indent`."""
+    return wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def shortened(text: str, width: int) -> str:
+    """`text`, cut to `width` characters with `..` at its end where it is longer."""
+    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
+
+
+def _render_row(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
+    cells = (
+        shortened(cell, width).rjust(width) if column.right else shortened(cell, width).ljust(width)
+        for column, width, cell in zip(columns, widths, row, strict=True)
+    )
+    return _GAP.join(cells).rstrip()

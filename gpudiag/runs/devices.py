@@ -1,0 +1,30 @@
+"""The recipe behind `gpudiag list`: ask the wanted sources once; ask the others where NVML has no answer."""
+
+from dataclasses import dataclass
+
+from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.probe.inventory import take_snapshot
+
+SOURCES = ("nvml", "gputil", "torch")
+DEADLINE_SECONDS = 5.0
+
+# NVML's own hang would only be waited for once more.
+_FINAL_STATES = (SourceState.OK, SourceState.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What to ask: the sources by name (None: NVML, and the others if it has no answer), and how long."""
+
+    sources: tuple[str, ...] | None = None
+    deadline_seconds: float = DEADLINE_SECONDS
+
+
+def take_devices(request: DeviceRequest) -> Snapshot:
+    """One snapshot of this machine, within the deadline."""
+    if request.sources is not None:
+        return take_snapshot(request.sources, request.deadline_seconds)
+    snapshot = take_snapshot(("nvml",), request.deadline_seconds)
+    if snapshot.source("nvml").state in _FINAL_STATES:
+        return snapshot
+    return take_snapshot(SOURCES, request.deadline_seconds)

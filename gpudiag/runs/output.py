@@ -1,0 +1,57 @@
+"""Documents into files: proved writable before the work, written whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+from gpudiag.errors import GpudiagError, UsageError
+
+
+def require_writable(path: Path) -> None:
+    """Return when a document can be written to `path`; it is left as it was.
+
+    Raises:
+        UsageError: it is a directory, its directory is not there, or it cannot be written.
+    """
+    try:
+        if _is_special(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+            return
+        existed = path.exists()
+        # Opening is the only true test: read-only file systems, quotas and rights all answer here.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        hint = "name a file in a directory that you can write to"
+        raise UsageError(f"cannot write to {path}: {error.strerror or error}", hint=hint) from error
+
+
+def write_document(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old document or the new one, never a part.
+
+    Raises:
+        GpudiagError: the file could not be written after all.
+    """
+    try:
+        if _is_special(path):  # a pipe or a device: there is nothing to replace
+            path.write_text(text)
+            return
+        target = path.resolve()  # a symlink stays a symlink
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            partial.write_text(text)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise GpudiagError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
