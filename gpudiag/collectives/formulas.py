@@ -1,0 +1,73 @@
+"""Sizes and bandwidths of collectives, defined as nccl-tests defines them, so that figures compare.
+
+Source: doc/PERFORMANCE.md and src/*.cu of https://github.com/NVIDIA/nccl-tests (read 2026-11). `n` is
+the world size, S the size in bytes, t the time of one operation in seconds:
+
+    algbw = S / t          busbw = algbw x factor(n)
+
+S is the whole array where each rank holds a part of it (all_gather, reduce_scatter, all_to_all,
+gather, scatter) and the buffer of one rank elsewhere.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpudiag.model.reading import Missing, MissingReason, Reading
+
+ONE_RANK = Missing(MissingReason.NOT_SUPPORTED, "one rank uses no bus")
+
+DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float64": 8,
+        "float32": 4,
+        "float16": 2,
+        "bfloat16": 2,
+        "int8": 1,
+        "uint8": 1,
+        "int32": 4,
+        "int64": 8,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """How nccl-tests counts one operation: whether S is the whole array, and the bus factor."""
+
+    whole_array: bool
+    bus_factor: Callable[[int], float]
+
+
+def _all_reduce_factor(world_size: int) -> float:
+    return 2 * (world_size - 1) / world_size
+
+
+ACCOUNTING: Mapping[str, Accounting] = MappingProxyType(
+    {
+        "all_reduce": Accounting(whole_array=False, bus_factor=_all_reduce_factor),
+    }
+)
+
+
+def parts(op: str, world_size: int) -> int:
+    """Into how many equal parts `op` cuts its array: one per rank where S is the whole array."""
+    return world_size if ACCOUNTING[op].whole_array else 1
+
+
+def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
+    """Elements that S counts: as many as fit in `size_bytes` in whole parts, at least one per part."""
+    count = parts(op, world_size)
+    return count * max(1, size_bytes // (count * DTYPE_SIZES_BYTES[dtype]))
+
+
+def algbw_bytes_per_second(size_bytes: int, seconds: float) -> float:
+    """Algorithm bandwidth in bytes per second: S / t."""
+    return size_bytes / seconds
+
+
+def busbw_bytes_per_second(op: str, algbw: float, world_size: int) -> Reading[float]:
+    """Bus bandwidth in bytes per second; NOT_SUPPORTED for one rank, which copies and uses no bus."""
+    if world_size == 1:
+        return ONE_RANK
+    return algbw * ACCOUNTING[op].bus_factor(world_size)

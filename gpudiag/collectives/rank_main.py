@@ -1,0 +1,51 @@
+"""The entry of a rank of `gpudiag nccl-test`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gpudiag.collectives.cases import Sweep
+from gpudiag.collectives.facts import RankFacts
+from gpudiag.collectives.process_group import join_process_group
+from gpudiag.collectives.sweep import SweepRunner
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.context import RankContext
+
+
+def run(context: RankContext) -> Mapping[str, Any]:
+    """The rank's facts; its measurements have gone to the agent case by case, as they were made.
+
+    `context.arguments` is an encoded Sweep.
+    """
+    sweep = decode(Sweep, context.arguments)
+    group = join_process_group(context, sweep.backend)
+    facts = encode(_read_facts(group.device))
+    context.progress.emit({"kind": "facts", **facts})
+    SweepRunner(group, sweep).run()
+    return dict(facts)
+
+
+def _read_facts(device: torch.device) -> RankFacts:
+    return RankFacts(
+        torch_version=str(torch.__version__),
+        nccl_version=_nccl_version(),
+        device_uuid=_device_uuid(device),
+    )
+
+
+def _nccl_version() -> Reading[str]:
+    if not torch.distributed.is_nccl_available():
+        return Missing(MissingReason.SOURCE_ABSENT, "this build of torch has no NCCL")
+    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return ".".join(str(part) for part in version)
+
+
+def _device_uuid(device: torch.device) -> Reading[str]:
+    if device.type != "cuda":
+        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+    return f"GPU-{uuid}"
