@@ -1,0 +1,195 @@
+import pytest
+
+from gpudiag.model.kernel_log import KernelEventKind
+from gpudiag.model.reading import NOT_ASKED
+from gpudiag.probe.kernel_lines import (
+    MAX_TEXT_CHARACTERS,
+    parse_bus_id,
+    parse_kernel_line,
+    parse_kernel_lines,
+)
+
+BUS_ID = "00000000:5d:00.0"
+
+
+def parse(text):
+    return parse_kernel_line(text, NOT_ASKED)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            {"xid_code": 79, "bus_id": BUS_ID, "pid": None, "process": None},
+        ),
+        (
+            "[ 4242.5] NVRM: Xid (PCI:0000:5d:00): 31, pid=4711, name=python3, Ch 00000010, intr 00000000. MMU Fault",
+            {"xid_code": 31, "bus_id": BUS_ID, "pid": 4711, "process": "python3"},
+        ),
+        (
+            "NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101, intr 10000000",
+            {"xid_code": 31, "bus_id": "00000000:03:00.0", "pid": None},
+        ),
+        ("NVRM: Xid (0000:03:00): 14, Channel 00000001", {"xid_code": 14, "bus_id": "00000000:03:00.0"}),
+        (
+            "NVRM: NVRM: Xid (PCI:0001:00:00.0): 79, GPU has fallen off the bus",
+            {"xid_code": 79, "bus_id": "00000001:00:00.0"},
+        ),
+        (
+            "NVRM: Xid (GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7): 48, An uncorrectable double bit error",
+            {"xid_code": 48, "bus_id": None, "gpu_uuid": "GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7"},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:c1:00 GPU-I:05): 94, pid=77, name=ray::Worker, Contained: SM (0x1). RST: No",
+            {
+                "xid_code": 94,
+                "bus_id": "00000000:c1:00.0",
+                "pid": 77,
+                "process": "ray::Worker",
+                "gpu_uuid": None,
+            },
+        ),
+        (
+            "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+            {"xid_code": 45, "caused_by_xid": 149},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:5f:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            {"xid_code": 154, "recovery_action": "gpu_reset"},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            {"xid_code": 154, "recovery_action": "node_reboot"},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)",
+            {"xid_code": 154, "recovery_action": "none"},
+        ),
+        (
+            "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)",
+            {"xid_code": 149, "unit": "NETIR_LINK_EVT", "severity": "fatal", "link": 8, "subcode": 4},
+        ),
+        (
+            "NVRM: Xid (PCI:0018:01:00): 145, pid=87, name=ray::W, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x8)",
+            {
+                "xid_code": 145,
+                "unit": "RLW_RXPIPE",
+                "severity": "nonfatal",
+                "link": 13,
+                "subcode": 0,
+                "pid": 87,
+            },
+        ),
+        (
+            "NVRM: Xid (PCI:0019:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x0 0x0 0x0 0x0 0x0)",
+            {"xid_code": 149, "unit": "NETIR", "severity": "fatal", "link": None},
+        ),
+        (
+            "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+            {
+                "sxid_code": 12028,
+                "severity": "nonfatal",
+                "link": 32,
+                "unit": "nvswitch3",
+                "bus_id": "00000000:05:00.0",
+            },
+        ),
+        (
+            "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 12028, Data {0x000001c0, 0x00bd5c8a}",
+            {"sxid_code": 12028, "severity": None, "link": None},
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 23001, Fatal, Link 12",
+            {"sxid_code": 23001, "severity": "fatal"},
+        ),
+        (
+            "NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.",
+            {"kind": KernelEventKind.GPU_OFF_BUS, "bus_id": BUS_ID},
+        ),
+        (
+            "pcieport 0000:00:03.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            {"kind": KernelEventKind.PCIE_ERROR, "severity": "fatal", "bus_id": "00000000:00:03.0"},
+        ),
+        (
+            "pcieport 0000:00:03.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
+            {"kind": KernelEventKind.PCIE_ERROR, "severity": "nonfatal"},
+        ),
+        (
+            "pcieport 0000:00:1c.5: PCIe Bus Error: severity=Corrected, type=Physical Layer, id=00e5(Receiver ID)",
+            {"kind": KernelEventKind.PCIE_ERROR, "severity": "corrected"},
+        ),
+        (
+            "Out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:1kB",
+            {"kind": KernelEventKind.OUT_OF_MEMORY_KILL, "pid": 4242, "process": "python3"},
+        ),
+        (
+            "Memory cgroup out of memory: Killed process 17 (pt_main_thread) total-vm:1kB",
+            {"kind": KernelEventKind.OUT_OF_MEMORY_KILL, "pid": 17, "process": "pt_main_thread"},
+        ),
+        (
+            "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [nvidia-smi:99]",
+            {"kind": KernelEventKind.SOFT_LOCKUP, "pid": 99, "process": "nvidia-smi"},
+        ),
+        (
+            "INFO: task python3:4711 blocked for more than 120 seconds.",
+            {"kind": KernelEventKind.BLOCKED_TASK, "pid": 4711, "process": "python3"},
+        ),
+        ("mce: [Hardware Error]: Machine check events logged", {"kind": KernelEventKind.MACHINE_CHECK}),
+        (
+            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
+            {"kind": KernelEventKind.MACHINE_CHECK, "severity": "fatal"},
+        ),
+    ],
+)
+def test_each_layout_is_taken_apart(text, expected):
+    event = parse(text)
+    assert {name: getattr(event, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08",
+        "NVRM: GPU at PCI:0000:5d:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7",
+        "NVRM: Xid message without a number",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): garbled, Fatal",
+        "the train has fallen off the bus",
+        "pcieport 0000:00:03.0: AER: enabled with IRQ 24",
+        "INFO: task list cleared",
+    ],
+)
+def test_other_lines_are_no_events(text):
+    assert parse(text) is None
+
+
+def test_a_gpu_named_two_lines_earlier_is_the_one_that_fell_off_the_bus():
+    lines = [
+        (NOT_ASKED, "NVRM: The NVIDIA GPU 0000:5d:00.0"),
+        (NOT_ASKED, "NVRM: (PCI ID: 10de:2330) installed in this system has"),
+        (NOT_ASKED, "NVRM: fallen off the bus and is not responding to commands."),
+    ]
+    (event,) = parse_kernel_lines(lines)
+    assert (event.kind, event.bus_id) == (KernelEventKind.GPU_OFF_BUS, BUS_ID)
+
+
+def test_a_long_line_is_cut():
+    event = parse("NVRM: Xid (PCI:0000:5d:00): 13, " + "x" * 5000)
+    assert event.xid_code == 13
+    assert len(event.text) == MAX_TEXT_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("text", "bus_id"),
+    [
+        ("0000:5D:00", BUS_ID),
+        ("5d:00.0", BUS_ID),
+        ("00000000:5d:00.0", BUS_ID),
+        ("10000:81:00.0", "00010000:81:00.0"),
+        ("12:34:56:78:9a:bc", None),
+        ("no address", None),
+    ],
+)
+def test_bus_ids_take_one_form(text, bus_id):
+    assert parse_bus_id(text) == bus_id
