@@ -1,4 +1,10 @@
-"""What a rank's entry function is given: who it is, how to meet the others, how to say where it is."""
+"""What a rank's entry function is given: who it is, how to meet the others, how to say where it is.
+
+An entry is `function(context: RankContext) -> Mapping[str, Any]`. It enters the stages rendezvous,
+init, warmup, measure and verify itself (import is entered before it is loaded) and returns its
+result, a JSON object, with the process group still open: the worker writes the result first, then
+enters teardown and destroys the group, so that a rank that dies in teardown costs no result.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,18 +14,25 @@ from typing import Any, Protocol
 class Progress(Protocol):
     """The side channel of one rank: it tells the agent what the rank is about to do.
 
-    Every call is cheap (a write to shared memory or a local socket, microseconds) and never blocks
-    on the agent.
+    Every call is cheap (a write to shared memory, or one to a local file for `emit`) and never
+    waits for the agent.
     """
 
     def enter_stage(self, stage: str) -> None:
-        """Say that the rank starts a stage: rendezvous, init, warmup, measure, verify, teardown.
+        """Say that the rank starts a stage: rendezvous, init, warmup, measure or verify.
 
-        Faults that `--inject` aims at that stage fire here.
+        Stages may come again (warmup, measure, verify, warmup ...), in the same order on every
+        rank. Faults that `--inject` aims at that stage fire here, the first time it comes.
         """
 
-    def before_operation(self, sequence: int, op: str, dtype: str, elements: int) -> None:
-        """Say that the rank is about to enter collective `sequence` (counted from 0, over the run)."""
+    def before_operation(
+        self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
+    ) -> None:
+        """Say that the rank is about to enter collective `sequence` (counted from 0, over the run).
+
+        `predicted_seconds` is how long it should take once everyone is there: after ten times that
+        (and at least a second) it counts as stalled. Without it the stage's budget holds.
+        """
 
     def after_operation(self, sequence: int) -> None:
         """Say that the rank came back from collective `sequence`."""
@@ -36,7 +49,10 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank's place in the run; `arguments` is the JSON object that the recipe passed."""
+    """One rank's place in the run; `arguments` is the JSON object that the recipe passed.
+
+    Both timeouts are for torch, and lie beyond the agent's own limits: the agent speaks first.
+    """
 
     rank: int
     local_rank: int

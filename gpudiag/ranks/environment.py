@@ -1,0 +1,171 @@
+"""Which launcher started this process, and so which rank it is, if any."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from gpudiag.errors import UsageError
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+
+
+class Launcher(StrEnum):
+    """Who starts the ranks."""
+
+    SPAWN = "spawn"  # gpudiag itself, on this machine
+    TORCHRUN = "torchrun"
+    VARIABLES = "variables"  # somebody who sets RANK, WORLD_SIZE, LOCAL_RANK and MASTER_*
+    EXPLICIT = "explicit"  # --rank, --world-size and --init-method
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnvironment:
+    """This process's place among the processes that a launcher started.
+
+    `init_method` is where the ranks meet. `run_key` is the same for all processes of one run and
+    for no others.
+    """
+
+    launcher: Launcher
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    init_method: str
+    run_key: str
+
+
+def read_environment(
+    variables: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+) -> RankEnvironment | None:
+    """The place that a launcher gave this process; None when nobody did, and gpudiag spawns the ranks.
+
+    `rank`, `world_size` and `init_method` are the flags of those names.
+
+    Raises:
+        UsageError: flags or variables are incomplete, contradict each other, or are not numbers.
+    """
+    flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
+    if any(value is not None for value in flags.values()):
+        return _read_flags(variables, flags)
+    if any(name in variables for name in ("TORCHELASTIC_RUN_ID", *_RANK_VARIABLES)):
+        return _read_variables(variables)
+    return None
+
+
+def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | None]) -> RankEnvironment:
+    absent = [flag for flag, value in flags.items() if value is None]
+    if absent:
+        raise UsageError(
+            f"{_join(absent)} missing: --rank, --world-size and --init-method come together",
+            hint="or leave all three out, and gpudiag starts the ranks itself",
+        )
+    rank, world_size, init_method = (
+        int(flags["--rank"] or 0),
+        int(flags["--world-size"] or 0),
+        str(flags["--init-method"]),
+    )
+    for flag, name, value in (("--rank", "RANK", rank), ("--world-size", "WORLD_SIZE", world_size)):
+        if name in variables and _parse_number(variables, name) != value:
+            raise UsageError(
+                f"{flag} {value} contradicts {name}={variables[name]} in the environment",
+                hint=f"leave out the flag, or unset {name}",
+            )
+    on_this_machine = _meets_on_this_machine(init_method)
+    local_rank = _parse_number(variables, "LOCAL_RANK", rank if on_this_machine else 0)
+    local_world_size = _parse_number(
+        variables, "LOCAL_WORLD_SIZE", world_size if on_this_machine else local_rank + 1
+    )
+    environment = RankEnvironment(
+        Launcher.EXPLICIT,
+        rank,
+        world_size,
+        local_rank,
+        local_world_size,
+        init_method,
+        f"explicit|{init_method}",
+    )
+    return _checked(environment, "--rank", "--world-size")
+
+
+def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
+    needed = (*_RANK_VARIABLES, *_MASTER_VARIABLES)
+    absent = [name for name in needed if not variables.get(name)]
+    if absent:
+        present = [name for name in (*needed, "TORCHELASTIC_RUN_ID") if variables.get(name)]
+        raise UsageError(
+            f"{_join(present)} set but {_join(absent)} not: a launcher sets all of them",
+            hint=f"set {' '.join(absent)}, or unset {' '.join(present)} and gpudiag starts the ranks itself",
+        )
+    by_torchrun = "TORCHELASTIC_RUN_ID" in variables
+    world_size = _parse_number(variables, "WORLD_SIZE")
+    run_key = "|".join(
+        variables.get(name, "")
+        for name in (
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_RESTART_COUNT",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "WORLD_SIZE",
+        )
+    )
+    environment = RankEnvironment(
+        launcher=Launcher.TORCHRUN if by_torchrun else Launcher.VARIABLES,
+        rank=_parse_number(variables, "RANK"),
+        world_size=world_size,
+        local_rank=_parse_number(variables, "LOCAL_RANK"),
+        local_world_size=_parse_number(variables, "LOCAL_WORLD_SIZE", world_size),
+        init_method="env://",
+        run_key=run_key,
+    )
+    return _checked(environment, "RANK", "WORLD_SIZE")
+
+
+def _checked(environment: RankEnvironment, rank_name: str, size_name: str) -> RankEnvironment:
+    rank, world_size = environment.rank, environment.world_size
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"{rank_name} {rank} contradicts {size_name} {world_size}",
+            hint=f"ranks are counted from 0 to {size_name} - 1",
+        )
+    local_rank, local_world_size = environment.local_rank, environment.local_world_size
+    if not 0 <= local_rank < local_world_size <= world_size:
+        raise UsageError(
+            f"LOCAL_RANK {local_rank} and LOCAL_WORLD_SIZE {local_world_size} contradict {size_name} {world_size}",
+            hint="LOCAL_RANK is below LOCAL_WORLD_SIZE, which is at most the world size",
+        )
+    return environment
+
+
+def _parse_number(variables: Mapping[str, str], name: str, fallback: int | None = None) -> int:
+    text = variables.get(name, "")
+    if not text and fallback is not None:
+        return fallback
+    if not text.strip().isdecimal():
+        raise UsageError(
+            f"{name}={text} is not a number from 0 up", hint=f"set {name} as your launcher would"
+        )
+    return int(text)
+
+
+def _meets_on_this_machine(init_method: str) -> bool:
+    """Whether ranks that meet there are taken to be on one machine: a loopback address, or a file."""
+    url = urlsplit(init_method)
+    if url.scheme == "file":
+        return True
+    host = url.hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _join(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

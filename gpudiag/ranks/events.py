@@ -1,0 +1,66 @@
+"""A rank's event file: JSON lines that a rank appends and its agent follows.
+
+A file, not a pipe: what was written is kept whatever becomes of the rank, and a rank never waits
+for a busy agent.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class EventKind(StrEnum):
+    """What a line in an event file says."""
+
+    EMITTED = "emitted"  # by the entry, through Progress.emit
+    RESULT = "result"  # what the entry returned
+    RAISED = "raised"  # the exception that ended the entry
+    FAULT = "fault"  # an injected fault that is about to happen
+
+
+class EventWriter:
+    """A rank's side: one line, written at once, per event."""
+
+    def __init__(self, path: Path) -> None:
+        """Append to the file at `path`."""
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, kind: EventKind, data: Mapping[str, Any]) -> None:
+        """Append one event; the time in it is CLOCK_MONOTONIC of this machine, in seconds."""
+        line = json.dumps({"kind": kind, "at": time.monotonic(), "data": data}, allow_nan=False)
+        remaining = memoryview(line.encode() + b"\n")
+        while remaining:
+            remaining = remaining[os.write(self._descriptor, remaining) :]
+
+
+class EventReader:
+    """The agent's side: the events that came since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow the file at `path`, which need not exist yet."""
+        self._path = path
+        self._descriptor = -1
+        self._partial = b""
+
+    def read_new(self) -> list[dict[str, Any]]:
+        """The events appended since the last call; a line still being written waits for the next."""
+        if self._descriptor < 0:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+        data = self._partial
+        while chunk := os.read(self._descriptor, 1 << 20):
+            data += chunk
+        *lines, self._partial = data.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close the file; calling it twice does no harm."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,124 @@
+"""Evidence for what happened to a rank: each fact with its unit and where it was read."""
+
+import signal
+from collections.abc import Sequence
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.view import RaisedError, RankView
+
+WAIT_STATUS = "wait status"
+PROCESS_TABLE = "/proc/PID/stat"
+SIDE_CHANNEL = "side channel"
+EXCEPTION = "exception"
+
+_STATE_WORDS = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in uninterruptible sleep (waiting for a device or a file system)",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "dead",
+}
+
+
+def of_death(view: RankView) -> tuple[Evidence, ...]:
+    """How a process ended: its signal or its exit status."""
+    if view.exit is None:
+        return ()
+    if view.exit < 0:
+        return (Evidence("signal", signal_name(-view.exit), source=WAIT_STATUS),)
+    return (Evidence("exit_status", view.exit, source=WAIT_STATUS),)
+
+
+def of_lost_parent(exit_status: int | None) -> Evidence:
+    """That the process which had started the ranks ended before them, and how."""
+    if exit_status is None:
+        words = "ended"
+    elif exit_status < 0:
+        words = f"killed by {signal_name(-exit_status)}"
+    else:
+        words = f"exit status {exit_status}"
+    return Evidence("parent_process", words, source=WAIT_STATUS)
+
+
+def of_stop(view: RankView) -> tuple[Evidence, ...]:
+    """That a process is stopped, and since when it has been seen so."""
+    return (
+        Evidence(
+            "process_state", _STATE_WORDS.get(view.process_state, view.process_state), source=PROCESS_TABLE
+        ),
+        Evidence("stopped_for", round(view.still_seconds, 2), unit="s", source=PROCESS_TABLE),
+    )
+
+
+def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
+    """Which exception, with which message, from which line."""
+    facts = [
+        Evidence("exception", raised.type, source=EXCEPTION),
+        Evidence("message", raised.message, source=EXCEPTION),
+    ]
+    if raised.place is not None:
+        facts.append(Evidence("raised_at", raised.place, source="traceback"))
+    return tuple(facts)
+
+
+def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
+    """What the others wait in, and what the silent rank's process does meanwhile."""
+    facts = [Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL)]
+    facts.append(Evidence("waited_for", round(waiting.still_seconds, 2), unit="s", source=SIDE_CHANNEL))
+    if view.process_state:
+        words = _STATE_WORDS.get(view.process_state, view.process_state)
+        facts.append(Evidence("process_state", words, source=PROCESS_TABLE))
+    facts.append(Evidence("cpu_time", round(view.cpu_seconds, 2), unit="s", source=PROCESS_TABLE))
+    return tuple(facts)
+
+
+def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
+    """Who is inside, and for how long nothing has moved."""
+    return (
+        Evidence("ranks_inside", format_ranks(ranks), source=SIDE_CHANNEL),
+        Evidence("waited_for", round(view.still_seconds, 2), unit="s", source=SIDE_CHANNEL),
+    )
+
+
+def of_position(view: RankView) -> tuple[Evidence, ...]:
+    """Where the rank last said it was: collective, iteration, line of code."""
+    facts = [] if view.pid is None else [Evidence("pid", view.pid, source=PROCESS_TABLE)]
+    position = view.position
+    if position is None:
+        return tuple(facts)
+    if position.operation is not None:
+        facts.append(Evidence("sequence", position.operation.sequence, source=SIDE_CHANNEL))
+        facts.append(Evidence("operation", position.operation.describe(), source=SIDE_CHANNEL))
+        facts.append(Evidence("inside_operation", position.inside, source=SIDE_CHANNEL))
+    if position.iteration is not None:
+        facts.append(Evidence("iteration", position.iteration, source=SIDE_CHANNEL))
+    if position.place is not None:
+        facts.append(Evidence("place", position.place, source=SIDE_CHANNEL))
+    return tuple(facts)
+
+
+def signal_name(number: int) -> str:
+    """A signal's name, such as SIGKILL; a real-time signal has only its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as people write them: `0-3, 6`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    return ", ".join("-".join(str(end) for end in span) for span in spans)
+
+
+def _where(view: RankView) -> str:
+    position = view.position
+    if position is not None and position.inside and position.operation is not None:
+        return f"{position.operation.describe()} (collective {position.operation.sequence})"
+    return f"stage {view.stage}"

@@ -1,0 +1,213 @@
+"""Where each rank is: shared memory that a rank writes before it acts and its agent reads.
+
+The memory is anonymous (memfd), so no file is left and no page is ever written back to a disk. A
+rank has one page: 64-bit cells, then a few texts. Every cell is written by one aligned 8-byte store
+and read by one load, so no lock is needed; details are written before the cell that says that they
+count. What a reader might see torn is right at its next look, and nobody judges a rank by one look.
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+PAGE_BYTES = 4096
+_CELL_BYTES = 256  # 32 cells, then the texts
+
+
+class _Cell(IntEnum):
+    """What each 64-bit cell holds; 0 means that nothing was written, so counts start at 1."""
+
+    STAGE_COUNT = 0
+    STAGE_NS = 1
+    ENTERED = 2  # sequence + 1 of the last collective entered
+    ENTERED_NS = 3
+    LEFT = 4  # sequence + 1 of the last collective left
+    LEFT_NS = 5
+    ELEMENTS = 6
+    PREDICTED_NS = 7
+    ITERATION = 8  # iteration + 1
+    LINE = 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Where a text lies in the page; a longer one keeps its end, which tells more of a path."""
+
+    offset: int
+    size_bytes: int
+
+
+_STAGE_TEXT = _Text(_CELL_BYTES, 32)
+_OP_TEXT = _Text(_CELL_BYTES + 32, 32)
+_DTYPE_TEXT = _Text(_CELL_BYTES + 64, 32)
+_FILE_TEXT = _Text(_CELL_BYTES + 96, 512)
+
+Place = tuple[str, int]  # file and line
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One collective as a rank announced it, before entering it."""
+
+    sequence: int
+    op: str
+    dtype: str
+    elements: int
+    predicted_seconds: float | None
+
+    def describe(self) -> str:
+        """The operation as people read it: `all_reduce float32[1024]`."""
+        return f"{self.op} {self.dtype}[{self.elements}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank last said it was. Times are CLOCK_MONOTONIC of its machine, in seconds."""
+
+    stage: str
+    stage_count: int  # stages entered so far; all ranks enter the same stages in the same order
+    operation: Operation | None  # the last one entered
+    inside: bool  # whether the rank is still inside `operation`
+    entered_at: float | None  # when it entered `operation`
+    moved_at: float  # when it last entered or left a stage or an operation
+    iteration: int | None  # timed iteration, from 0 over the whole run
+    place: str | None  # file:line of the code that announced it
+
+    @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered."""
+        return 0 if self.operation is None else self.operation.sequence + 1
+
+
+class PositionBoard:
+    """Shared memory with one page per local rank; it is passed on as a file descriptor."""
+
+    def __init__(self, descriptor: int, ranks: int) -> None:
+        """Map the memory behind `descriptor`; both sides must agree on `ranks`."""
+        self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, ranks * PAGE_BYTES)
+
+    @classmethod
+    def create(cls, ranks: int) -> "PositionBoard":
+        """A new board for that many ranks, none of which has said anything."""
+        descriptor = os.memfd_create("gpudiag-positions", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, ranks * PAGE_BYTES)
+        return cls(descriptor, ranks)
+
+    def writer(self, local_index: int) -> "PositionWriter":
+        """What the rank with that page writes to."""
+        return PositionWriter(self._page(local_index))
+
+    def read_position(self, local_index: int) -> Position | None:
+        """Where the rank with that page is; None while it has said nothing."""
+        page = self._page(local_index)
+        cells = page[:_CELL_BYTES].cast("q")
+        return _read_page(cells, page) if cells[_Cell.STAGE_COUNT] else None
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with the last reference to it."""
+        os.close(self.descriptor)
+
+    def _page(self, local_index: int) -> memoryview:
+        start = local_index * PAGE_BYTES
+        return memoryview(self._memory)[start : start + PAGE_BYTES]
+
+
+class PositionWriter:
+    """One rank's side of the board: every method is a handful of stores."""
+
+    def __init__(self, page: memoryview, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Write into `page`, which nobody else writes."""
+        self._page = page
+        self._cells = page[:_CELL_BYTES].cast("q")
+        self._clock_ns = clock_ns
+        self._announced: tuple[str, str, int, float | None] | None = None
+        self._place: Place | None = None
+
+    def enter_stage(self, stage: str, place: Place) -> None:
+        """Say that the rank enters `stage`, as that place asked for."""
+        cells = self._cells
+        self._write_place(place)
+        self._write_text(_STAGE_TEXT, stage)
+        cells[_Cell.STAGE_NS] = self._clock_ns()
+        cells[_Cell.STAGE_COUNT] += 1
+
+    def enter_operation(
+        self,
+        sequence: int,
+        announced: tuple[str, str, int, float | None],
+        place: Place,
+    ) -> None:
+        """Say that the rank is about to enter collective `sequence`: op, dtype, elements, predicted seconds."""
+        cells = self._cells
+        if announced != self._announced:
+            self._write_announced(announced)
+        if place != self._place:
+            self._write_place(place)
+        cells[_Cell.ENTERED_NS] = self._clock_ns()
+        cells[_Cell.ENTERED] = sequence + 1
+
+    def leave_operation(self, sequence: int) -> None:
+        """Say that the rank came back from collective `sequence`."""
+        cells = self._cells
+        cells[_Cell.LEFT_NS] = self._clock_ns()
+        cells[_Cell.LEFT] = sequence + 1
+
+    def enter_iteration(self, iteration: int) -> None:
+        """Say that timed iteration `iteration` starts."""
+        self._cells[_Cell.ITERATION] = iteration + 1
+
+    def _write_announced(self, announced: tuple[str, str, int, float | None]) -> None:
+        self._announced = announced
+        op, dtype, elements, predicted_seconds = announced
+        self._write_text(_OP_TEXT, op)
+        self._write_text(_DTYPE_TEXT, dtype)
+        self._cells[_Cell.ELEMENTS] = elements
+        self._cells[_Cell.PREDICTED_NS] = (
+            0 if predicted_seconds is None else max(1, int(predicted_seconds * 1e9))
+        )
+
+    def _write_place(self, place: Place) -> None:
+        if self._place is None or self._place[0] != place[0]:
+            self._write_text(_FILE_TEXT, place[0])
+        self._cells[_Cell.LINE] = place[1]
+        self._place = place
+
+    def _write_text(self, where: _Text, text: str) -> None:
+        data = text.encode()[-where.size_bytes :].ljust(where.size_bytes, b"\0")
+        self._page[where.offset : where.offset + where.size_bytes] = data
+
+
+def _read_page(cells: memoryview, page: memoryview) -> Position:
+    entered, left = cells[_Cell.ENTERED], cells[_Cell.LEFT]
+    moved_ns = max(cells[_Cell.STAGE_NS], cells[_Cell.ENTERED_NS], cells[_Cell.LEFT_NS])
+    file = _read_text(page, _FILE_TEXT)
+    return Position(
+        stage=_read_text(page, _STAGE_TEXT),
+        stage_count=cells[_Cell.STAGE_COUNT],
+        operation=_read_operation(cells, page) if entered else None,
+        inside=entered > left,
+        entered_at=cells[_Cell.ENTERED_NS] / 1e9 if entered else None,
+        moved_at=moved_ns / 1e9,
+        iteration=cells[_Cell.ITERATION] - 1 if cells[_Cell.ITERATION] else None,
+        place=f"{file}:{cells[_Cell.LINE]}" if file else None,
+    )
+
+
+def _read_operation(cells: memoryview, page: memoryview) -> Operation:
+    predicted_ns = cells[_Cell.PREDICTED_NS]
+    return Operation(
+        sequence=cells[_Cell.ENTERED] - 1,
+        op=_read_text(page, _OP_TEXT),
+        dtype=_read_text(page, _DTYPE_TEXT),
+        elements=cells[_Cell.ELEMENTS],
+        predicted_seconds=predicted_ns / 1e9 if predicted_ns else None,
+    )
+
+
+def _read_text(page: memoryview, where: _Text) -> str:
+    data = bytes(page[where.offset : where.offset + where.size_bytes])
+    return data.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,84 @@
+"""What /proc says of one process, and what a process tells the kernel about itself. Linux only."""
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_NAME = 15
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+# Fields of /proc/PID/stat after the command's closing parenthesis, counted from 0 (proc_pid_stat(5)).
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 11, 12, 19
+
+STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
+DEAD_STATES = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """One process at one moment: its state letter as in ps, its parent, the CPU time it has used."""
+
+    pid: int
+    state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z dead
+    parent_pid: int
+    cpu_seconds: float
+    start_ticks: int  # since boot; with the pid it names a process for good
+
+
+def read_process(pid: int) -> ProcessState | None:
+    """The process as /proc shows it; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:  # it ended, perhaps between open and read
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return ProcessState(
+        pid=pid,
+        state=fields[_STATE].decode(),
+        parent_pid=int(fields[_PARENT]),
+        cpu_seconds=(int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_PER_SECOND,
+        start_ticks=int(fields[_START_TICKS]),
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie that nobody has reaped."""
+    process = read_process(pid)
+    return process is not None and process.state not in DEAD_STATES
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; end it now if that has happened.
+
+    The signal is bound to the parent's thread that started this process, not to the parent as a
+    whole (prctl(2)); so whoever starts a process this way must do it from a thread that stays.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Show the process as `name` (at most 15 bytes) in ps and top."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL; a process that is gone already is what was wanted."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def kill_group(group: int) -> None:
+    """Send SIGKILL to every process of a process group; an empty group is what was wanted."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,56 @@
+"""The stages every rank goes through, and how long a rank may stay in each without getting anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+IMPORT = "import"
+RENDEZVOUS = "rendezvous"
+INIT = "init"
+WARMUP = "warmup"
+MEASURE = "measure"
+VERIFY = "verify"
+TEARDOWN = "teardown"
+
+STAGES = (IMPORT, RENDEZVOUS, INIT, WARMUP, MEASURE, VERIFY, TEARDOWN)
+
+# torch's own limits are 10 minutes for NCCL and 30 for gloo; nobody should wait that long for a
+# first word. An import from a cold network file system and a first CUDA context are the slow ones.
+DEFAULT_STAGE_SECONDS: Mapping[str, float] = MappingProxyType(
+    {
+        IMPORT: 120.0,
+        RENDEZVOUS: 120.0,
+        INIT: 120.0,
+        WARMUP: 60.0,
+        MEASURE: 60.0,
+        VERIFY: 60.0,
+        TEARDOWN: 30.0,
+    }
+)
+
+# DESIGN.md section 6: the stall limit of one operation is max(1 s, 10 x its predicted time).
+STALL_FLOOR_SECONDS = 1.0
+STALL_FACTOR = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """How long a run and its parts may take.
+
+    `stage_seconds` bounds the time a rank stays in a stage without progress (no operation entered
+    or left), not the stage as a whole. `run_seconds` bounds the whole run; None leaves that to the
+    stages.
+    """
+
+    stage_seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULT_STAGE_SECONDS)
+    run_seconds: float | None = None
+
+    def seconds_for(self, stage: str) -> float:
+        """Seconds without progress that a rank is granted in `stage`; unknown stages get `measure`'s."""
+        fallback = self.stage_seconds.get(MEASURE, DEFAULT_STAGE_SECONDS[MEASURE])
+        return self.stage_seconds.get(stage, fallback)
+
+
+def stall_limit_seconds(predicted_seconds: float) -> float:
+    """Seconds after which an operation that should take `predicted_seconds` counts as stalled."""
+    return max(STALL_FLOOR_SECONDS, STALL_FACTOR * predicted_seconds)

@@ -1,0 +1,80 @@
+"""What an agent knows of one rank at one moment: all that the watchdog judges by."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.position import Position
+from gpudiag.ranks.stages import IMPORT
+
+# Using less than this share of one processor is waiting, not working.
+BUSY_SHARE = 0.2
+
+
+class Life(StrEnum):
+    """What has become of a rank's process."""
+
+    NOT_STARTED = "not_started"
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """The exception that ended a rank's entry."""
+
+    type: str
+    message: str
+    place: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """All that is known of one rank at one moment. Times are seconds since the run started."""
+
+    rank: int
+    local_rank: int
+    host: str
+    life: Life
+    pid: int | None = None
+    exit: int | None = None
+    changed_at: float = 0.0  # when `life` became what it is
+    finished: bool = False  # it wrote its result
+    raised: RaisedError | None = None
+    position: Position | None = None
+    still_seconds: float = 0.0  # how long its agent has watched it stay where it is
+    cpu_seconds: float = 0.0  # what it used of the processor in that time
+    process_state: str = ""  # the letter in /proc/PID/stat
+    traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
+
+    @property
+    def stage(self) -> str:
+        """The stage that the rank last entered; before the first that is import."""
+        return IMPORT if self.position is None else self.position.stage
+
+    @property
+    def stage_count(self) -> int:
+        """How many stages the rank has entered."""
+        return 0 if self.position is None else self.position.stage_count
+
+    @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered."""
+        return 0 if self.position is None else self.position.entered
+
+    @property
+    def inside(self) -> bool:
+        """Whether the rank is inside a collective."""
+        return self.position is not None and self.position.inside
+
+    @property
+    def busy(self) -> bool:
+        """Whether the rank has used the processor while it stayed where it is."""
+        return self.cpu_seconds > BUSY_SHARE * self.still_seconds
+
+    @property
+    def running(self) -> bool:
+        """Whether something is still to be expected of the rank."""
+        return self.life in (Life.ALIVE, Life.STOPPED) and not self.finished

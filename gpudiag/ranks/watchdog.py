@@ -1,0 +1,179 @@
+"""From what is known of every rank to what happened: pure, no clock, no process, no file.
+
+The earliest failure is the cause. What other ranks say about a connection that it closed is a
+consequence, and is never reported as an incident of its own. A hang is told apart by who is where:
+
+    a rank's process is dead or stopped          -> died, stopped
+    a rank raised an exception of its own        -> raised
+    a rank has not entered what others wait in   -> silent
+    everyone is inside and nothing moves         -> stalled
+"""
+
+import re
+from collections.abc import Sequence
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks import evidence
+from gpudiag.ranks.stages import Budgets, stall_limit_seconds
+from gpudiag.ranks.view import Life, RankView
+
+# After the first symptom, wait this long for those that came before it but were noticed later: a
+# survivor may write down its broken connection before the dead rank's parent gets the processor.
+SETTLE_SECONDS = 0.25
+
+# A stop is believed when it has lasted: debuggers and snapshots stop a process for a moment.
+STOP_SECONDS = 0.3
+
+# A rank that uses the processor is late, not silent; it gets more time. Waiting in NCCL spins, so
+# ranks inside an operation get less of it.
+BUSY_OUTSIDE_FACTOR = 10.0
+BUSY_INSIDE_FACTOR = 3.0
+
+# A rank in an earlier stage than the others, off the processor and not in uninterruptible sleep.
+LEFT_BEHIND_SECONDS = 1.5
+
+# What a rank says when another one is gone, by gloo, TCPStore and NCCL.
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed"
+    r"|(read|write) error|connectFullMesh|recvValue|sendBytes|recvBytes|failed to recv"
+    r"|timed out waiting|wait timeout|remote process exited|unhandled system error",
+    re.IGNORECASE,
+)
+
+
+def first_symptom_at(views: Sequence[RankView]) -> float | None:
+    """When the first rank died, raised or was stopped, in seconds since the start; None: none did."""
+    moments = [view.changed_at for view in views if _is_broken(view)]
+    moments += [view.raised.at for view in views if view.raised is not None]
+    return min(moments, default=None)
+
+
+def find_incidents(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+    """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
+
+    A death, an exception or a stop explains whatever else is seen, so hangs are looked for only
+    where there is none.
+    """
+    broken = [_describe_broken(view) for view in views if _is_broken(view) or view.raised is not None]
+    causes = [incident for incident in broken if not _is_consequence(incident, views)]
+    if broken:
+        return tuple(sorted(causes or broken[:1], key=lambda incident: incident.at_seconds))
+    return find_hang(views, budgets)
+
+
+def find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+    """The ranks that the others wait for, or all of them where nobody is behind."""
+    overdue = [view for view in views if view.running and _is_overdue(view, budgets)]
+    if not overdue:
+        return _find_left_behind(views)
+    inside = [view for view in overdue if view.inside]
+    if inside:
+        return _blame_for_operation(views, min(inside, key=lambda view: view.entered))
+    return _blame_for_stage(views, overdue)
+
+
+def _is_broken(view: RankView) -> bool:
+    if view.life is Life.STOPPED:
+        return view.still_seconds >= STOP_SECONDS
+    return view.life is Life.ENDED and not (view.finished and view.exit == 0)
+
+
+def _describe_broken(view: RankView) -> Incident:
+    if view.life is Life.STOPPED:
+        return _incident(IncidentKind.STOPPED, view, view.changed_at, evidence.of_stop(view))
+    if view.raised is not None:
+        return _incident(IncidentKind.RAISED, view, view.raised.at, evidence.of_exception(view.raised))
+    return _incident(IncidentKind.DIED, view, view.changed_at, evidence.of_death(view))
+
+
+def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
+    raised = next(view.raised for view in views if view.rank == incident.rank)
+    return (
+        incident.kind is IncidentKind.RAISED
+        and raised is not None
+        and bool(_CONSEQUENCE.search(raised.message))
+    )
+
+
+def _is_overdue(view: RankView, budgets: Budgets) -> bool:
+    return view.still_seconds > _limit_seconds(view, budgets)
+
+
+def _limit_seconds(view: RankView, budgets: Budgets) -> float:
+    operation = view.position.operation if view.position is not None else None
+    if not view.inside or operation is None or operation.predicted_seconds is None:
+        return budgets.seconds_for(view.stage)
+    limit = stall_limit_seconds(operation.predicted_seconds)
+    return limit * BUSY_INSIDE_FACTOR if view.busy else limit
+
+
+def _blame_for_operation(views: Sequence[RankView], waiting: RankView) -> tuple[Incident, ...]:
+    """Who has not entered the collective that `waiting` is in; where nobody has not, it is stalled."""
+    absent = [view for view in views if view.entered < waiting.entered and not _has_ended_well(view)]
+    if not absent:
+        inside = [view for view in views if view.inside and view.entered == waiting.entered]
+        return (_stalled(waiting, inside),)
+    excused = [view for view in absent if view.busy and view.still_seconds < _busy_limit_seconds(waiting)]
+    if excused:
+        return ()
+    return tuple(_silent(view, waiting) for view in absent)
+
+
+def _busy_limit_seconds(waiting: RankView) -> float:
+    operation = waiting.position.operation if waiting.position is not None else None
+    predicted = operation.predicted_seconds if operation is not None else None
+    return BUSY_OUTSIDE_FACTOR * stall_limit_seconds(predicted or 0.0)
+
+
+def _blame_for_stage(views: Sequence[RankView], overdue: list[RankView]) -> tuple[Incident, ...]:
+    """The ranks in the earliest stage, where others are further; where none is further, all of them."""
+    running = [view for view in views if view.running]
+    earliest = min(view.stage_count for view in running)
+    behind = [view for view in running if view.stage_count == earliest]
+    further = [view for view in running if view.stage_count > earliest]
+    if further:
+        return tuple(_silent(view, further[0]) for view in behind)
+    return (_stalled(overdue[0], behind),)
+
+
+def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
+    """Ranks in an earlier stage than all the others, which wait, and that are plainly doing nothing."""
+    running = [view for view in views if view.running]
+    if len(running) < 2:
+        return ()
+    latest = max(view.stage_count for view in running)
+    behind = [view for view in running if view.stage_count < latest]
+    further = [view for view in running if view.stage_count == latest]
+    still = all(view.still_seconds >= LEFT_BEHIND_SECONDS for view in running)
+    if (
+        not behind
+        or not still
+        or any(view.inside or view.busy or view.process_state == "D" for view in behind)
+    ):
+        return ()
+    return tuple(_silent(view, further[0]) for view in behind)
+
+
+def _has_ended_well(view: RankView) -> bool:
+    return view.life is Life.ENDED and view.finished and view.exit == 0
+
+
+def _silent(view: RankView, waiting: RankView) -> Incident:
+    return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_silence(view, waiting))
+
+
+def _stalled(view: RankView, together: Sequence[RankView]) -> Incident:
+    ranks = [member.rank for member in together]
+    return _incident(IncidentKind.STALLED, view, view.changed_at, evidence.of_stall(view, ranks))
+
+
+def _incident(kind: IncidentKind, view: RankView, at: float, facts: tuple[Evidence, ...]) -> Incident:
+    return Incident(
+        kind=kind,
+        rank=view.rank,
+        host=view.host,
+        stage=view.stage,
+        at_seconds=at,
+        evidence=(*facts, *evidence.of_position(view), *view.traces),
+    )
