@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from gpudiag.checks.availability import Candidate
-from gpudiag.checks.subjects import short_bus_id
 from gpudiag.model.device import Device, GpuProcess, MigInstance, Snapshot
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.render.device_words import (
     NO_VALUE,
@@ -19,7 +18,7 @@ from gpudiag.render.device_words import (
     say_state,
     say_suffixed,
 )
-from gpudiag.render.style import PLAIN, Column, Footnotes, Style, render_table, wrapped
+from gpudiag.render.style import PLAIN, Column, Footnotes, Style, render_table, sentence, wrapped
 
 _COLUMNS = (
     Column("GPU", right=True),
@@ -46,6 +45,7 @@ def render_devices(
     heading, *lines = render_table(_COLUMNS, [cells for cells, _ in rows])
     painted = [style.paint(line, colour) for line, (_, colour) in zip(lines, rows, strict=True)]
     parts = [*simulated_lines(snapshot), style.paint(heading, "bold"), *painted, *notes.lines()]
+    parts += _other_lines(snapshot, findings, style)
     return "\n".join([*parts, *_free_line(candidates)]) + "\n"
 
 
@@ -121,11 +121,24 @@ def _plain(reading: Reading[str]) -> str:
 
 
 def _note(device: Device, finding: Finding) -> str:
-    """Who it is (for a GPU that may be pulled out), what is wrong, what to do."""
-    uuid, bus_id = device.id.uuid, device.id.bus_id
+    """What is wrong, which board that is (for whoever pulls it out), and what to do."""
+    uuid, serial = device.id.uuid, device.serial
     identity = [] if isinstance(uuid, Missing) else [uuid]
-    identity += [] if isinstance(bus_id, Missing) else [short_bus_id(bus_id)]
-    return f"{' '.join(identity)}: {finding.message}. {finding.remedy}".removeprefix(": ")
+    identity += [] if isinstance(serial, Missing) else [f"serial {serial}"]
+    board = f" ({', '.join(identity)})" if identity else ""
+    return f"{sentence(finding.message)}{board}. {finding.remedy}"
+
+
+def _other_lines(snapshot: Snapshot, findings: tuple[Finding, ...], style: Style) -> list[str]:
+    """Faults that are about no row of the table: a GPU that is not listed, the host, a source."""
+    rows = {finding for device in snapshot.devices for finding in findings_about(device, findings)}
+    others = [finding for finding in findings if finding not in rows and finding.outcome is not Outcome.PASS]
+    lines = [
+        line
+        for finding in others
+        for line in wrapped(f"{sentence(finding.message)}. {finding.remedy}", indent="  ")
+    ]
+    return [style.paint(line, "red") for line in lines]
 
 
 def _free_line(candidates: tuple[Candidate, ...]) -> list[str]:

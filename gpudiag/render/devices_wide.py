@@ -18,7 +18,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
 from gpudiag.render.device_words import findings_about, say_index, say_memory_gib, say_process, say_state
 from gpudiag.render.devices_text import simulated_lines
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 from gpudiag.render.wide_topics import TOPICS
 from gpudiag.units import format_size
 
@@ -48,7 +48,7 @@ def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], st
     state = say_state(findings)
     lines = [style.paint(f"GPU {say_index(device)}  {name}  {state}", "bold" if state == "ok" else "red")]
     for finding in findings:
-        lines += wrapped(f"{finding.message}. {finding.remedy}", first="  ", indent="  ")
+        lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")
     absent: dict[str, list[str]] = {}
     for label, phrases in TOPICS if device.responding is True else TOPICS[:1]:
         lines += _topic(label, _said(device, phrases, snapshot.taken_at, absent))

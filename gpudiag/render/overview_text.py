@@ -10,7 +10,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.device_words import findings_about, say_index, say_name, say_processes
 from gpudiag.render.devices_text import simulated_lines
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 from gpudiag.units import format_seconds
 
 _MAX_FINDINGS = 3
@@ -38,7 +38,7 @@ def render_overview(
     lines += simulated_lines(snapshot)
     faults = tuple(finding for finding in findings if finding.outcome is not Outcome.PASS)
     for finding in faults[:_MAX_FINDINGS]:
-        lines += wrapped(f"{finding.message} -> {finding.remedy}", first="  ", indent="    ")
+        lines += wrapped(f"{sentence(finding.message)} -> {finding.remedy}", first="  ", indent="    ")
     if len(faults) > _MAX_FINDINGS:
         lines.append(f"  and {len(faults) - _MAX_FINDINGS} more: gpudiag list")
     lines += _unlooked(report)

@@ -91,6 +91,11 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 2)] + ".."
 
 
+def sentence(text: str) -> str:
+    """`text` with a capital first letter; names such as `nvidia` inside it stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def _render_row(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
     cells = (
         shortened(cell, width).rjust(width) if column.right else shortened(cell, width).ljust(width)

@@ -1,0 +1,91 @@
+import pytest
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.runner import run_checks, verdict
+from gpudiag.checks.sources import NVML_KINDS, nvml_answers, sources_agree
+from gpudiag.model.device import Disagreement, SourceState, SourceStatus
+from gpudiag.model.evidence import SourceSubject
+from gpudiag.model.finding import Outcome
+from tests.unit.checks.machines import (
+    CONTAINER,
+    look_at,
+    make_bare_machine,
+    make_broken_snapshot,
+    make_pci_gpu,
+)
+from tests.unit.model.nouns import make_device, make_snapshot
+
+BROKEN = [state for state in SourceState if state not in (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)]  # fmt: skip
+
+
+def test_every_way_in_which_nvml_fails_has_a_finding_of_its_own() -> None:
+    assert set(NVML_KINDS) == set(BROKEN)
+    assert len({kind.code for kind in NVML_KINDS.values()}) == len(BROKEN)
+
+
+@pytest.mark.parametrize("state", BROKEN)
+def test_a_machine_with_a_gpu_and_without_a_working_nvml_fails(state: SourceState) -> None:
+    context = look_at(make_broken_snapshot(state, make_bare_machine(gpus=8)))
+    (finding,) = nvml_answers.judge(context).findings
+    assert (finding.code, finding.outcome) == (f"nvml.{state.value}", Outcome.FAIL)
+    assert finding.subject == SourceSubject("nvml", "a1")
+    assert "NVML's words" in finding.message
+    assert verdict(run_checks(context, BUILTIN)) is Outcome.FAIL
+
+
+@pytest.mark.parametrize("state", BROKEN)
+def test_a_machine_without_a_trace_of_a_gpu_is_skipped_and_never_passes(state: SourceState) -> None:
+    context = look_at(make_broken_snapshot(state, make_bare_machine()))
+    results = run_checks(context, BUILTIN)
+    assert {result.outcome for result in results} == {Outcome.SKIP}
+    assert verdict(results) is Outcome.ERROR
+
+
+def test_an_expected_gpu_makes_an_absent_driver_a_failure() -> None:
+    snapshot = make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine())
+    assert nvml_answers.judge(look_at(snapshot, expected_gpus=8)).outcome is Outcome.FAIL
+
+
+def test_an_nvml_that_answers_passes() -> None:
+    assert nvml_answers.judge(look_at(make_snapshot(make_device(0)))).outcome is Outcome.PASS
+
+
+def test_in_a_container_the_remedy_is_the_container() -> None:
+    machine = make_bare_machine(gpus=8, container=CONTAINER)
+    (finding,) = nvml_answers.judge(
+        look_at(make_broken_snapshot(SourceState.LIBRARY_ABSENT, machine))
+    ).findings
+    assert "--gpus" in finding.remedy
+
+
+def test_where_nouveau_holds_the_gpu_the_remedy_says_so() -> None:
+    machine = make_bare_machine(pci_devices=(make_pci_gpu(0, driver="nouveau"),))
+    (finding,) = nvml_answers.judge(
+        look_at(make_broken_snapshot(SourceState.LIBRARY_ABSENT, machine))
+    ).findings
+    assert "nouveau" in finding.remedy
+
+
+def test_a_disagreement_that_a_setting_explains_is_in_order() -> None:
+    asked = tuple(SourceStatus(name, SourceState.OK) for name in ("nvml", "torch"))
+    fewer = Disagreement("count", {"nvml": 8, "torch": 1}, "CUDA_VISIBLE_DEVICES=0", expected=True)
+    snapshot = make_snapshot(make_device(0), sources=asked, disagreements=(fewer,))
+    assert sources_agree.judge(look_at(snapshot)).outcome is Outcome.PASS
+
+
+def test_a_disagreement_that_nothing_explains_is_a_warning_with_both_values() -> None:
+    differs = Disagreement("name", {"nvml": "H100", "gputil": "A100"}, "nothing explains it", expected=False)
+    snapshot = make_snapshot(make_device(0), disagreements=(differs,))
+    (finding,) = sources_agree.judge(look_at(snapshot)).findings
+    assert (finding.code, finding.outcome) == ("source.disagreement", Outcome.WARN)
+    assert {item.source: item.value for item in finding.evidence} == {"nvml": "H100", "gputil": "A100"}
+
+
+def test_one_source_alone_agrees_with_nobody() -> None:
+    assert sources_agree.judge(look_at(make_snapshot(make_device(0)))).outcome is Outcome.SKIP
+
+
+def test_sources_that_were_asked_and_failed_are_not_called_in_agreement() -> None:
+    asked = (SourceStatus("nvml", SourceState.OK), SourceStatus("torch", SourceState.TIMED_OUT))
+    snapshot = make_snapshot(make_device(0), sources=asked)
+    assert sources_agree.judge(look_at(snapshot)).outcome is Outcome.ERROR

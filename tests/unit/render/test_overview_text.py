@@ -1,0 +1,59 @@
+from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.reading import Missing
+from gpudiag.render.overview_text import render_overview
+from gpudiag.render.style import COLUMNS
+from gpudiag.runs.instant import judge_snapshot
+from tests.unit.checks.machines import make_bare_machine, make_broken_snapshot
+from tests.unit.model.nouns import make_snapshot
+from tests.unit.render.rows import LOST, judge, make_busy, make_idle, make_silent
+
+SICK = """\
+FAIL a1: 4x H100 80GB HBM3, driver 580.105.08: 3 healthy, 1 lost (310 ms,
+  passive)
+  GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) -> Drain the machine and
+    power-cycle it; if the GPU is lost again, have it replaced.
+  Busy 0-1 (ann train.py 6h). Free 2. Not tested: speed, data, network
+Next: gpudiag list | list --wide | list --sources all | nccl-test | --help
+"""
+
+
+def render(snapshot: Snapshot) -> str:
+    return render_overview(judge_snapshot(snapshot), *judge(snapshot), 0.31)
+
+
+def test_a_machine_with_a_lost_gpu() -> None:
+    snapshot = make_snapshot(make_busy(0), make_busy(1), make_idle(2), make_silent(3, LOST))
+    assert render(snapshot) == SICK
+
+
+def test_a_healthy_machine_passes_in_three_lines() -> None:
+    snapshot = make_snapshot(make_idle(0), make_idle(1), machine=make_bare_machine(gpus=2))
+    lines = render(snapshot).splitlines()
+    assert lines[0].startswith("PASS a1: 2x H100 80GB HBM3")
+    assert "Free 0 1" in lines[1]
+    assert len(lines) == 3
+
+
+def test_a_machine_without_a_trace_of_a_gpu_is_told_so_and_what_to_try() -> None:
+    text = render(make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine()))
+    assert text.startswith("ERROR a1: no GPU and no trace of one")
+    assert "gpudiag nccl-test" in text
+    assert "gpudiag simulate" in text
+
+
+def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:
+    text = render(make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, make_bare_machine(gpus=8)))
+    assert text.startswith("FAIL a1: no working GPU")
+    assert "modprobe" in text
+
+
+def test_many_faults_are_counted_and_not_all_told() -> None:
+    text = render(make_snapshot(*(make_silent(place, LOST) for place in range(8))))
+    assert "and 5 more: gpudiag list" in text
+    assert max(len(line) for line in text.splitlines()) <= COLUMNS
+
+
+def test_a_machine_of_unknown_driver_and_simulated_says_both() -> None:
+    text = render(make_snapshot(make_idle(0), driver_version=Missing(LOST.reason), simulated="h100x8"))
+    assert "SIMULATED h100x8" in text
+    assert "driver" not in text.splitlines()[0]
