@@ -45,7 +45,7 @@ _RECOVERY_PATTERN = re.compile(
 )
 # 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...); Link -1 means no single link
 _NVLINK5_PATTERN = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_/]+) (?P<severity>Fatal|Non-?fatal) XC\d+ i\d+ "
+    r"(?P<unit>[A-Z][A-Z0-9_/]+)\s+(?P<severity>Fatal|Non-?fatal)\s+XC\d+ i\d+ "
     r"Link (?P<link>-?\d+) \((?P<intrinfo>0x[0-9a-f]+)",
     re.IGNORECASE,
 )

@@ -67,7 +67,7 @@ def parse(text):
             {"xid_code": 154, "recovery_action": "none"},
         ),
         (
-            "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)",
+            "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)",
             {"xid_code": 149, "unit": "NETIR_LINK_EVT", "severity": "fatal", "link": 8, "subcode": 4},
         ),
         (

@@ -1,0 +1,79 @@
+"""What each Xid means, whose business it is, and what to do: the catalogue in xid.toml."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from gpudiag.model.finding import Outcome
+from gpudiag.reference.tables import read_table
+
+
+class XidKind(StrEnum):
+    """Whose business an Xid is."""
+
+    APPLICATION = "application"
+    HARDWARE = "hardware"
+    DRIVER = "driver"
+    SYMPATHETIC = "sympathetic"  # follows another Xid
+    INFORMATIONAL = "informational"
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One code of the catalogue; `immediate` and `then` are names of `action_text`."""
+
+    code: int
+    meaning: str
+    kind: XidKind
+    outcome: Outcome
+    nonfatal_outcome: Outcome  # where the line itself says "Nonfatal"
+    immediate: str
+    then: str
+    note: str
+
+
+# What is tried next where an action did not help: restart, reset, power cycle, replace.
+_LADDER = ("restart_application", "reset_gpu", "restart_machine", "contact_support")
+_SAME_RUNG = {"reset_linked_gpus": "reset_gpu", "restart_virtual_machine": "restart_machine"}
+
+
+@cache
+def xids() -> dict[int, Xid]:
+    """Every code of the catalogue."""
+    return {
+        code: Xid(
+            code=code,
+            meaning=entry["meaning"],
+            kind=XidKind(entry["kind"]),
+            outcome=Outcome(entry["outcome"]),
+            nonfatal_outcome=Outcome(entry.get("nonfatal_outcome", entry["outcome"])),
+            immediate=entry["immediate"],
+            then=entry["then"],
+            note=entry["note"],
+        )
+        for entry in read_table("xid.toml")["xid"]
+        for code in entry["codes"]
+    }
+
+
+def xid_source() -> str:
+    """Where the catalogue comes from, and of what date it is."""
+    table = read_table("xid.toml")
+    return f"{table['source']}, {table['source_date']}"
+
+
+def action_text(action: str) -> str:
+    """What to do for an action of the catalogue, as a sentence.
+
+    Raises:
+        KeyError: there is no such action.
+    """
+    text: str = read_table("xid.toml")["actions"][action]
+    return text
+
+
+def escalated(action: str) -> str:
+    """The action to take where this one was taken and the same Xid came back."""
+    rung = _SAME_RUNG.get(action, action)
+    place = _LADDER.index(rung) if rung in _LADDER else -1
+    return _LADDER[min(place + 1, len(_LADDER) - 1)]
