@@ -1,0 +1,159 @@
+"""Who a GPU is and how it is set up: names, numbers, PCI place, modes."""
+
+from gpudiag.errors import UsageError
+from gpudiag.reference.nvml import constant, constants_with_prefix, pack_struct, struct_version
+from gpudiag.simulate.answers import NO_SUBJECT, AnswerTable, Refusal, hash_text, text, u32
+from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
+
+ON_OFF = {"disabled": 0, "enabled": 1}
+
+
+def word_number(numbers: dict[str, int], field: str, word: str) -> int:
+    """NVML's number for a word of ours.
+
+    Raises:
+        UsageError: the field knows no such word.
+    """
+    if word not in numbers:
+        raise UsageError(f"{field}: {word!r} is unknown", hint=f"one of {', '.join(numbers)}")
+    return numbers[word]
+
+
+def on_off(word: str) -> bytes:
+    """NVML's number for `enabled` or `disabled`, packed."""
+    return u32(word_number(ON_OFF, "a mode", word))
+
+
+def encode_identity(placed: PlacedGpu, table: AnswerTable) -> None:
+    """Answer who the GPU is, and let its handle be found."""
+    answers = GpuAnswers(table, placed.subject)
+    for function, name in (
+        ("nvmlDeviceGetName", "name"),
+        ("nvmlDeviceGetUUID", "uuid"),
+        ("nvmlDeviceGetSerial", "serial"),
+        ("nvmlDeviceGetVbiosVersion", "vbios_version"),
+        ("nvmlDeviceGetBoardPartNumber", "board_part_number"),
+    ):
+        answers.reply(function, placed.read(name), text)
+    minor_number = placed.gpu.minor_number
+    answers.reply("nvmlDeviceGetIndex", placed.nvml_index)
+    answers.reply("nvmlDeviceGetMinorNumber", placed.nvml_index if minor_number is None else minor_number)
+    answers.reply("nvmlDeviceGetArchitecture", placed.read("architecture"), _architecture)
+    answers.reply("nvmlDeviceGetCudaComputeCapability", placed.read("compute_capability"), _capability)
+    answers.reply("nvmlDeviceGetBrand", placed.read("name"), _brand)
+    _encode_modes(placed, answers)
+    _encode_pci(placed, answers)
+    _encode_look_ups(placed, table)
+
+
+def _architecture(word: str) -> bytes:
+    return u32(word_number(constants_with_prefix("NVML_DEVICE_ARCH_"), "architecture", word))
+
+
+def _capability(version: str) -> bytes:
+    major, minor = version.split(".")
+    return u32(int(major)) + u32(int(minor))
+
+
+def _brand(name: str) -> bytes:
+    """The brand that goes with a product name; data-center GPUs are plain NVIDIA since driver 450."""
+    brand = "NVML_BRAND_GEFORCE" if "GeForce" in name else "NVML_BRAND_NVIDIA"
+    return u32(constant(brand))
+
+
+def _encode_modes(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    answers.reply("nvmlDeviceGetPersistenceMode", placed.read("persistence_mode"), on_off)
+    answers.reply("nvmlDeviceGetComputeMode", placed.read("compute_mode"), _compute_mode)
+    # A simulated GPU drives no display, unless its readings say so.
+    answers.reply("nvmlDeviceGetDisplayActive", placed.gpu.readings.get("display_active", "disabled"), on_off)
+    answers.reply("nvmlDeviceGetDisplayMode", placed.gpu.readings.get("display_active", "disabled"), on_off)
+    types = [value for name, value in constants_with_prefix("nvmlEventType").items() if name != "all"]
+    answers.reply("nvmlDeviceGetSupportedEventTypes", sum(types), lambda mask: mask.to_bytes(8, "little"))
+
+
+def _compute_mode(word: str) -> bytes:
+    return u32(word_number(constants_with_prefix("NVML_COMPUTEMODE_"), "compute_mode", word))
+
+
+def parse_bus_id(bus_id: str) -> tuple[int, int, int]:
+    """Domain, bus and device of `dddddddd:bb:dd.f`.
+
+    Raises:
+        UsageError: it is not written so.
+    """
+    try:
+        domain, bus, device = bus_id.split(".")[0].split(":")
+        return int(domain, 16), int(bus, 16), int(device, 16)
+    except ValueError:
+        raise UsageError(f"{bus_id!r} is not a PCI bus id", hint="write it as 00000000:5d:00.0") from None
+
+
+def pack_pci_info(bus_id: str, device_id: int = 0, subsystem_id: int = 0) -> bytes:
+    """An nvmlPciInfo_t (version 3, of which the older ones are a part)."""
+    domain, bus, device = parse_bus_id(bus_id)
+    upper = bus_id.upper()
+    return pack_struct(
+        "nvmlPciInfo_t",
+        busIdLegacy=upper[4:],
+        domain=domain,
+        bus=bus,
+        device=device,
+        pciDeviceId=device_id,
+        pciSubSystemId=subsystem_id,
+        busId=upper,
+    )
+
+
+def _encode_pci(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    device_id = _pci_pair(placed, "device", "vendor")
+    subsystem_id = _pci_pair(placed, "subsystem_device", "subsystem_vendor")
+    bus_id = placed.read("bus_id")
+
+    def pack(value: str) -> bytes:
+        return pack_pci_info(value, device_id, subsystem_id)
+
+    answers.reply_each(
+        ("nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo_v3"), bus_id, pack
+    )
+    class_id = int(placed.read_pci_attribute("class") or "0x030200", 16)
+
+    def pack_extended(value: str) -> bytes:
+        domain, bus, device = parse_bus_id(value)
+        return pack_struct(
+            "nvmlPciInfoExt_v1_t",
+            version=version,
+            domain=domain,
+            bus=bus,
+            device=device,
+            pciDeviceId=device_id,
+            pciSubSystemId=subsystem_id,
+            baseClass=class_id >> 16,
+            subClass=class_id >> 8 & 0xFF,
+            busId=value.upper(),
+        )
+
+    version = struct_version("nvmlPciInfoExt_v1_t", 1)
+    answers.reply("nvmlDeviceGetPciInfoExt", bus_id, pack_extended, keys=(version,))
+
+
+def _pci_pair(placed: PlacedGpu, high: str, low: str) -> int:
+    """Two sysfs ids as NVML joins them: the device's in the upper half, the vendor's in the lower."""
+    upper, lower = placed.read_pci_attribute(high), placed.read_pci_attribute(low)
+    return int(upper or "0", 16) << 16 | int(lower or "0x10de", 16)
+
+
+def _encode_look_ups(placed: PlacedGpu, table: AnswerTable) -> None:
+    """Let the handle be found by index, UUID, serial and each way to write the bus id."""
+    handle = u32(placed.subject)
+    for function in ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2"):
+        table.answer(function, NO_SUBJECT, handle, keys=(placed.nvml_index,))
+    bus_id, serial, uuid = placed.read("bus_id"), placed.read("serial"), placed.read("uuid")
+    if not isinstance(uuid, Refusal):
+        for function in ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByUUIDV"):
+            table.answer(function, NO_SUBJECT, handle, keys=(hash_text(uuid),))
+    if not isinstance(serial, Refusal):
+        table.answer("nvmlDeviceGetHandleBySerial", NO_SUBJECT, handle, keys=(hash_text(serial),))
+    if not isinstance(bus_id, Refusal):
+        for spelled in (bus_id, bus_id[4:], bus_id.split(":", 1)[1]):
+            for function in ("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByPciBusId_v2"):
+                table.answer(function, NO_SUBJECT, handle, keys=(hash_text(spelled),))

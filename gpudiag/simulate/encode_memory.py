@@ -1,0 +1,171 @@
+"""A GPU's memory and what goes wrong in it: sizes, ECC counts, remapped rows, retired pages."""
+
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.reference.nvml import constants_with_prefix, pack_struct, struct_version
+from gpudiag.simulate.answers import AnswerTable, Refusal, both, u32, u64
+from gpudiag.simulate.encode_identity import on_off
+from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
+
+_GIB = 1024**3
+_PAGE_BYTES = 64 * 1024
+# The places of nvmlMemoryLocation_t that have field ids of their own, and how those spell them.
+_FIELD_NAMES = {
+    "l1_cache": "L1",
+    "l2_cache": "L2",
+    "dram": "DEV",
+    "device_memory": "DEV",
+    "register_file": "REG",
+    "texture_memory": "TEX",
+    "cbu": "CBU",
+}
+_ERROR_TYPES = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
+_COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
+_CAUSES = {"corrected": 0, "uncorrected": 1}  # nvmlPageRetirementCause_t: several single-bit, one double-bit
+
+
+def encode_memory(placed: PlacedGpu, table: AnswerTable) -> None:
+    """Answer how large and full the GPU's memory is, and which errors it has had."""
+    answers = GpuAnswers(table, placed.subject)
+    encode_memory_info(answers, {**placed.gpu.readings, "missing": placed.gpu.missing})
+    _encode_ecc(placed, answers)
+    _encode_ecc_locations(placed, answers)
+    _encode_rows(placed, answers)
+    _encode_pages(placed, answers)
+
+
+def encode_memory_info(answers: GpuAnswers, readings: Any) -> None:
+    """Answer both versions of MemoryInfo: version 1 counts reserved memory as used."""
+    total, used = read_member(readings, "memory_total_bytes"), read_member(readings, "memory_used_bytes")
+    free, reserved = (
+        read_member(readings, "memory_free_bytes"),
+        read_member(readings, "memory_reserved_bytes"),
+    )
+    sizes = both(total, both(used, free))
+
+    def pack_first(parts: tuple[int, tuple[int, int]]) -> bytes:
+        held_back = 0 if isinstance(reserved, Refusal) else reserved
+        return u64(parts[0]) + u64(parts[1][1]) + u64(parts[1][0] + held_back)
+
+    def pack_second(parts: tuple[int, tuple[tuple[int, int], int]]) -> bytes:
+        size, ((in_use, unused), held_back) = parts[0], parts[1]
+        return pack_struct(
+            "c_nvmlMemory_v2_t", version=version, total=size, reserved=held_back, free=unused, used=in_use
+        )
+
+    answers.reply("nvmlDeviceGetMemoryInfo", sizes, pack_first)
+    version = struct_version("c_nvmlMemory_v2_t", 2)
+    # A machine without a reserved figure has a driver that is older than the second version.
+    second = both(total, both(both(used, free), reserved))
+    answers.reply("nvmlDeviceGetMemoryInfo_v2", second, pack_second, keys=(version,))
+    if isinstance(second, Refusal):
+        answers.table.refuse_all("nvmlDeviceGetMemoryInfo_v2", answers.subject, second)
+
+
+def _encode_ecc(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    current, pending = placed.read("ecc_mode"), placed.read("ecc_mode_pending")
+    answers.reply(
+        "nvmlDeviceGetEccMode", both(current, pending), lambda pair: on_off(pair[0]) + on_off(pair[1])
+    )
+    answers.reply_field("DEV_ECC_CURRENT", _as_number(current))
+    answers.reply_field("DEV_ECC_PENDING", _as_number(pending))
+    for error, error_number in _ERROR_TYPES.items():
+        for counter, counter_number in _COUNTERS.items():
+            count = placed.read(f"ecc_{error}_{counter}")
+            answers.reply("nvmlDeviceGetTotalEccErrors", count, u64, keys=(error_number, counter_number))
+            answers.reply_field(f"DEV_ECC_{_bits(error)}_{counter[:3].upper()}_TOTAL", count, wide=True)
+
+
+def _as_number(reading: Any) -> Any:
+    return reading if isinstance(reading, Refusal) else int(reading == "enabled")
+
+
+def _bits(error: str) -> str:
+    """How field ids spell corrected (single-bit) and uncorrected (double-bit) errors."""
+    return "SBE" if error == "corrected" else "DBE"
+
+
+def _encode_ecc_locations(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    locations = placed.read("ecc_locations")
+    if isinstance(locations, Refusal):
+        answers.table.refuse_all("nvmlDeviceGetMemoryErrorCounter", placed.subject, locations)
+        return
+    numbers = constants_with_prefix("NVML_MEMORY_LOCATION_")
+    for record in locations:
+        location = record["location"]
+        if location not in numbers:
+            raise UsageError(f"{location!r} is no place in a GPU", hint=f"one of {', '.join(numbers)}")
+        for error, error_number in _ERROR_TYPES.items():
+            for counter, counter_number in _COUNTERS.items():
+                count = read_member(record, f"{error}_{counter}")
+                keys = (error_number, counter_number, numbers[location])
+                answers.reply("nvmlDeviceGetMemoryErrorCounter", count, u64, keys)
+                _reply_location_field(answers, location, f"{_bits(error)}_{counter[:3].upper()}", count)
+    _encode_sram_status(answers, {record["location"]: record for record in locations})
+
+
+def _reply_location_field(answers: GpuAnswers, location: str, which: str, count: Any) -> None:
+    if location in _FIELD_NAMES and not (location == "cbu" and which.startswith("SBE")):
+        answers.reply_field(f"DEV_ECC_{which}_{_FIELD_NAMES[location]}", count, wide=True)
+
+
+def _encode_sram_status(answers: GpuAnswers, locations: dict[str, Any]) -> None:
+    """Answer SramEccErrorStatus from the place `sram`: its uncorrected errors count as SEC-DED ones."""
+    sram = locations.get("sram")
+    if sram is None or any(
+        sram.get(name) is None for name in ("corrected_volatile", "uncorrected_aggregate")
+    ):
+        return
+    version = struct_version("c_nvmlEccSramErrorStatus_v1_t", 1)
+    packed = pack_struct(
+        "c_nvmlEccSramErrorStatus_v1_t",
+        version=version,
+        aggregateUncSecDed=sram["uncorrected_aggregate"],
+        aggregateCor=sram["corrected_aggregate"],
+        volatileUncSecDed=sram["uncorrected_volatile"],
+        volatileCor=sram["corrected_volatile"],
+    )
+    answers.reply("nvmlDeviceGetSramEccErrorStatus", packed, bytes, keys=(version,))
+
+
+def _encode_rows(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    corrected, uncorrected = placed.read("row_remap_correctable"), placed.read("row_remap_uncorrectable")
+    pending, failed = placed.read("row_remap_pending"), placed.read("row_remap_failed")
+    rows = both(both(corrected, uncorrected), both(pending, failed))
+    answers.reply(
+        "nvmlDeviceGetRemappedRows",
+        rows,
+        lambda pairs: b"".join(u32(value) for pair in pairs for value in pair),
+    )
+    answers.reply_field("DEV_REMAPPED_COR", corrected)
+    answers.reply_field("DEV_REMAPPED_UNC", uncorrected)
+    answers.reply_field("DEV_REMAPPED_PENDING", pending)
+    answers.reply_field("DEV_REMAPPED_FAILURE", failed)
+    answers.reply(
+        "nvmlDeviceGetRowRemapperHistogram",
+        placed.read("row_remap_histogram"),
+        lambda banks: b"".join(
+            u32(banks[f"{name}_banks"]) for name in ("max", "high", "partial", "low", "none")
+        ),
+    )
+
+
+def _encode_pages(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    pending = placed.read("page_retirement_pending")
+    answers.reply("nvmlDeviceGetRetiredPagesPendingStatus", pending)
+    answers.reply_field("DEV_RETIRED_PENDING", pending)
+    for cause, number in _CAUSES.items():
+        count = placed.read(f"retired_pages_{cause}")
+        answers.reply_field(f"DEV_RETIRED_{_bits(cause)}", count)
+        # NVML gives addresses, a scenario the count: any distinct ones will do.
+        start = (number + 1) * _GIB
+
+        def pack(pages: int, start: int = start) -> bytes:
+            return u32(pages) + b"".join(u64(start + page * _PAGE_BYTES) for page in range(pages))
+
+        def pack_with_times(pages: int, start: int = start) -> bytes:
+            return pack(pages, start) + bytes(8 * pages)
+
+        answers.reply("nvmlDeviceGetRetiredPages", count, pack, keys=(number,))
+        answers.reply("nvmlDeviceGetRetiredPages_v2", count, pack_with_times, keys=(number,))

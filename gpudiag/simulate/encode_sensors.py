@@ -1,0 +1,163 @@
+"""What moves on a GPU: utilisation, temperatures, power, clocks, fans."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.reference.nvml import constant, constants_with_prefix, pack_struct, struct_version
+from gpudiag.simulate.answers import AnswerTable, Refusal, both, u32, u64
+from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
+from gpudiag.units import MILLIWATTS_PER_WATT
+
+_SENSOR_GPU = 0  # NVML_TEMPERATURE_GPU
+_KIB_PER_BYTE = 1 / 1024
+_CLOCKS = ("graphics", "sm", "memory", "video")
+_CLOCK_NUMBERS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
+_CURRENT, _APPLICATION, _APPLICATION_DEFAULT = 0, 1, 2  # nvmlClockId_t
+# The words for nvmlClocksEventReason*, as nvidia-smi spells them.
+CLOCKS_EVENT_REASONS = {
+    "gpu_idle": "GpuIdle",
+    "applications_clocks_setting": "ApplicationsClocksSetting",
+    "sw_power_cap": "SwPowerCap",
+    "hw_slowdown": "HwSlowdown",
+    "sync_boost": "SyncBoost",
+    "sw_thermal_slowdown": "SwThermalSlowdown",
+    "hw_thermal_slowdown": "HwThermalSlowdown",
+    "hw_power_brake_slowdown": "HwPowerBrakeSlowdown",
+    "display_clock_setting": "DisplayClockSetting",
+}
+
+
+def encode_sensors(placed: PlacedGpu, table: AnswerTable) -> None:
+    """Answer the GPU's utilisation, temperatures, power, clocks and fans."""
+    answers = GpuAnswers(table, placed.subject)
+    _encode_utilization(placed, answers)
+    _encode_temperatures(placed, answers)
+    _encode_power(placed, answers)
+    _encode_clocks(placed, answers)
+    _encode_fans(placed, answers)
+    recovery_actions = constants_with_prefix("NVML_GPU_RECOVERY_ACTION_")
+    action = placed.read("recovery_action")
+    if not isinstance(action, Refusal):
+        if action not in recovery_actions:
+            raise UsageError(f"recovery_action: {action!r} is unknown", hint=", ".join(recovery_actions))
+        action = recovery_actions[action]
+    answers.reply_field("DEV_GET_GPU_RECOVERY_ACTION", action)
+
+
+def _encode_utilization(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    rates = both(placed.read("utilization_percent"), placed.read("memory_utilization_percent"))
+    answers.reply("nvmlDeviceGetUtilizationRates", rates, lambda pair: u32(pair[0]) + u32(pair[1]))
+
+
+def _encode_temperatures(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    temperature = placed.read("temperature_celsius")
+    answers.reply("nvmlDeviceGetTemperature", temperature, keys=(_SENSOR_GPU,))
+    version = struct_version("c_nvmlTemperature_v1_t", 1)
+
+    def pack(value: int) -> bytes:
+        return pack_struct(
+            "c_nvmlTemperature_v1_t", version=version, sensorType=_SENSOR_GPU, temperature=value
+        )
+
+    _reply_versioned(answers, "nvmlDeviceGetTemperatureV", temperature, pack, (version, _SENSOR_GPU))
+    margin_version = struct_version("c_nvmlMarginTemperature_v1_t", 1)
+
+    def pack_margin(value: int) -> bytes:
+        return pack_struct("c_nvmlMarginTemperature_v1_t", version=margin_version, marginTemperature=value)
+
+    margin = placed.read("temperature_margin_celsius")
+    _reply_versioned(answers, "nvmlDeviceGetMarginTemperature", margin, pack_margin, (margin_version,))
+    for threshold in ("shutdown", "slowdown"):
+        number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
+        reading = placed.read(f"temperature_{threshold}_celsius")
+        answers.reply("nvmlDeviceGetTemperatureThreshold", reading, keys=(number,))
+    for threshold in ("mem_max", "gpu_max", "acoustic_min", "acoustic_curr", "acoustic_max", "gps_curr"):
+        number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
+        answers.reply("nvmlDeviceGetTemperatureThreshold", Refusal(), keys=(number,))
+    answers.reply_field("DEV_MEMORY_TEMP", placed.read("memory_temperature_celsius"))
+
+
+def _reply_versioned(
+    answers: GpuAnswers, function: str, reading: Any, pack: Any, keys: Iterable[int]
+) -> None:
+    """Answer a call with a versioned struct; a GPU that refuses does so whatever the version is."""
+    if isinstance(reading, Refusal):
+        answers.table.refuse_all(function, answers.subject, reading)
+    else:
+        answers.reply(function, reading, pack, keys)
+
+
+def _encode_power(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    def milliwatts(name: str) -> Any:
+        watts = placed.read(name)
+        return watts if isinstance(watts, Refusal) else round(watts * MILLIWATTS_PER_WATT)
+
+    draw, enforced = milliwatts("power_draw_watts"), milliwatts("power_limit_enforced_watts")
+    requested, default = milliwatts("power_limit_watts"), milliwatts("power_limit_default_watts")
+    lowest, highest = milliwatts("power_limit_min_watts"), milliwatts("power_limit_max_watts")
+    answers.reply("nvmlDeviceGetPowerUsage", draw)
+    answers.reply("nvmlDeviceGetEnforcedPowerLimit", enforced)
+    answers.reply("nvmlDeviceGetPowerManagementLimit", requested)
+    answers.reply("nvmlDeviceGetPowerManagementDefaultLimit", default)
+    answers.reply("nvmlDeviceGetPowerManagementMode", requested, lambda _limit: u32(1))
+    answers.reply(
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        both(lowest, highest),
+        lambda pair: u32(pair[0]) + u32(pair[1]),
+    )
+    for field, reading in (
+        ("AVERAGE", draw),
+        ("INSTANT", draw),
+        ("MIN_LIMIT", lowest),
+        ("MAX_LIMIT", highest),
+        ("DEFAULT_LIMIT", default),
+        ("CURRENT_LIMIT", enforced),
+        ("REQUESTED_LIMIT", requested),
+    ):
+        answers.reply_field(f"DEV_POWER_{field}", reading)
+
+
+def _encode_clocks(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    for clock in _CLOCKS:
+        number = _CLOCK_NUMBERS[clock]
+        current, highest = placed.read(f"{clock}_clock_mhz"), placed.read(f"{clock}_clock_max_mhz")
+        # The model has application clocks of graphics and memory; NVML's SM clock is the graphics one.
+        application = placed.read(f"{'graphics' if clock == 'sm' else clock}_clock_application_mhz")
+        answers.reply("nvmlDeviceGetClockInfo", current, keys=(number,))
+        answers.reply("nvmlDeviceGetMaxClockInfo", highest, keys=(number,))
+        answers.reply("nvmlDeviceGetApplicationsClock", application, keys=(number,))
+        answers.reply("nvmlDeviceGetDefaultApplicationsClock", application, keys=(number,))
+        answers.reply("nvmlDeviceGetClock", current, keys=(number, _CURRENT))
+        answers.reply("nvmlDeviceGetClock", application, keys=(number, _APPLICATION))
+        answers.reply("nvmlDeviceGetClock", application, keys=(number, _APPLICATION_DEFAULT))
+    answers.reply_each(("nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerState"), placed.read("pstate"))
+    answers.reply_each(
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+        placed.read("clocks_event_reasons"),
+        lambda reasons: u64(_reason_bits(reasons)),
+    )
+    answers.reply_each(
+        ("nvmlDeviceGetSupportedClocksEventReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"),
+        placed.read("clocks_event_reasons"),
+        lambda _reasons: u64(constant("nvmlClocksEventReasonAll")),
+    )
+
+
+def _reason_bits(reasons: Iterable[str]) -> int:
+    bits = 0
+    for reason in reasons:
+        if reason not in CLOCKS_EVENT_REASONS:
+            raise UsageError(
+                f"clocks_event_reasons: {reason!r} is unknown",
+                hint=f"one of {', '.join(CLOCKS_EVENT_REASONS)}",
+            )
+        bits |= constant(f"nvmlClocksEventReason{CLOCKS_EVENT_REASONS[reason]}")
+    return bits
+
+
+def _encode_fans(placed: PlacedGpu, answers: GpuAnswers) -> None:
+    speed = placed.read("fan_speed_percent")
+    answers.reply("nvmlDeviceGetFanSpeed", speed)
+    answers.reply("nvmlDeviceGetFanSpeed_v2", speed, keys=(0,))
+    answers.reply("nvmlDeviceGetNumFans", 0 if isinstance(speed, Refusal) else 1)

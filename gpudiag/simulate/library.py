@@ -1,0 +1,160 @@
+"""Build the simulated libnvidia-ml.so.1, once per source, and leave symbols out of a copy of it."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import resources, util
+from pathlib import Path
+
+from gpudiag.errors import UsageError
+from gpudiag.reference.nvml import exported_functions, return_texts
+
+LIBRARY_NAME = "libnvidia-ml.so.1"
+
+_SOURCE_NAME = "nvml_library.c"
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
+# A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
+_BUILD_TIMEOUT_SECONDS = 180.0
+_NO_COMPILER_HINT = "install a C compiler (cc), or: pip install ziglang"
+
+
+def build_library() -> Path:
+    """The path of the simulated library, built with the machine's C compiler where it is not cached.
+
+    Raises:
+        UsageError: there is no C compiler, or it could not build the library.
+    """
+    source = resources.files("gpudiag.simulate").joinpath(_SOURCE_NAME).read_text("utf-8")
+    symbols = _render_symbols()
+    digest = hashlib.sha256(f"{source}\0{symbols}\0{_FLAGS}\0{os.uname().machine}".encode()).hexdigest()
+    cache = _cache_directory()
+    library = cache / f"libnvidia-ml-{digest[:16]}.so"
+    if library.exists():
+        return library
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=cache) as folder:
+        work = Path(folder)
+        (work / _SOURCE_NAME).write_text(source)
+        (work / "nvml_symbols.inc").write_text(symbols)
+        _compile(work)
+        # Whoever builds at the same time makes the same file: the last rename wins, harmlessly.
+        os.replace(work / LIBRARY_NAME, library)
+    return library
+
+
+def copy_library(target: Path, omitted_symbols: tuple[str, ...]) -> None:
+    """Write a copy of the library to `target` in which dlsym does not find `omitted_symbols`.
+
+    Raises:
+        UsageError: a name is none that the library exports, or the library cannot be built.
+    """
+    image = build_library().read_bytes()
+    for name in omitted_symbols:
+        image = _rename_symbol(image, name)
+    target.write_bytes(image)
+
+
+def _rename_symbol(image: bytes, name: str) -> bytes:
+    """The image with one exported name changed in its string table, and so found no more.
+
+    The library spells its functions without `nvml` everywhere else, so the whole name stands once
+    in the string table of the dynamic symbols (and once in that of the debugger, if kept).
+    """
+    spelled = b"\0" + name.encode() + b"\0"
+    if name not in exported_functions() or spelled not in image:
+        raise UsageError(f"{name} is not a function of NVML", hint="gpudiag simulate SCENARIO describes one")
+    return image.replace(spelled, b"\0-" + spelled[2:])
+
+
+def _render_symbols() -> str:
+    """The C header with the exported names and the return texts."""
+    functions = " ".join(f"X({name.removeprefix('nvml')})" for name in exported_functions())
+    returns = " ".join(f'X({code}, "{text}")' for code, text in return_texts().items())
+    return f"#define NVML_FUNCTIONS(X) {functions}\n#define NVML_RETURNS(X) {returns}\n"
+
+
+def _cache_directory() -> Path:
+    """A folder of this user's that outlives the process, or a temporary one where there is none."""
+    wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpudiag"
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            return wanted
+    except OSError:
+        return _own_temporary_directory()
+
+
+def _own_temporary_directory() -> Path:
+    """A folder under the temporary one that nobody else can write to; a fresh one if that is taken.
+
+    A library from a folder that another user made would run that user's code.
+    """
+    folder = Path(tempfile.gettempdir()) / f"gpudiag-cache-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if (
+            folder.is_dir()
+            and not folder.is_symlink()
+            and status.st_uid == os.getuid()
+            and not status.st_mode & 0o022
+        ):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="gpudiag-cache-"))
+
+
+def _compilers() -> list[list[str]]:
+    """The commands to try, best first: $CC, cc, gcc, clang, and zig from PyPI."""
+    commands = [shlex.split(os.environ["CC"])] if os.environ.get("CC", "").strip() else []
+    commands += [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
+    if util.find_spec("ziglang") is not None:
+        commands.append([sys.executable, "-m", "ziglang", "cc"])
+    return commands
+
+
+def _compile(work: Path) -> None:
+    """Build the source in `work` with the first compiler that can."""
+    compilers = _compilers()
+    if not compilers:
+        raise UsageError("no C compiler to build the simulated NVML library with", hint=_NO_COMPILER_HINT)
+    complaints = []
+    for compiler in compilers:
+        command = [
+            *compiler,
+            *_FLAGS,
+            f"-Wl,-soname,{LIBRARY_NAME}",
+            "-o",
+            LIBRARY_NAME,
+            _SOURCE_NAME,
+            "-ldl",
+        ]
+        environment = {
+            **os.environ,
+            "ZIG_GLOBAL_CACHE_DIR": os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(work / "zig")),
+        }
+        try:
+            result = subprocess.run(
+                command,
+                cwd=work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            complaints.append(f"{shlex.join(compiler)}: {error}")
+            continue
+        if result.returncode == 0 and (work / LIBRARY_NAME).exists():
+            return
+        first_line = next(iter(result.stderr.strip().splitlines()), f"exit status {result.returncode}")
+        complaints.append(f"{shlex.join(compiler)}: {first_line}")
+    raise UsageError(
+        f"the simulated NVML library could not be built: {'; '.join(complaints)}", hint=_NO_COMPILER_HINT
+    )

@@ -1,0 +1,195 @@
+"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment."""
+
+import contextlib
+import json
+import os
+import shlex
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from gpudiag.errors import UsageError
+from gpudiag.reference.nvml import exported_functions
+from gpudiag.simulate.answers import SUPERSEDED_OFFSET
+from gpudiag.simulate.environment import build_environment, is_library_outside
+from gpudiag.simulate.library import LIBRARY_NAME, copy_library
+from gpudiag.simulate.scenario import HostTree, Scenario
+from gpudiag.simulate.session_folder import hold_folder
+from gpudiag.simulate.state import render_state
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+
+class Session:
+    """One simulated machine while it lives; see `open_session`.
+
+    `environment` is complete: start programs with it and nothing else. Programs that clear
+    LD_LIBRARY_PATH, or name a library or nvidia-smi by its path, reach the real machine.
+    """
+
+    def __init__(self, folder: Path, scenario: Scenario, outside: Mapping[str, str]) -> None:
+        """Lay the machine's files out in `folder`, which is empty."""
+        self.folder = folder
+        self.scenario = scenario
+        self._xid_events = [(_uuid(gpu.readings), code) for gpu in scenario.gpus for code in gpu.xid_codes]
+        for name in ("lib", "bin", "root"):
+            (folder / name).mkdir()
+        self._write_library()
+        self._write_tools()
+        self._write_host_tree(HostTree())
+        self._write_torch()
+        self.environment: Mapping[str, str] = build_environment(
+            outside, folder, scenario.name, scenario.environment
+        )
+
+    @property
+    def root(self) -> Path:
+        """The root of the machine's host tree."""
+        return self.folder / "root"
+
+    @property
+    def library(self) -> Path:
+        """Where the NVML library is, or would be."""
+        return self.folder / "lib" / LIBRARY_NAME
+
+    def update(self, scenario: Scenario) -> None:
+        """Change the machine while programs run on it: readings, faults, Xids, host tree, torch.
+
+        Programs that run keep their environment and the symbols that they have.
+
+        Raises:
+            UsageError: the scenario says something that NVML cannot say.
+        """
+        before, self.scenario = self.scenario, scenario
+        self._xid_events += _new_xids(before, scenario)
+        if scenario.nvml.present and before.nvml.present:
+            if scenario.nvml.omitted_symbols != before.nvml.omitted_symbols:
+                self._copy_library()
+            self._replace_state()
+        elif scenario.nvml.present != before.nvml.present:
+            self.library.unlink(missing_ok=True)
+            self._write_library()
+        if scenario.host != before.host:
+            self._write_host_tree(before.host)
+        self._write_torch()
+
+    def call_counts(self) -> dict[str, int]:
+        """How often each NVML function was called on this machine, by any program."""
+        counts_file = self.folder / "lib" / "nvml.counts"
+        if not counts_file.exists():
+            return {}
+        counts = struct.iter_unpack("<Q", counts_file.read_bytes())
+        return {name: count for name, (count,) in zip(exported_functions(), counts, strict=True) if count}
+
+    def _write_library(self) -> None:
+        if not self.scenario.nvml.present:
+            if is_library_outside():
+                # An empty file ends the linker's search: it is no library, and none further on is tried.
+                self.library.touch()
+            return
+        counts_file = self.folder / "lib" / "nvml.counts"
+        if not counts_file.exists():
+            counts_file.write_bytes(bytes(8 * len(exported_functions())))
+        self._state_file().write_bytes(render_state(self.scenario, self._xid_events))
+        self._copy_library()
+
+    def _copy_library(self) -> None:
+        # Programs have the old file mapped: a new one takes its name, and the old one stays as it is.
+        newer = self.library.with_suffix(".new")
+        copy_library(newer, self.scenario.nvml.omitted_symbols)
+        newer.replace(self.library)
+
+    def _state_file(self) -> Path:
+        return self.folder / "lib" / "nvml.state"
+
+    def _replace_state(self) -> None:
+        """Put a new state file in place, and tell programs by a word in the old one."""
+        newer = self._state_file().with_suffix(".new")
+        newer.write_bytes(render_state(self.scenario, self._xid_events))
+        with self._state_file().open("r+b") as old:
+            newer.replace(self._state_file())
+            old.seek(SUPERSEDED_OFFSET)
+            old.write(struct.pack("<I", 1))
+
+    def _write_tools(self) -> None:
+        """Write nvidia-smi, and a gpudiag that is this one."""
+        python, parent = shlex.quote(sys.executable), shlex.quote(str(_PACKAGE_PARENT))
+        if self.scenario.nvidia_smi_present:
+            start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate import nvidia_smi"
+            start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
+            # -I -S: neither the environment nor site-packages are looked at; it starts in milliseconds.
+            _write_program(self.folder / "bin" / "nvidia-smi", f"{python} -I -S -c '{start}' {parent}")
+        _write_program(self.folder / "bin" / "gpudiag", f"{python} -m gpudiag")
+
+    def _write_host_tree(self, before: HostTree) -> None:
+        host = self.scenario.host
+        for gone in {*before.files, *before.links} - {*host.files, *host.links}:
+            _place(self.root, gone).unlink(missing_ok=True)
+        for gone in {*before.nodes} - {*host.nodes}:
+            _place(self.root, f"dev/{gone}").unlink(missing_ok=True)
+        for path, text in {**host.files, **{f"dev/{node}": "" for node in host.nodes}}.items():
+            if before.files.get(path) != text:
+                _replace(_place(self.root, path), text)
+        for path, target in host.links.items():
+            link = _place(self.root, path)
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+
+    def _write_torch(self) -> None:
+        _replace(self.folder / "torch.json", json.dumps(dict(self.scenario.torch)))
+
+
+@contextlib.contextmanager
+def open_session(scenario: Scenario, outside: Mapping[str, str] | None = None) -> Iterator[Session]:
+    """A simulated machine to start programs on; its folder is gone at the end.
+
+    `outside` is the environment that the machine's own is made from (default: this process's). After
+    a kill -9 the folder stays; the next session removes it.
+
+    Raises:
+        UsageError: the library cannot be built, or the scenario says something that NVML cannot say.
+    """
+    with hold_folder() as folder:
+        yield Session(folder, scenario, os.environ if outside is None else outside)
+
+
+def _uuid(readings: Mapping[str, object]) -> str:
+    return str(readings.get("uuid"))
+
+
+def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
+    """The Xids that a GPU has now and had not before: what was added, or all where the list changed."""
+    known = {_uuid(gpu.readings): gpu.xid_codes for gpu in before.gpus}
+    events = []
+    for gpu in after.gpus:
+        old = known.get(_uuid(gpu.readings), ())
+        added = gpu.xid_codes[len(old) :] if gpu.xid_codes[: len(old)] == old else gpu.xid_codes
+        events += [(_uuid(gpu.readings), code) for code in added]
+    return events
+
+
+def _place(root: Path, path: str) -> Path:
+    """Where a path of the host tree is; its folder exists.
+
+    Raises:
+        UsageError: the path leads out of the tree.
+    """
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in parts or not parts:
+        raise UsageError(f"{path!r} is no path under the root of the simulated machine")
+    place = root.joinpath(*parts)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file at once: a reader sees the old text or the new one."""
+    newer = path.with_name(path.name + ".new")
+    newer.write_text(text, encoding="utf-8")
+    newer.replace(path)
+
+
+def _write_program(path: Path, command: str) -> None:
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    path.chmod(0o755)
