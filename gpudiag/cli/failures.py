@@ -6,9 +6,11 @@ click's usage errors           2
 KeyboardInterrupt              130
 TerminatedError (SIGTERM)      143
 BrokenPipeError                141, and nothing is said: the reader has gone
+OSError: disk full and so on   3: the result could not be written
 anything else                  70: our bug, never the user's machine
 """
 
+import errno
 import os
 import traceback
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from difflib import get_close_matches
 import click
 
 from gpudiag.errors import ExitStatus, GpudiagError
+
+_REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 
@@ -45,6 +49,8 @@ def describe_failure(error: BaseException) -> Failure:
         return Failure(ExitStatus.TERMINATED, _sentences("terminated"))
     if isinstance(error, BrokenPipeError):
         return Failure(ExitStatus.PIPE_CLOSED)
+    if isinstance(error, OSError) and error.errno in _REFUSED_WRITES:
+        return Failure(ExitStatus.ERROR, _sentences(f"the result could not be written: {error.strerror}"))
     return _describe_bug(error)
 
 

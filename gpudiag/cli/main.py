@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from gpudiag.errors import ExitStatus
-
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
 _PROGRAM = "gpudiag"
 
@@ -16,10 +14,13 @@ def run() -> NoReturn:
     """The console script: run the command line on the process's own arguments, and exit."""
     import signal
 
+    _open_standard_files()
     signal.signal(signal.SIGTERM, _terminate)
     status = main(sys.argv[1:])
-    if status == ExitStatus.PIPE_CLOSED:
-        # What is still buffered would fail once more at exit, with a traceback.
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What is still buffered would fail once more at exit, with a traceback and a status of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
@@ -64,6 +65,14 @@ def _report(error: BaseException) -> int:
     for line in failure.lines:
         print(line, file=sys.stderr)
     return int(failure.status)
+
+
+def _open_standard_files() -> None:
+    """Open what the caller closed (`>&-`), so that no pipe of ours takes the place of standard output."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: `fd`
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))
 
 
 def _terminate(signal_number: int, frame: FrameType | None) -> None:

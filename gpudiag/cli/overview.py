@@ -6,19 +6,12 @@ from time import monotonic
 
 from gpudiag.checks.availability import judge_availability
 from gpudiag.checks.runner import findings_worst_first
+from gpudiag.cli.verdicts import EXIT_STATUSES
 from gpudiag.errors import ExitStatus
-from gpudiag.model.finding import Outcome
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import Style, wants_colour
 from gpudiag.runs.devices import DeviceRequest, take_devices
 from gpudiag.runs.instant import judge_snapshot
-
-EXIT_STATUSES = {
-    Outcome.PASS: ExitStatus.PASS,
-    Outcome.WARN: ExitStatus.PASS,
-    Outcome.FAIL: ExitStatus.FAIL,
-    Outcome.ERROR: ExitStatus.ERROR,
-}
 
 
 def overview() -> ExitStatus:

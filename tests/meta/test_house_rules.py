@@ -1,0 +1,83 @@
+"""The rules of the house that no linter knows: names of modules, sizes of files, what a text may name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpudiag.checks import BUILTIN, catalogue
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("gpudiag", "api", "tools", "benchmarks", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".toml", ".c", ".sh") and "__pycache__" not in path.parts
+)
+TEXTS = [
+    *SOURCES,
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "pyproject.toml",
+]
+MODULES = [path for path in SOURCES if path.suffix == ".py"]
+
+# Words that say nothing about what a module holds.
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common", "stuff", "tools"}
+BANNED_VERBS = re.compile(r"^\s*(?:async )?def _?(?:get|do|handle)_", re.MULTILINE)
+# Paths of one particular machine, and hosts of package registries: neither belongs into a product.
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!ann\b)[a-z]+)/")
+REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
+# click and the standard library's servers and classes call methods of these names.
+FOREIGN_NAMES = {"get_command"}
+MAX_LINES = 400
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(MODULES) > 50
+    assert ROOT / "gpudiag/cli/main.py" in MODULES
+
+
+def test_no_module_is_called_by_a_word_that_says_nothing() -> None:
+    assert names([path for path in MODULES if path.stem in BANNED_NAMES]) == []
+
+
+def test_no_file_is_too_long_to_read_in_one_go() -> None:
+    long = [path for path in MODULES if path.read_text().count("\n") > MAX_LINES]
+    assert names(long) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if "tests" not in path.parts], ids=lambda path: path.stem
+)
+def test_functions_start_with_a_verb_that_says_what_they_do(path: Path) -> None:
+    found = [match[0].split()[-1] for match in BANNED_VERBS.finditer(path.read_text())]
+    lines = [line.strip() for line in path.read_text().splitlines() if BANNED_VERBS.match(line)]
+    kept = [line for line in lines if not any(f"def {name}(" in line for name in FOREIGN_NAMES)]
+    assert kept == [], found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_names_a_machine_or_a_registry(path: Path) -> None:
+    if path == Path(__file__):  # it names what it looks for
+        return
+    text = path.read_text()
+    assert MACHINE_PATH.findall(text) == []
+    assert REGISTRY_HOST.findall(text) == []
+
+
+def test_every_code_is_dotted_and_spelled_out() -> None:
+    for kind in catalogue():
+        assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", kind.code), kind.code
+    for check in BUILTIN:
+        assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", check.name), check.name
+
+
+def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
+    for kind in catalogue():
+        assert kind.meaning.endswith("."), kind.code
+        assert kind.remedy.endswith("."), kind.code
