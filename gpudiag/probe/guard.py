@@ -1,0 +1,372 @@
+"""Run a probe in a child process with a deadline: a hang, a crash or a kill costs the probe, never us.
+
+A call into a wedged driver never returns and cannot be interrupted, so it must not happen in the
+process that answers. The child is forked (about a millisecond, where a second interpreter takes ten)
+before any driver library is loaded, and streams what it finds over a pipe, message by message. By the
+deadline the parent takes what came, kills the child and does not wait for it: a process in
+uninterruptible sleep cannot be reaped, and the user's shell must not wait for it either, so a child
+keeps none of our file descriptors.
+
+A message is plain data (None, bool, int, float, str, list, tuple, dict with str keys). This file is
+loaded before the fork by the quickest command, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import sys
+from time import monotonic, sleep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+RESULT_FD = 3  # where a program writes its messages
+_SIGKILL = 9  # signal.SIGKILL; importing signal would cost the quickest command 3 ms
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_READ_BYTES = 1 << 16
+_NOISE_BYTES = 4096  # of a program's own output, kept as evidence
+_REAP_SECONDS = 0.1  # how long a killed child may take to become reapable before we leave it alone
+
+# Killed children that were not reapable when we left them; init reaps them once we are gone.
+_unreaped: list[int] = []
+
+
+class GuardedChild:
+    """A running probe: its messages so far, and how it ended.
+
+    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
+    more. `seconds` is the time that the probe took by its own clock, or until we gave up.
+    """
+
+    def __init__(self, pid: int, result_fd: int, noise_fd: int | None, *, group: bool, json: bool) -> None:
+        """Watch a child that was just started; `group`: it leads a process group of its own."""
+        self.pid = pid
+        self.messages: list[Any] = []
+        self.ending: str | None = None
+        self.detail = ""
+        self.seconds = 0.0
+        self.started_at = monotonic()
+        self._group = group
+        self._take = _take_json if json else _take_marshal
+        self._received = {result_fd: bytearray()}
+        self._result_fd = result_fd
+        self._noise_fd = noise_fd
+        if noise_fd is not None:
+            self._received[noise_fd] = bytearray()
+
+    def fileno_list(self) -> list[int]:
+        """The descriptors to poll; empty once it has ended."""
+        return [] if self.ending else list(self._received)
+
+    def receive(self, fd: int) -> None:
+        """Take in what can be read from `fd` without waiting, and notice the end of the probe."""
+        data = os.read(fd, _READ_BYTES)
+        received = self._received[fd]
+        received += data
+        if fd == self._result_fd:
+            self.messages += self._take(received)
+            if not data:
+                self._end()
+        elif not data:
+            os.close(fd)
+            del self._received[fd]
+            self._noise_fd = None
+            self.detail = _text(received)
+        elif len(received) > _NOISE_BYTES:
+            del received[:-_NOISE_BYTES]
+
+    def give_up(self) -> None:
+        """Kill it, with everything that it started, and do not wait for it."""
+        if self.ending is None:
+            self._close("timed_out")
+
+    def _end(self) -> None:
+        """Its result pipe is closed: it said that it finished or raised, or it crashed."""
+        kind, *rest = self.messages[-1] if self.messages else ("",)
+        if kind == "finished":
+            self.messages.pop()
+            self._close("finished", seconds=rest[0])
+        elif kind == "raised":
+            self.messages.pop()
+            self._close("raised", detail=rest[0])
+        else:
+            self._close("crashed")
+
+    def _close(self, ending: str, *, seconds: float | None = None, detail: str = "") -> None:
+        noise = self._drain_noise()
+        if ending != "finished" or self._group:
+            _kill(self.pid, group=self._group)
+        for fd in self._received:
+            os.close(fd)
+        self._received.clear()
+        self.ending = ending
+        self.seconds = monotonic() - self.started_at if seconds is None else seconds
+        status = _reap(self.pid)
+        self.detail = detail or (noise if ending != "crashed" else " ".join((_how(status), noise)).strip())
+
+    def _drain_noise(self) -> str:
+        """What the program printed, as far as it can be read without waiting."""
+        fd = self._noise_fd
+        if fd is None:
+            return self.detail
+        received = self._received[fd]
+        while select.select([fd], [], [], 0)[0] and (data := os.read(fd, _READ_BYTES)):
+            received += data
+        return _text(received[-_NOISE_BYTES:])
+
+
+def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
+    """A child that runs `entry`, written `module:function`, as `function(emit, *arguments)`.
+
+    The arguments and what is given to `emit` are plain data. The child dies with the thread that
+    started it. In a process of several threads a fork could inherit a lock that is held, so there the
+    child is a second interpreter.
+    """
+    _reap_left_behind()
+    if len(os.listdir("/proc/self/task")) > 1:
+        return _start_interpreter(entry, arguments)
+    result, write_end = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _run_forked(parent, write_end, entry, arguments)
+    os.close(write_end)
+    return GuardedChild(pid, result, None, group=False, json=False)
+
+
+def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> GuardedChild:
+    """A child that is a program of its own, with a deadline and no way to outlive us.
+
+    It writes its messages to file descriptor 3, one JSON array a line, the last one
+    `["finished", SECONDS]`; what it prints is kept as evidence. It leads a process group, which is
+    killed with it.
+    """
+    _reap_left_behind()
+    result, result_write = os.pipe()
+    noise, noise_write = os.pipe()
+    parent = os.getpid()
+    pid = _fork_to_exec()
+    if pid == 0:
+        _exec(parent, result_write, noise_write, argv, environment)
+    os.close(result_write)
+    os.close(noise_write)
+    return GuardedChild(pid, result, noise, group=True, json=True)
+
+
+def collect(deadlines: Iterable[tuple[GuardedChild, float]]) -> None:
+    """Wait until every child has ended or its deadline (`time.monotonic`) has passed; give up the late."""
+    waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
+    while waiting:
+        poll = select.poll()
+        owners = {fd: child for child, _ in waiting for fd in child.fileno_list()}
+        for fd in owners:
+            poll.register(fd, select.POLLIN)
+        until = min(deadline for _, deadline in waiting)
+        for fd, _ in poll.poll(max(0.0, until - monotonic()) * 1000):
+            if fd in owners[fd].fileno_list():
+                owners[fd].receive(fd)
+        now = monotonic()
+        for child, deadline in waiting:
+            if deadline <= now:
+                child.give_up()
+        waiting = [(child, deadline) for child, deadline in waiting if child.ending is None]
+
+
+def run_guarded(entry: str, deadline_seconds: float, *arguments: Any) -> GuardedChild:
+    """The ended child of one probe: `start_guarded` and `collect` in one."""
+    child = start_guarded(entry, *arguments)
+    collect([(child, child.started_at + deadline_seconds)])
+    return child
+
+
+def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any]) -> None:
+    """The whole life of a forked child; never returns."""
+    try:
+        die_with(parent)
+        _forget_signals()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        _close_all_but(write_end)
+        run_entry(entry, arguments, _marshal_writer(write_end))
+    finally:
+        os._exit(0)
+
+
+def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None]) -> None:
+    """Call the probe and say how it ended."""
+    started = monotonic()
+    try:
+        module, _, function = entry.partition(":")
+        __import__(module)
+        getattr(sys.modules[module], function)(emit, *arguments)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent reports it
+        emit(("raised", f"{type(error).__name__}: {error}"))
+    else:
+        emit(("finished", monotonic() - started))
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends, however it ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
+
+
+def _forget_signals() -> None:
+    """Drop the handlers inherited from the parent; Ctrl-C is the parent's to handle."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor above 2 but `kept`."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # the one that listed the directory
+
+
+def _marshal_writer(fd: int) -> Callable[[Any], None]:
+    """An `emit` for a forked child: whole messages, from any thread."""
+    from _thread import allocate_lock
+
+    lock = allocate_lock()
+
+    def emit(message: Any) -> None:
+        body = marshal.dumps(message)
+        data = len(body).to_bytes(4, "little") + body
+        with lock:
+            while data:
+                data = data[os.write(fd, data) :]
+
+    return emit
+
+
+def _take_marshal(received: bytearray) -> list[Any]:
+    """The whole messages at the start of `received`, which they leave."""
+    messages = []
+    while len(received) >= 4:
+        end = 4 + int.from_bytes(received[:4], "little")
+        if len(received) < end:
+            break
+        # Our own fork of this very interpreter wrote it.
+        messages.append(marshal.loads(received[4:end]))  # noqa: S302
+        del received[:end]
+    return messages
+
+
+def _take_json(received: bytearray) -> list[Any]:
+    """The whole lines at the start of `received`, which they leave, as messages."""
+    import json
+
+    *lines, rest = bytes(received).split(b"\n")
+    received[:] = rest
+    messages = []
+    for line in lines:
+        try:
+            messages.append(json.loads(line))
+        except ValueError:
+            messages.append(["garbled", _text(line)])
+    return messages
+
+
+def _fork_to_exec() -> int:
+    """`os.fork`, without the warning about threads: the child calls exec at once."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _exec(
+    parent: int, result_write: int, noise_write: int, argv: Sequence[str], environment: Mapping[str, str]
+) -> None:
+    """Become the program `argv`; never returns."""
+    import fcntl
+
+    try:
+        die_with(parent)
+        os.setpgid(0, 0)
+        _forget_signals()
+        # Copies above the targets first, so that no dup2 closes what a later one copies.
+        null = os.open(os.devnull, os.O_RDONLY)
+        copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (null, noise_write, noise_write, result_write)]
+        for source, target in zip(copies, (0, 1, 2, RESULT_FD), strict=True):
+            os.dup2(source, target)
+        _close_all_but(RESULT_FD)
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - no shell is the point
+    except OSError as error:
+        os.write(2, f"{argv[0]} could not be started: {error.strerror}".encode())
+    finally:
+        os._exit(127)
+
+
+def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:
+    import json
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    argv = [sys.executable, "-m", "gpudiag.probe.guarded", entry, json.dumps(arguments)]
+    return start_program(argv, environment)
+
+
+def _kill(pid: int, *, group: bool) -> None:
+    for kill, target in ((os.killpg, pid), (os.kill, pid)) if group else ((os.kill, pid),):
+        try:
+            kill(target, _SIGKILL)
+        except ProcessLookupError:
+            continue  # it has ended, or leads no group yet
+
+
+def _reap(pid: int) -> int | None:
+    """The wait status of a child that is ending, or None where it is not reapable in time."""
+    until = monotonic() + _REAP_SECONDS
+    while True:
+        try:
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # someone else reaped it
+            return None
+        if reaped:
+            return status
+        if monotonic() > until:
+            _unreaped.append(pid)
+            return None
+        sleep(0.0005)
+
+
+def _reap_left_behind() -> None:
+    for pid in list(_unreaped):
+        try:
+            reaped, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            reaped = pid
+        if reaped:
+            _unreaped.remove(pid)
+
+
+def _how(status: int | None) -> str:
+    """How a process ended, in words."""
+    if status is None:
+        return "its process ended"
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"its process exited with status {code}"
+    import signal
+
+    return f"its process was killed by {signal.Signals(-code).name}"
+
+
+def _text(data: bytes | bytearray) -> str:
+    return bytes(data).decode(errors="replace").strip()

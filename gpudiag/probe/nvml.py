@@ -1,0 +1,129 @@
+"""NVML, asked from a guarded child: the only file that imports pynvml.
+
+`stream_nvml` sends, as plain data:
+
+    ("library", {...})            versions and the number of GPUs, once nvmlInit came back
+    ("failed", {...})             instead: what nvmlInit or the first question raised, and nothing follows
+    ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
+    ("device", INDEX, {...})      one GPU's sheet, when it is whole
+    ("process", PID, {...})       what /proc says about one process on a GPU
+
+One GPU is asked in one thread, so that a call that never returns costs only that GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import Event, Thread
+
+from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text
+from gpudiag.probe.nvml_device import read_device
+from gpudiag.probe.nvml_errors import code_of, reason_of, state_of_init
+from gpudiag.probe.processes import read_process
+from gpudiag.probe.sheet import Sheet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Emit = Callable[[Any], None]
+
+_LATE_AFTER_SECONDS = 0.05  # how often the rows that are not whole are sent, for the case of a hang
+_INSTALL = "install nvidia-ml-py (pip install nvidia-ml-py), not the package named pynvml"
+
+
+def stream_nvml(emit: Emit, root: str = "/") -> None:
+    """Ask NVML about every GPU and send what it says; `root` is where /proc is found."""
+    try:
+        pynvml = _load()
+        pynvml.nvmlInit()
+        emit(("library", _library(pynvml)))
+        count = pynvml.nvmlDeviceGetCount()
+    except Exception as error:  # noqa: BLE001 - the gate judges it
+        emit(("failed", _failure(error)))
+        return
+    rows = [_Row(pynvml, index) for index in range(count)]
+    emit(("count", count))
+    for row in rows:
+        Thread(target=row.read, args=(emit, root), daemon=True).start()
+    while unread := [row for row in rows if not row.done.wait(_LATE_AFTER_SECONDS)]:
+        for row in unread:
+            row.send_late(emit)
+
+
+class _Row:
+    """One GPU being asked, in a thread of its own."""
+
+    def __init__(self, pynvml: Any, index: int) -> None:
+        self._pynvml = pynvml
+        self._index = index
+        self._sheet = DeviceSheet()
+        self._ask: Ask | None = None
+        self._sent_late: object = None
+        self.done = Event()
+
+    def read(self, emit: Emit, root: str) -> None:
+        """Ask for everything, send the row, then describe its processes."""
+        self._sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self._index)
+        handle = self._sheet.values.pop("handle", None)
+        if handle is not None:
+            self._ask = Ask(self._pynvml, handle)
+            read_device(self._ask, self._sheet)
+        emit(("device", self._index, self._sheet.document()))
+        for process in self._sheet.values.get("processes", ()):
+            emit(("process", process["pid"], read_process(process["pid"], root)))
+        self.done.set()
+
+    def send_late(self, emit: Emit) -> None:
+        """Send what is known so far, and the call that the GPU has not answered, if either is new."""
+        call = self._ask.asking if self._ask else "nvmlDeviceGetHandleByIndex"
+        document = self._sheet.document()
+        document.pop("handle", None)
+        if (call, len(document)) != self._sent_late:
+            self._sent_late = (call, len(document))
+            emit(("late", self._index, call, document))
+
+
+def _load() -> Any:
+    """The pynvml module of nvidia-ml-py.
+
+    Raises:
+        ImportError: it is not installed, or another package took its name.
+    """
+    import pynvml
+
+    if not hasattr(pynvml, "nvmlDeviceGetFieldValues"):
+        raise ImportError(f"the pynvml in {os.path.dirname(pynvml.__file__)} is not nvidia-ml-py: {_INSTALL}")
+    return pynvml
+
+
+def _library(pynvml: Any) -> dict[str, Any]:
+    """Versions, as far as NVML gives them."""
+    sheet = Sheet(reason_of)
+    sheet.read("driver_version", as_text, pynvml.nvmlSystemGetDriverVersion)
+    sheet.read("nvml_version", as_text, pynvml.nvmlSystemGetNVMLVersion)
+    sheet.read("cuda_driver_version", _cuda_version, pynvml)
+    return sheet.document()
+
+
+def _cuda_version(pynvml: Any) -> str:
+    """The newest CUDA that the driver runs, `13.0`; NVML gives 13000."""
+    number = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """The state of the source, NVML's words, and which library said them."""
+    words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
+    return {"state": state_of_init(error), "code": code_of(error), "words": words, "library": _library_path()}
+
+
+def _library_path() -> str | None:
+    """The file that was loaded as libnvidia-ml; its name usually carries the driver's version."""
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = [line.split(maxsplit=5)[-1].strip() for line in maps if "libnvidia-ml.so" in line]
+    except OSError:
+        return None
+    return paths[0] if paths else None

@@ -1,0 +1,216 @@
+"""NVML's answer as nouns, from what the guarded child sent before its deadline."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpudiag.model.device import (
+    Device,
+    DeviceId,
+    EccLocation,
+    GpuProcess,
+    MigInstance,
+    NvLink,
+    RowRemapHistogram,
+    SourceState,
+    SourceStatus,
+)
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.guard import GuardedChild
+from gpudiag.probe.nouns import missing_of, noun_of, reading_of
+
+SOURCE = "nvml"
+_LISTS = {"mig_instances": MigInstance, "nvlinks": NvLink, "ecc_locations": EccLocation}
+# A GPU that gives none of these answers nothing that anybody can work with.
+_VITAL_FIELDS = (
+    "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
+    "sm_clock_mhz",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlFailure:
+    """What nvmlInit, or the question for the number of GPUs, raised."""
+
+    state: SourceState
+    words: str  # NVML's own
+    code: int | None = None
+    library: str | None = None  # the file that was loaded
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlAnswer:
+    """How NVML answered, the versions, and one row per GPU that it counts, in its own order."""
+
+    status: SourceStatus
+    failure: NvmlFailure | None
+    driver_version: Reading[str]
+    nvml_version: Reading[str]
+    cuda_driver_version: Reading[str]
+    devices: tuple[Device, ...]
+
+
+def nvml_answer_of(child: GuardedChild) -> NvmlAnswer:
+    """The answer of an ended child of `nvml.stream_nvml`; GPUs that came late are rows with the reason."""
+    messages = _Messages(child)
+    failure = messages.failure()
+    state = SourceState.OK if failure is None else failure.state
+    if failure is None and messages.count == 0:
+        state = SourceState.NO_DEVICES
+    why_not = Missing(_reason_of_state(state), failure.words if failure else "")
+    library = messages.library
+    versions = {
+        name: why_not if library is None else reading_of(library, name)
+        for name in ("driver_version", "nvml_version", "cuda_driver_version")
+    }
+    count = why_not if messages.count is None else messages.count
+    return NvmlAnswer(
+        SourceStatus(SOURCE, state, failure.words if failure else None, child.seconds, count),
+        failure,
+        **versions,
+        devices=tuple(messages.device(index) for index in range(messages.count or 0)),
+    )
+
+
+def _reason_of_state(state: SourceState) -> MissingReason:
+    """Why a reading is missing where the whole source is in this state."""
+    return {
+        SourceState.LIBRARY_ABSENT: MissingReason.SOURCE_ABSENT,
+        SourceState.DRIVER_NOT_LOADED: MissingReason.SOURCE_ABSENT,
+        SourceState.NO_PERMISSION: MissingReason.NO_PERMISSION,
+        SourceState.TIMED_OUT: MissingReason.TIMED_OUT,
+        SourceState.NO_DEVICES: MissingReason.DEVICE_LOST,
+        SourceState.NOT_ASKED: MissingReason.NOT_ASKED,
+    }.get(state, MissingReason.ERROR)
+
+
+class _Messages:
+    """The child's messages, sorted by what they are about."""
+
+    def __init__(self, child: GuardedChild) -> None:
+        self._child = child
+        self.library: dict[str, Any] | None = None
+        self.count: int | None = None
+        self._failed: dict[str, Any] | None = None
+        self._whole: dict[int, dict[str, Any]] = {}
+        self._late: dict[int, tuple[str, dict[str, Any]]] = {}
+        self._processes: dict[int, dict[str, Any]] = {}
+        for kind, *content in child.messages:
+            getattr(self, f"_take_{kind}")(*content)
+
+    def _take_library(self, document: dict[str, Any]) -> None:
+        self.library = document
+
+    def _take_count(self, count: int) -> None:
+        self.count = count
+
+    def _take_failed(self, document: dict[str, Any]) -> None:
+        self._failed = document
+
+    def _take_device(self, index: int, document: dict[str, Any]) -> None:
+        self._whole[index] = document
+
+    def _take_late(self, index: int, call: str, document: dict[str, Any]) -> None:
+        self._late[index] = (call, document)
+
+    def _take_process(self, pid: int, document: dict[str, Any]) -> None:
+        self._processes[pid] = document
+
+    def failure(self) -> NvmlFailure | None:
+        """Why there is no count of GPUs, or why the child did not live to read them all."""
+        child, failed = self._child, self._failed
+        if failed is not None:
+            return NvmlFailure(
+                SourceState(failed["state"]), failed["words"], failed["code"], failed["library"]
+            )
+        if child.ending in ("crashed", "raised"):
+            return NvmlFailure(SourceState.FAILED, f"asking NVML failed: {child.detail}")
+        if self.count is None:
+            call = "nvmlInit" if self.library is None else "nvmlDeviceGetCount"
+            return NvmlFailure(SourceState.TIMED_OUT, f"no answer from {call} within {child.seconds:.1f} s")
+        return None
+
+    def device(self, index: int) -> Device:
+        """The row of one GPU, whole or with the reason for what is missing."""
+        if index in self._whole:
+            document = self._whole[index]
+            return self._row(index, document, _responding(document), None)
+        call, document = self._late.get(index, ("nvmlDeviceGetHandleByIndex", {}))
+        child = self._child
+        if child.ending == "timed_out":
+            why = Missing(MissingReason.TIMED_OUT, f"no answer from {call} within {child.seconds:.1f} s")
+        else:
+            why = Missing(MissingReason.ERROR, f"asking NVML failed in {call}: {child.detail}")
+        return self._row(index, document, why, why)
+
+    def _row(
+        self, index: int, document: dict[str, Any], responding: Reading[bool], rest: Missing | None
+    ) -> Device:
+        """`rest` is why the fields that the document does not have are missing."""
+        if rest is None and isinstance(responding, Missing) and len(document) <= 2:
+            rest = responding
+        if rest is not None:
+            document = _completed(document, rest)
+        uuid, bus_id = reading_of(document, "uuid"), reading_of(document, "bus_id")
+        given: dict[str, Any] = {
+            name: _nouns(noun_type, reading_of(document, name)) for name, noun_type in _LISTS.items()
+        }
+        histogram = reading_of(document, "row_remap_histogram")
+        given["row_remap_histogram"] = (
+            histogram if isinstance(histogram, Missing) else RowRemapHistogram(**histogram)
+        )
+        reasons = reading_of(document, "clocks_event_reasons")
+        given["clocks_event_reasons"] = reasons if isinstance(reasons, Missing) else tuple(reasons)
+        processes = reading_of(document, "processes")
+        given["processes"] = (
+            processes if isinstance(processes, Missing) else tuple(map(self._process, processes))
+        )
+        return noun_of(Device, document, id=DeviceId(uuid, bus_id, index), responding=responding, **given)
+
+    def _process(self, listed: Mapping[str, Any]) -> GpuProcess:
+        described = self._processes.get(listed["pid"])
+        if described is None:
+            why = Missing(MissingReason.TIMED_OUT, "its files in /proc gave no answer by the deadline")
+            absent: dict[str, Any] = dict.fromkeys(("user", "command", "container_id", "started_at"), why)
+            return noun_of(GpuProcess, listed, visible=False, **absent)
+        started = reading_of(described, "started_at_seconds")
+        return noun_of(
+            GpuProcess,
+            listed,
+            visible=described["visible"],
+            user=reading_of(described, "user"),
+            command=reading_of(described, "command"),
+            container_id=reading_of(described, "container_id"),
+            started_at=started if isinstance(started, Missing) else datetime.fromtimestamp(started, UTC),
+        )
+
+
+def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:
+    """The document with every field of a Device that it lacks marked as missing for that reason."""
+    lacking = [name for name in Device.__dataclass_fields__ if name not in document]
+    missing = dict.fromkeys(lacking, rest.reason.value) | document.get("missing", {})
+    details = dict.fromkeys(lacking, rest.detail) | document.get("missing_detail", {})
+    return {**document, "missing": missing, "missing_detail": details}
+
+
+def _responding(document: Mapping[str, Any]) -> Reading[bool]:
+    """True, or the reason why the GPU as a whole gives nothing."""
+    absent = missing_of(document)
+    if "handle" in absent:
+        return absent["handle"]
+    for why in absent.values():
+        if why.reason is MissingReason.DEVICE_LOST:
+            return why
+    vital = [absent.get(name) for name in _VITAL_FIELDS]
+    failed = [why for why in vital if why is not None and why.reason is MissingReason.ERROR]
+    if failed and None not in vital:
+        return Counter(failed).most_common(1)[0][0]
+    return True
+
+
+def _nouns(noun_type: Any, documents: Any) -> Any:
+    if isinstance(documents, Missing):
+        return documents
+    return tuple(noun_of(noun_type, document) for document in documents)

@@ -1,0 +1,118 @@
+"""The NVIDIA functions on the PCI bus, as the kernel sees them without any driver's help."""
+
+from __future__ import annotations
+
+import os
+
+from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NVIDIA = "10de"
+# PCI class codes ("PCI Code and ID Assignment"): VGA, 3D controller, other bridge (an NVSwitch).
+_CLASSES = ("0300", "0302", "0680")
+# Gigatransfers per second of each PCIe generation (PCI Express Base Specification 6.0).
+_GENERATION_OF_SPEED = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # a link that is gone reads as 63 or 255
+
+
+def read_pci_devices(root: str = "/") -> list[dict[str, Any]]:
+    """One sheet's document per GPU and NVSwitch on the bus, by bus id.
+
+    Raises:
+        FileNotFoundError: the machine shows no PCI bus (WSL, some virtual machines).
+    """
+    bus = os.path.join(root, "sys/bus/pci/devices")
+    found = []
+    for address in sorted(os.listdir(bus)):
+        directory = os.path.join(bus, address)
+        if _line(directory, "vendor") == f"0x{_NVIDIA}":
+            class_id = _line(directory, "class").removeprefix("0x")[:4]
+            if class_id in _CLASSES:
+                found.append(_read_device(directory, address, class_id))
+    return found
+
+
+def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
+    sheet = Sheet(reason_of)
+    sheet.values.update(bus_id=bus_id_of_address(address), vendor_id=_NVIDIA, class_id=class_id)
+    sheet.values["device_id"] = _line(directory, "device").removeprefix("0x")
+    sheet.read("driver", _driver, directory)
+    sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "numa_node")))
+    for prefix, place in (("link", directory), ("slot", os.path.dirname(os.path.realpath(directory)))):
+        for limit in ("", "_max") if prefix == "link" else ("_max",):
+            which = "max" if limit else "current"
+            sheet.read(f"{prefix}_generation{limit}", _generation, place, f"{which}_link_speed")
+            sheet.read(f"{prefix}_width{limit}", _width, place, f"{which}_link_width")
+    return sheet.document()
+
+
+def bus_id_of_address(address: str) -> str:
+    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain:0>8}:{rest}"
+
+
+def _driver(directory: str) -> str:
+    try:
+        return os.path.basename(os.readlink(os.path.join(directory, "driver")))
+    except FileNotFoundError:
+        raise Absent(SOURCE_ABSENT, "no driver is bound to it") from None
+
+
+def parse_numa_node(text: str) -> int:
+    """The NUMA node of a device.
+
+    Raises:
+        Absent: the kernel writes -1, which means that the firmware names none.
+    """
+    node = int(text)
+    if node < 0:
+        raise Absent(NOT_SUPPORTED, "the firmware names no NUMA node for it")
+    return node
+
+
+def _generation(directory: str, name: str) -> int:
+    return parse_generation(_link_file(directory, name))
+
+
+def parse_generation(text: str) -> int:
+    """The PCIe generation for the kernel's speed, `32.0 GT/s PCIe`.
+
+    Raises:
+        Absent: the kernel does not know the speed.
+    """
+    generation = _GENERATION_OF_SPEED.get(text.split()[0] if text.split() else "")
+    if generation is None:
+        raise Absent(ERROR, f"the kernel says {text!r}")
+    return generation
+
+
+def _width(directory: str, name: str) -> int:
+    return parse_width(_link_file(directory, name))
+
+
+def parse_width(text: str) -> int:
+    """The number of lanes of a link.
+
+    Raises:
+        Absent: it is none that PCIe has, as on a link whose registers read as ones.
+    """
+    width = int(text)
+    if width not in _WIDTHS:
+        raise Absent(ERROR, f"the kernel says {width} lanes")
+    return width
+
+
+def _link_file(directory: str, name: str) -> str:
+    try:
+        return _line(directory, name)
+    except FileNotFoundError:
+        raise Absent(NOT_SUPPORTED, "no PCIe link is described there") from None
+
+
+def _line(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name)) as file:
+        return file.read().strip()
