@@ -205,7 +205,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU as one source shows it, in that source's own order."""
+    """One GPU as one source shows it, in that source's own order.
+
+    `context_starts` is torch's: True, or the reason why CUDA starts no context on this GPU.
+    """
 
     source: str
     source_index: int
@@ -217,6 +220,7 @@ class DeviceView:
     memory_free_bytes: Reading[int]
     utilization_percent: Reading[int]
     driver_version: Reading[str]
+    context_starts: Reading[bool] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
