@@ -21,6 +21,8 @@ def decode_value(expected: Any, data: Any, path: str) -> Any:
     origin = get_origin(expected)
     if origin in (Union, types.UnionType):
         return _decode_union(get_args(expected), data, path)
+    if expected is Any:
+        return data
     if origin is tuple:
         return _decode_tuple(get_args(expected), data, path)
     if origin is dict:

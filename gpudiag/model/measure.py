@@ -101,6 +101,7 @@ class CollectiveMeasurement:
     injected: tuple[InjectedFault, ...]
     sizes_planned: int  # results that a whole run would have
     seconds: float
+    timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
 
 
 @dataclass(frozen=True, slots=True)

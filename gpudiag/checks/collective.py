@@ -1,0 +1,154 @@
+"""A collective run, judged: is the data right, and is everything measured that was to be measured?"""
+
+from gpudiag.checks.ranks import RANK_FINDINGS, judge_ranks
+from gpudiag.checks.registry import FindingKind
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import WORST_FIRST, Category, Finding, Outcome, Owner, Severity, worst
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind
+from gpudiag.units import format_size
+
+COLLECTIVE_CORRUPTED = FindingKind(
+    code="collective.corrupted",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    meaning="A collective gave wrong data and said nothing: training on it learns from noise.",
+    remedy="Keep this host out of jobs; run it again on fewer ranks to see which device or link it follows.",
+)
+COLLECTIVE_INCOMPLETE = FindingKind(
+    code="collective.incomplete",
+    outcome=Outcome.ERROR,
+    severity=Severity.UNKNOWN,
+    category=Category.INTERNAL,
+    owner=Owner.SOFTWARE,
+    meaning="Fewer sizes were measured than planned, and nothing that was seen explains it.",
+    remedy="Run it again; if it stays so, report it with `--json` output.",
+)
+COLLECTIVE_TIMED_OUT = FindingKind(
+    code="collective.timed_out",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="The time for the whole run was over before every size was measured, with no rank to blame.",
+    remedy="Give it more time with `--timeout`, or fewer sizes with `--max-bytes`.",
+)
+COLLECTIVE_NOT_VERIFIED = FindingKind(
+    code="collective.not_verified",
+    outcome=Outcome.WARN,
+    severity=Severity.NONE,
+    category=Category.NONE,
+    owner=Owner.JOB,
+    meaning="Speeds were measured and the data was not looked at, because `--verify off` said so.",
+    remedy="Leave out `--verify off`.",
+)
+INJECT_NOT_FIRED = FindingKind(
+    code="inject.not_fired",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="A fault that `--inject` asked for never happened, so the run proves nothing about it.",
+    remedy="Choose a rank, an iteration or a stage that the run reaches; see `--iterations` and `--nproc`.",
+)
+
+COLLECTIVE_FINDINGS = (
+    *RANK_FINDINGS,
+    COLLECTIVE_CORRUPTED,
+    COLLECTIVE_INCOMPLETE,
+    COLLECTIVE_TIMED_OUT,
+    COLLECTIVE_NOT_VERIFIED,
+    INJECT_NOT_FIRED,
+)
+
+
+def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
+    """Everything wrong with a run, worst and most certain first: the first finding is the cause.
+
+    No finding means that every planned size was measured on every rank, and verified.
+    """
+    findings = [
+        *judge_ranks(measurement),
+        *_judge_data(measurement),
+        *_judge_injection(measurement),
+        *_judge_verification(measurement),
+    ]
+    explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
+    if not explained:
+        findings += _judge_completeness(measurement)
+    return tuple(sorted(findings, key=lambda finding: WORST_FIRST.index(finding.outcome)))
+
+
+def collective_outcome(findings: tuple[Finding, ...]) -> Outcome:
+    """The verdict of a run with those findings."""
+    return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
+
+
+def _judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
+    """One finding per rank that held wrong data, by the first wrong buffer that it saw."""
+    corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
+    first_by_rank: dict[int, Incident] = {}
+    for incident in sorted(corrupted, key=lambda incident: incident.at_seconds):
+        first_by_rank.setdefault(incident.rank, incident)
+    findings = [_corrupted(incident) for incident in first_by_rank.values()]
+    wrong = [result for result in measurement.results if result.verified is False]
+    if wrong and not findings:  # counted by a rank that could not describe it
+        findings.append(_counted_wrong(wrong[0], measurement))
+    return findings
+
+
+def _corrupted(incident: Incident) -> Finding:
+    facts = {fact.name: fact.value for fact in incident.evidence}
+    size = format_size(int(facts["size_bytes"]))
+    plural = "s" if facts["wrong_elements"] != 1 else ""
+    message = (
+        f"rank {incident.rank} holds wrong data after {facts['op']} {facts['dtype']} of {size}: "
+        f"{facts['wrong_elements']} wrong element{plural} from offset {facts['first_offset']}, "
+        f"iteration {facts['iteration']}"
+    )
+    return COLLECTIVE_CORRUPTED.finding(
+        RankSubject(incident.rank, incident.host), message, *incident.evidence
+    )
+
+
+def _counted_wrong(result: CollectiveResult, measurement: CollectiveMeasurement) -> Finding:
+    message = f"wrong data after {result.op} {result.dtype} of {format_size(result.size_bytes)}"
+    evidence = (
+        Evidence("size_bytes", result.size_bytes, unit="B", source="verification"),
+        Evidence("wrong_elements", str(result.wrong_elements), limit=0, source="verification"),
+    )
+    return COLLECTIVE_CORRUPTED.finding(HostSubject(measurement.host), message, *evidence)
+
+
+def _judge_injection(measurement: CollectiveMeasurement) -> list[Finding]:
+    return [
+        INJECT_NOT_FIRED.finding(
+            HostSubject(measurement.host),
+            f"the injected fault {fault.specification} never happened",
+            Evidence("fired", value=False, source=f"--inject {fault.specification}"),
+        )
+        for fault in measurement.injected
+        if not fault.fired
+    ]
+
+
+def _judge_verification(measurement: CollectiveMeasurement) -> list[Finding]:
+    unverified = [result for result in measurement.results if not isinstance(result.verified, bool)]
+    if not unverified:
+        return []
+    evidence = Evidence("unverified_sizes", len(unverified), limit=0, source="--verify off")
+    message = f"the data of {len(unverified)} sizes was not verified"
+    return [COLLECTIVE_NOT_VERIFIED.finding(HostSubject(measurement.host), message, evidence)]
+
+
+def _judge_completeness(measurement: CollectiveMeasurement) -> list[Finding]:
+    measured, planned = len(measurement.results), measurement.sizes_planned
+    if measured == planned and planned > 0:
+        return []
+    evidence = Evidence("sizes_measured", measured, limit=planned, source="ranks")
+    if measurement.timed_out:
+        message = f"the time was over after {measured} of {planned} sizes"
+        return [COLLECTIVE_TIMED_OUT.finding(HostSubject(measurement.host), message, evidence)]
+    message = f"{measured} of {planned} planned sizes were measured, and nothing seen explains the rest"
+    return [COLLECTIVE_INCOMPLETE.finding(HostSubject(measurement.host), message, evidence)]

@@ -1,0 +1,106 @@
+"""Telling about a run while it goes on: event lines in a file, and a line of progress on a terminal."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+import click
+
+from gpudiag.errors import GpudiagError
+from gpudiag.model.codec import dumps
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.units import format_size
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class EventFile:
+    """`--events FILE`: one JSON document per line, each written at once; opened by the first event."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Write to `path`; None writes nothing."""
+        self._path = path
+        self._file: TextIO | None = None
+
+    @staticmethod
+    def require(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+        """The path, when it can be written to.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        if path is not None and not context.resilient_parsing:
+            from gpudiag.runs.output import require_writable
+
+            require_writable(path)
+        return path
+
+    def write(self, event: RunEvent) -> None:
+        """Append one event.
+
+        Raises:
+            GpudiagError: the file could not be written after all.
+        """
+        if self._path is None:
+            return
+        try:
+            if self._file is None:
+                self._file = self._path.open("w", buffering=1)
+            self._file.write(dumps(event) + "\n")
+        except OSError as error:
+            raise GpudiagError(f"cannot write to {self._path}: {error.strerror}") from error
+
+    def __enter__(self) -> "EventFile":
+        """The file, still unopened."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file, if an event opened it."""
+        if self._file is not None:
+            self._file.close()
+
+
+class ProgressLine:
+    """One line on a terminal that says how far a run is; nothing where there is no terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream` if it is a terminal."""
+        self._stream = stream if stream.isatty() else None
+
+    def show(self, event: RunEvent) -> None:
+        """Say what the event tells of the progress, if it tells any."""
+        if self._stream is None:
+            return
+        if event.kind is EventKind.STAGE:
+            self._write(f"ranks: {event.stage}")
+        elif event.result is not None:
+            size = format_size(event.result.size_bytes)
+            self._write(f"{event.done} of {event.planned}: {event.result.op} {event.result.dtype} {size}")
+
+    def __enter__(self) -> "ProgressLine":
+        """The line, still empty."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clear the line: what follows is the report, or the reason why there is none."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(_CLEAR_LINE + text)
+            self._stream.flush()
+
+
+def tell_all(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
+    """One listener that tells each of them in turn."""
+
+    def tell(event: RunEvent) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell

@@ -1,0 +1,155 @@
+"""The report of an nccl-test run as text: the verdict, what it rests on, what to do next."""
+
+from collections.abc import Sequence
+
+from gpudiag.model.evidence import Evidence, RankSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.report import CollectiveReport
+from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
+from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
+
+SHOWN_SIZES = 6
+
+_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
+_COLUMNS = (
+    Column("SIZE", right=True),
+    Column("p50", right=True),
+    Column("p99", right=True),
+    Column("algbw GB/s", right=True),
+    Column("busbw GB/s", right=True),
+    Column("wrong", right=True),
+)
+
+
+def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
+    """The whole report: verdict first, at most 80 columns."""
+    lines = [*_verdict_lines(report, style)]
+    for finding in report.findings:
+        lines += ["", *_finding_lines(finding)]
+    lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
+    lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict_lines(report: CollectiveReport, style: Style) -> list[str]:
+    word = report.outcome.value.upper()
+    simulated = f" SIMULATED {report.simulated}" if report.simulated else ""
+    first, *more = wrapped(f"{word}{simulated} {_verdict(report)}", indent="  ")
+    return [style.paint(word, _COLOURS[report.outcome]) + first[len(word) :], *more]
+
+
+def _verdict(report: CollectiveReport) -> str:
+    measurement = report.measurement
+    injected = ", ".join(fault.specification for fault in measurement.injected)
+    prefix = f"(injected: {injected}) " if injected else ""
+    if report.findings and report.outcome is not Outcome.PASS:
+        return f"{prefix}{report.findings[0].message}"
+    only = "CPU ONLY: " if measurement.device_kind == "cpu" else ""
+    return f"{prefix}{only}{_what_ran(measurement)}, {_exactness(measurement)}, speed not judged."
+
+
+def _what_ran(measurement: CollectiveMeasurement) -> str:
+    ranks = f"{measurement.world_size} {measurement.backend} rank{'s' * (measurement.world_size != 1)}"
+    return f"{_joined([result.op for result in measurement.results])}, {ranks}"
+
+
+def _exactness(measurement: CollectiveMeasurement) -> str:
+    exact = sum(result.verified is True for result in measurement.results)
+    sizes = len({result.size_bytes for result in measurement.results})
+    if exact == len(measurement.results):
+        return f"{sizes} sizes exact"
+    return f"{exact} of {len(measurement.results)} results exact"
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    subject = finding.subject
+    where = f"rank {subject.rank} on {subject.host}" if isinstance(subject, RankSubject) else subject.kind
+    lines = wrapped(f"{finding.outcome.value.upper()} {finding.code}  {where}", indent="  ")
+    lines += wrapped(finding.message, first="  ", indent="  ")
+    lines += [line for fact in finding.evidence for line in _evidence_lines(fact)]
+    return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
+
+
+def _evidence_lines(fact: Evidence) -> list[str]:
+    value = "yes" if fact.value is True else "no" if fact.value is False else str(fact.value)
+    last_line = value.rstrip().rpartition("\n")[2]
+    unit = f" {fact.unit}" if fact.unit else ""
+    limit = f", limit {fact.limit}" if fact.limit is not None else ""
+    source = f"  ({fact.source})" if fact.source else ""
+    return wrapped(f"{fact.name:<18} {last_line}{unit}{limit}{source}", first="    ", indent=" " * 23)
+
+
+def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, style: Style) -> list[str]:
+    results, planned = measurement.results, measurement.sizes_planned
+    lines = wrapped(_how_measured(measurement))
+    if not results:
+        return [*lines, f"Nothing was measured before that ({planned} results were planned)."]
+    several = len({(result.op, result.dtype, result.reduce) for result in results}) > 1
+    for group in _groups(results):
+        if several:
+            lines += ["", f"{group[0].op} {group[0].dtype} {_text(group[0].reduce)}".rstrip()]
+        shown = group if all_sizes else _spread(group, SHOWN_SIZES)
+        heading, *rows = render_table(_COLUMNS, [_row(result) for result in shown])
+        lines += [style.paint(heading, "bold"), *rows]
+    if len(results) < planned:
+        lines.append(f"{len(results)} of {planned} planned results were measured before that.")
+    elif not all_sizes and len(results) > SHOWN_SIZES:
+        lines.append(f"{min(SHOWN_SIZES, len(results))} of {len(results)} sizes; --all-sizes shows all.")
+    return lines
+
+
+def _how_measured(measurement: CollectiveMeasurement) -> str:
+    torch = _text(measurement.torch_version) or "not known"
+    nccl = f", NCCL {_text(measurement.nccl_version)}" if measurement.backend == "nccl" else ""
+    return (
+        f"On {measurement.host}: torch {torch}{nccl}, ranks by {measurement.launcher}, "
+        f"{format_seconds(measurement.seconds)}. Times are those of the slowest rank."
+    )
+
+
+def _groups(results: Sequence[CollectiveResult]) -> list[list[CollectiveResult]]:
+    """Results of the same operation, dtype and reduction together, in the order of the plan."""
+    groups: dict[tuple[str, str, Reading[str]], list[CollectiveResult]] = {}
+    for result in results:
+        groups.setdefault((result.op, result.dtype, result.reduce), []).append(result)
+    return list(groups.values())
+
+
+def _spread(results: Sequence[CollectiveResult], count: int) -> list[CollectiveResult]:
+    """At most `count` results, evenly spread, with the first and the last and every wrong one."""
+    last = len(results) - 1
+    chosen = {round(place * last / (count - 1)) for place in range(count)}
+    return [result for place, result in enumerate(results) if place in chosen or result.verified is False]
+
+
+def _row(result: CollectiveResult) -> list[str]:
+    return [
+        format_size(result.size_bytes),
+        format_seconds(result.time_p50_seconds),
+        format_seconds(result.time_p99_seconds),
+        _rate(result.algbw_bytes_per_second),
+        _rate(result.busbw_bytes_per_second),
+        "-" if isinstance(result.wrong_elements, Missing) else str(result.wrong_elements),
+    ]
+
+
+def _rate(reading: Reading[float]) -> str:
+    return "n/a" if isinstance(reading, Missing) else significant(reading / BYTES_PER_GB)
+
+
+def _text(reading: Reading[str]) -> str:
+    return "" if isinstance(reading, Missing) else reading
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _next_command(report: CollectiveReport) -> str:
+    if report.outcome in (Outcome.FAIL, Outcome.ERROR):
+        return "gpudiag list --sources all | gpudiag nccl-test --json --output FILE"
+    if report.measurement.device_kind == "cpu":
+        return "gpudiag list --sources all | gpudiag nccl-test --inject kill:1@5 (see a fault found)"
+    return "gpudiag nccl-test --all-sizes | --inject kill:1@5 (see a fault found)"

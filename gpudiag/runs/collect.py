@@ -1,0 +1,115 @@
+"""Results out of what ranks emit: a size is done when every rank has told about it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpudiag.collectives.cases import Case
+from gpudiag.collectives.facts import RankFacts
+from gpudiag.collectives.results import RankCase, WrongBuffer, merge_ranks
+from gpudiag.model.codec import decode
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import CollectiveResult, Incident, IncidentKind, RankReport
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.stages import MEASURE
+
+_VERIFICATION = "comparison of the timed buffer"
+_NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
+
+
+class CaseCollector:
+    """Takes what ranks emit, as it comes, and tells a listener of each result at once."""
+
+    def __init__(
+        self, cases: tuple[Case, ...], world_size: int, listener: Callable[[RunEvent], None] | None = None
+    ) -> None:
+        """Wait for `world_size` ranks to tell about each of the cases."""
+        self._cases = cases
+        self._world_size = world_size
+        self._listener = listener
+        self._told: dict[int, dict[int, RankCase]] = {}
+        self._results: dict[int, CollectiveResult] = {}
+        self._wrong: list[tuple[float, WrongBuffer]] = []
+        self._facts: dict[int, RankFacts] = {}
+
+    def take(self, event: RankEvent) -> None:
+        """Take one event of one rank."""
+        kind = event.data.get("kind")
+        if kind == "rank_case":
+            self._take_case(decode(RankCase, event.data), event.at_seconds)
+        elif kind == "wrong_buffer":
+            self._wrong.append((event.at_seconds, decode(WrongBuffer, event.data)))
+        elif kind == "facts":
+            self._take_facts(event)
+
+    def tell(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
+        """Tell the listener, with how much is done."""
+        if self._listener is not None:
+            self._listener(RunEvent(kind, at_seconds, len(self._results), len(self._cases), **what))
+
+    @property
+    def results(self) -> tuple[CollectiveResult, ...]:
+        """The results so far, in the order of the plan."""
+        return tuple(self._results[index] for index in sorted(self._results))
+
+    def incidents(self, hosts: Mapping[int, str]) -> tuple[Incident, ...]:
+        """One incident per wrong buffer that was described; `hosts` says where each rank ran."""
+        return tuple(
+            Incident(
+                kind=IncidentKind.CORRUPTED,
+                rank=wrong.rank,
+                host=hosts.get(wrong.rank, ""),
+                stage=MEASURE,
+                at_seconds=at_seconds,
+                evidence=_describe(self._cases[wrong.case], wrong),
+            )
+            for at_seconds, wrong in self._wrong
+        )
+
+    def with_device(self, report: RankReport) -> RankReport:
+        """The report with the GPU that the rank said it works on."""
+        facts = self._facts.get(report.rank)
+        return report if facts is None else replace(report, device_uuid=facts.device_uuid)
+
+    @property
+    def torch_version(self) -> Reading[str]:
+        """The version of torch that the ranks run."""
+        return next((facts.torch_version for facts in self._facts.values()), _NOBODY_TOLD)
+
+    @property
+    def nccl_version(self) -> Reading[str]:
+        """The version of NCCL that the ranks run."""
+        return next((facts.nccl_version for facts in self._facts.values()), _NOBODY_TOLD)
+
+    def _take_facts(self, event: RankEvent) -> None:
+        self._facts[event.rank] = decode(RankFacts, event.data)
+        if len(self._facts) == self._world_size:
+            self.tell(EventKind.STAGE, event.at_seconds, stage=MEASURE)
+
+    def _take_case(self, told: RankCase, at_seconds: float) -> None:
+        ranks = self._told.setdefault(told.case, {})
+        ranks[told.rank] = told
+        if len(ranks) < self._world_size:
+            return
+        result = merge_ranks(self._cases[told.case], tuple(ranks.values()), self._world_size)
+        self._results[told.case] = result
+        del self._told[told.case]
+        self.tell(EventKind.RESULT, at_seconds, result=result)
+
+
+def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
+    elements = wrong.elements
+    return (
+        Evidence("op", case.op, source=_VERIFICATION),
+        Evidence("dtype", case.dtype, source=_VERIFICATION),
+        Evidence("size_bytes", case.size_bytes, unit="B", source=_VERIFICATION),
+        Evidence("iteration", wrong.iteration, source=_VERIFICATION),
+        Evidence("wrong_elements", elements.count, limit=0, source=_VERIFICATION),
+        Evidence("first_offset", elements.first_offset, unit="elements", source=_VERIFICATION),
+        Evidence("last_offset", elements.last_offset, unit="elements", source=_VERIFICATION),
+        Evidence("run_length", elements.run_length, unit="elements", source=_VERIFICATION),
+        Evidence("xor_mask", hex(elements.xor_mask), source=_VERIFICATION),
+        Evidence("flipped_bits", elements.flipped_bits.bit_count(), unit="bits", source=_VERIFICATION),
+    )

@@ -1,0 +1,128 @@
+"""The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from gpudiag.checks.collective import collective_outcome, judge_collective
+from gpudiag.collectives.cases import Sweep, plan_sweep
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import encode
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.finding import WORST_FIRST
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.report import CollectiveReport
+from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.inject import Fault, parse_fault
+from gpudiag.ranks.launch import absent_module, run_ranks
+from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
+from gpudiag.runs.collect import CaseCollector
+from gpudiag.runs.placement import Placement, place_ranks
+
+_ENTRY = "gpudiag.collectives.rank_main:run"
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """This process's rank, where the user says it: `--rank`, `--world-size` and `--init-method`."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    init_method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTestRun:
+    """What came of a run; `reporter`: this process of the launch is the one that tells the user."""
+
+    report: CollectiveReport
+    reporter: bool
+
+
+def run_nccl_test(
+    plan: NcclTestPlan, place: RankPlace | None = None, listener: Callable[[RunEvent], None] | None = None
+) -> NcclTestRun:
+    """One run on all its ranks, and its report.
+
+    `listener` is told of stages, results and findings as they happen, in rank 0's process only.
+
+    Raises:
+        UsageError: the plan, the flags and the launcher's variables contradict each other.
+        SourceError: GPUs are wanted, and cannot be used.
+        LaunchError: the ranks could not be started.
+    """
+    if find_spec("torch") is None:
+        raise absent_module("torch")
+    place = place or RankPlace()
+    environment = read_environment(
+        os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
+    )
+    placement = place_ranks(plan, environment)
+    sweep = plan_sweep(plan, placement.backend, placement.world_size, placement.max_bytes)
+    if not sweep.cases:
+        raise UsageError(
+            f"--min-bytes {plan.min_bytes} is more than the largest size that fits, {placement.max_bytes}"
+        )
+    faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
+    told = environment is None or environment.rank == 0
+    collector = CaseCollector(sweep.cases, placement.world_size, listener if told else None)
+    collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
+    run = _run(sweep, plan, placement, environment, faults, collector)
+    report = _report(run, sweep, placement)
+    for finding in report.findings:
+        collector.tell(EventKind.FINDING, run.seconds, finding=finding)
+    collector.tell(EventKind.OUTCOME, run.seconds, outcome=report.outcome.value)
+    return NcclTestRun(report, run.reporter)
+
+
+def _run(
+    sweep: Sweep,
+    plan: NcclTestPlan,
+    placement: Placement,
+    environment: RankEnvironment | None,
+    faults: tuple[Fault, ...],
+    collector: CaseCollector,
+) -> RankRun:
+    return run_ranks(
+        _ENTRY,
+        world_size=placement.world_size,
+        arguments=encode(sweep),
+        environment=environment,
+        budgets=Budgets(
+            stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: plan.rendezvous_timeout_seconds},
+            run_seconds=plan.timeout_seconds,
+        ),
+        faults=faults,
+        on_event=collector.take,
+        variables=placement.variables,
+    )
+
+
+def _report(run: RankRun, sweep: Sweep, placement: Placement) -> CollectiveReport:
+    """The report of a run, from the events that the agents of all ranks agreed on."""
+    collector = CaseCollector(sweep.cases, run.world_size)
+    for event in run.events:
+        collector.take(event)
+    hosts = {report.rank: report.host for report in run.reports}
+    measurement = CollectiveMeasurement(
+        backend=placement.backend,
+        world_size=run.world_size,
+        launcher=run.launcher,
+        host=run.host,
+        torch_version=collector.torch_version,
+        nccl_version=collector.nccl_version,
+        device_kind="cuda" if placement.backend == "nccl" else "cpu",
+        results=collector.results,
+        ranks=tuple(collector.with_device(report) for report in run.reports),
+        incidents=(*run.incidents, *collector.incidents(hosts)),
+        injected=run.injected,
+        sizes_planned=len(sweep.cases),
+        seconds=run.seconds,
+        timed_out=run.timed_out,
+    )
+    found = (*judge_collective(measurement), *placement.findings)
+    findings = tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.outcome)))
+    return CollectiveReport(collective_outcome(findings), measurement, findings, placement.simulated)

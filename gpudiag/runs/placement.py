@@ -1,0 +1,181 @@
+"""Where an nccl-test runs: on GPUs or on the CPU, on how many ranks, up to which size."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.reading import Missing
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.runs.instant import judge_snapshot
+from gpudiag.units import GIB, MIB
+
+DEFAULT_CPU_RANKS = 4
+_CPU_MAX_BYTES = 64 * MIB
+_GPU_MAX_BYTES = 8 * GIB
+# Of the free memory of a GPU: a job may come and want some while we measure.
+_GPU_MEMORY_SHARE = 0.4
+# A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
+# largest size.
+_BUFFERS_PER_RANK = 3
+
+# torch's own answer takes a process, an import and a CUDA context.
+_SNAPSHOT_SECONDS = 20.0
+
+SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What was decided, the faults of this machine that were seen on the way, and what ranks must be told.
+
+    `variables` are set for the ranks: they keep sick GPUs out of sight.
+    """
+
+    backend: str
+    world_size: int
+    max_bytes: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    simulated: str | None = None
+
+
+def place_ranks(
+    plan: NcclTestPlan, environment: RankEnvironment | None, *, take: SnapshotTaker | None = None
+) -> Placement:
+    """Where the plan runs on this machine; GPUs are looked at unless the plan says gloo.
+
+    Raises:
+        UsageError: more ranks are asked for than there are GPUs, or than the launcher started.
+        SourceAbsentError: NCCL is asked for, and there is no trace of a GPU.
+        SourceFailedError: there is a trace of a GPU, and torch cannot use it; with the cause.
+    """
+    wanted = _wanted_ranks(plan, environment)
+    if plan.backend == "gloo":
+        return _on_cpu(plan, wanted, None)
+    take = take or _probe_machine
+    snapshot = take(("nvml",), _SNAPSHOT_SECONDS)
+    if not gpu_traces(snapshot):
+        if plan.backend == "nccl":
+            raise SourceAbsentError(
+                "--backend nccl needs a GPU, and there is no trace of one here",
+                hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU",
+            )
+        return _on_cpu(plan, wanted, snapshot)
+    return _on_gpus(plan, environment, wanted, take(("nvml", "torch"), _SNAPSHOT_SECONDS))
+
+
+def _probe_machine(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
+    """The snapshot that the probes take; they are imported only where GPUs are looked at."""
+    from gpudiag.probe.inventory import take_snapshot
+
+    return take_snapshot(sources, deadline_seconds)
+
+
+def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> int | None:
+    if environment is None:
+        return plan.nproc
+    if plan.nproc not in (None, environment.world_size):
+        raise UsageError(
+            f"--nproc {plan.nproc} contradicts the {environment.world_size} ranks that "
+            f"{environment.launcher.value} started",
+            hint="leave out --nproc",
+        )
+    return environment.world_size
+
+
+def _on_cpu(plan: NcclTestPlan, wanted: int | None, snapshot: Snapshot | None) -> Placement:
+    max_bytes = plan.max_bytes or max(_CPU_MAX_BYTES, plan.min_bytes)
+    simulated = None if snapshot is None else snapshot.simulated
+    return Placement("gloo", wanted or DEFAULT_CPU_RANKS, max_bytes, simulated=simulated)
+
+
+def _on_gpus(
+    plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
+) -> Placement:
+    _require_context(snapshot)
+    findings = tuple(
+        finding for finding in judge_snapshot(snapshot).findings() if finding.outcome is not Outcome.PASS
+    )
+    usable = _usable_devices(snapshot, findings)
+    world_size = wanted or len(usable)
+    here = environment.local_world_size if environment is not None else world_size
+    if here > len(usable):
+        raise UsageError(
+            f"{here} NCCL ranks need {here} GPUs on this machine, and {len(usable)} can be used",
+            hint=f"--nproc {len(usable)}, or see `gpudiag list`",
+        )
+    return Placement(
+        backend="nccl",
+        world_size=world_size,
+        max_bytes=plan.max_bytes or _largest_for(usable, plan.min_bytes),
+        variables=_visibility(snapshot, usable),
+        findings=findings,
+        simulated=snapshot.simulated,
+    )
+
+
+def _require_context(snapshot: Snapshot) -> None:
+    """Return where torch can use the GPUs.
+
+    Raises:
+        SourceFailedError: it cannot, with the trace of a GPU and the cause.
+    """
+    trace = gpu_traces(snapshot)[0].text
+    torch = snapshot.torch
+    if isinstance(torch, Missing):
+        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
+    elif isinstance(torch.cuda_runtime_version, Missing):
+        cause = f"torch {torch.version} is a build without CUDA"
+    elif torch.context_starts is True:
+        return
+    elif isinstance(torch.context_starts, Missing):
+        cause = torch.context_starts.detail or "no CUDA context starts"
+    else:
+        cause = "no CUDA context starts"
+    raise SourceFailedError(
+        f"a GPU is here ({trace}), and torch cannot use it: {cause}",
+        hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU all the same",
+    )
+
+
+def _usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Device]:
+    """The GPUs that answer, that no check found a fault on, and that torch may use."""
+    faulty = {
+        finding.subject.uuid
+        for finding in findings
+        if finding.outcome is Outcome.FAIL and isinstance(finding.subject, DeviceSubject)
+    }
+    return [
+        device
+        for device in snapshot.devices
+        if not isinstance(device.responding, Missing)
+        and device.id.uuid not in faulty
+        and _torch_sees(snapshot, device)
+    ]
+
+
+def _torch_sees(snapshot: Snapshot, device: Device) -> bool:
+    return any(view.source == "torch" and view.uuid == device.id.uuid for view in snapshot.views)
+
+
+def _visibility(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where one of those that torch sees is not usable."""
+    seen = [device for device in snapshot.devices if _torch_sees(snapshot, device)]
+    if len(seen) == len(usable):
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
+
+
+def _largest_for(usable: Sequence[Device], min_bytes: int) -> int:
+    """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
+    free = [device.memory_free_bytes for device in usable]
+    known = [reading for reading in free if not isinstance(reading, Missing)]
+    if not known:
+        return max(_CPU_MAX_BYTES, min_bytes)
+    fitting = int(min(known) * _GPU_MEMORY_SHARE / _BUFFERS_PER_RANK)
+    return max(min(_GPU_MAX_BYTES, fitting), min_bytes)
