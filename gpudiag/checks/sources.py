@@ -55,6 +55,9 @@ NVML_KINDS = {
         "Run `nvidia-smi` and look at `dmesg`; in a container, restart it.",
     ),
 }
+# Those that list GPUs; the host only lists what the kernel knows of them.
+_SOURCES_OF_GPUS = ("nvml", "gputil", "torch")
+
 DISAGREEMENT = FindingKind(
     code="source.disagreement",
     outcome=Outcome.WARN,
@@ -93,7 +96,8 @@ def sources_agree(context: Context) -> Judgement:
     unexplained = [item for item in snapshot.disagreements if not item.expected]
     if unexplained:
         return judged(*(_disagreement(snapshot, item) for item in unexplained))
-    asked = [status for status in snapshot.sources if status.state is not SourceState.NOT_ASKED]
+    seers = [status for status in snapshot.sources if status.name in _SOURCES_OF_GPUS]
+    asked = [status for status in seers if status.state is not SourceState.NOT_ASKED]
     if not gpu_traces(snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
     answered = [status for status in asked if status.state in (SourceState.OK, SourceState.NO_DEVICES)]

@@ -82,7 +82,8 @@ def test_a_disagreement_that_nothing_explains_is_a_warning_with_both_values() ->
 
 
 def test_one_source_alone_agrees_with_nobody() -> None:
-    assert sources_agree.judge(look_at(make_snapshot(make_device(0)))).outcome is Outcome.SKIP
+    asked = tuple(SourceStatus(name, SourceState.OK) for name in ("nvml", "host"))
+    assert sources_agree.judge(look_at(make_snapshot(make_device(0), sources=asked))).outcome is Outcome.SKIP
 
 
 def test_sources_that_were_asked_and_failed_are_not_called_in_agreement() -> None:
