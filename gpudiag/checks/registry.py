@@ -7,6 +7,7 @@ from enum import IntEnum
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst
+from gpudiag.model.reading import Missing, MissingReason
 
 
 class Level(IntEnum):
@@ -32,6 +33,7 @@ class FindingKind:
     owner: Owner
     meaning: str
     remedy: str
+    stated: bool = False  # NVML, or the kernel, itself says that it is so: no reading of ours to confirm
 
     def finding(
         self,
@@ -57,11 +59,15 @@ class FindingKind:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a check concluded. Build it with `judged`, `does_not_apply` or `could_not_look`."""
+    """What a check concluded. Build it with `judged`, `does_not_apply`, `could_not_look` or `not_readable`.
+
+    `missing_reason` is why a reading was not there, where that is why the check was skipped or could not look.
+    """
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reason: str | None = None
+    missing_reason: MissingReason | None = None
 
 
 def judged(*findings: Finding) -> Judgement:
@@ -80,12 +86,34 @@ def could_not_look(reason: str) -> Judgement:
     return Judgement(Outcome.ERROR, reason=reason)
 
 
+# What nobody asked for, or what this user or driver does not give, is skipped, and counted as such.
+_SKIPPED = frozenset(
+    (
+        MissingReason.NOT_SUPPORTED,
+        MissingReason.FUNCTION_NOT_FOUND,
+        MissingReason.NO_PERMISSION,
+        MissingReason.NOT_ASKED,
+        MissingReason.SOURCE_ABSENT,
+    )
+)
+
+
+def not_readable(what: str, missing: Missing) -> Judgement:
+    """SKIP or ERROR for a reading that is not there, by its reason; `what` names it for people."""
+    words = missing.reason.value.replace("_", " ")
+    detail = f" ({missing.detail})" if missing.detail else ""
+    outcome = Outcome.SKIP if missing.reason in _SKIPPED else Outcome.ERROR
+    return Judgement(outcome, reason=f"{what}: {words}{detail}", missing_reason=missing.reason)
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One check: its name, what it wants to see, what it may report, and the function that judges.
 
     `needs` are keys of `gpudiag.checks.needs.NEEDS`; the runner answers for a need that is not
-    there, so the function may rely on all of them.
+    there, so the function may rely on all of them. `reads` are the readings it judges, `limit` is where
+    the limits come from, `confirmed` is what has shown the readings to be as we take them (a capture, a
+    real GPU, a kernel); nothing there means unconfirmed, and then only a kind that is `stated` may FAIL.
     """
 
     name: str
@@ -94,6 +122,9 @@ class Check:
     level: Level
     reports: tuple[FindingKind, ...]
     judge: Callable[[Context], Judgement]
+    reads: tuple[str, ...] = ()
+    limit: str = ""
+    confirmed: str = ""
 
 
 def check(
@@ -103,10 +134,13 @@ def check(
     reports: tuple[FindingKind, ...],
     needs: tuple[str, ...] = (),
     level: Level = Level.INSTANT,
+    reads: tuple[str, ...] = (),
+    limit: str = "",
+    confirmed: str = "",
 ) -> Callable[[Callable[[Context], Judgement]], Check]:
     """A decorator that makes a Check of a function; it registers nothing (BUILTIN is the list)."""
 
     def build(judge: Callable[[Context], Judgement]) -> Check:
-        return Check(name, title, needs, level, reports, judge)
+        return Check(name, title, needs, level, reports, judge, reads, limit, confirmed)
 
     return build

@@ -35,7 +35,9 @@ def _run(context: Context, check: Check) -> CheckResult:
     if not isinstance(judgement, Judgement):
         judgement = could_not_look("the check itself failed: it gave no judgement")
     seconds = perf_counter() - started
-    return CheckResult(check.name, judgement.outcome, judgement.findings, judgement.reason, seconds)
+    return CheckResult(
+        check.name, judgement.outcome, judgement.findings, judgement.reason, seconds, judgement.missing_reason
+    )
 
 
 def _judge(context: Context, check: Check) -> Judgement:

@@ -9,8 +9,16 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What was gathered, and what is expected: the only input of a check."""
+    """What was gathered, and what is expected: the only input of a check.
+
+    `earlier` is an earlier snapshot of the same machine, seconds old (taken by the same run) or from the
+    stored history: counters are judged by how they moved since. `baseline` is this machine when it was
+    good: `--expect FILE`, or the last stored snapshot with a PASS.
+    """
 
     snapshot: Snapshot
     measures: Measures = field(default_factory=Measures)
     expected_gpus: Reading[int] = NOT_ASKED  # what the user said, by --expect-gpus
+    expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
+    earlier: Reading[Snapshot] = NOT_ASKED
+    baseline: Reading[Snapshot] = NOT_ASKED

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
+from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
@@ -74,6 +75,7 @@ class GpuProcess:
     started_at: Reading[datetime]
     gpu_instance_id: Reading[int] = NOT_ASKED
     compute_instance_id: Reading[int] = NOT_ASKED
+    state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class NvLink:
     crc_data_errors: Reading[int]
     replay_errors: Reading[int]
     recovery_errors: Reading[int]
+    recovery_failures: Reading[int] = NOT_ASKED  # NVLink 5, as the next
+    bit_error_rate: Reading[float] = NOT_ASKED  # after correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,28 @@ class Device:
     persistence_mode: Reading[str]  # enabled or disabled
     compute_mode: Reading[str]  # default, exclusive_process, prohibited
     processes: Reading[tuple[GpuProcess, ...]]
+    brand: Reading[str] = NOT_ASKED  # geforce, nvidia, tesla ...: what the driver takes the product for
+    memory_bus_width_bits: Reading[int] = NOT_ASKED
+    cuda_cores: Reading[int] = NOT_ASKED
+    gsp_firmware_version: Reading[str] = NOT_ASKED
+    gsp_firmware_mode: Reading[str] = NOT_ASKED  # enabled or disabled, as the next
+    gsp_firmware_mode_default: Reading[str] = NOT_ASKED
+    inforom_version: Reading[str] = NOT_ASKED
+    inforom_valid: Reading[bool] = NOT_ASKED
+    ecc_sram_threshold_exceeded: Reading[bool] = NOT_ASKED  # the driver's own sign for a replacement
+    memory_unrepairable: Reading[bool] = NOT_ASKED
+    memory_channel_repair_pending: Reading[bool] = NOT_ASKED
+    tpc_repair_pending: Reading[bool] = NOT_ASKED
+    temperature_margin_slowdown_celsius: Reading[int] = NOT_ASKED  # the margin at which clocks are cut
+    temperature_gpu_max_celsius: Reading[int] = NOT_ASKED
+    temperature_memory_max_celsius: Reading[int] = NOT_ASKED
+    graphics_clock_application_default_mhz: Reading[int] = NOT_ASKED
+    memory_clock_application_default_mhz: Reading[int] = NOT_ASKED
+    throttle_seconds: Reading[ThrottleSeconds] = NOT_ASKED
+    pcie_errors: Reading[PcieErrorCounts] = NOT_ASKED
+    nvlink_bytes_per_second: Reading[float] = NOT_ASKED  # of one link, in one direction
+    fabric: Reading[FabricState] = NOT_ASKED
+    peers: Reading[tuple[PeerAccess, ...]] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)

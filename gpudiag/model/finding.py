@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence, Subject
+from gpudiag.model.reading import MissingReason
 
 
 class Outcome(StrEnum):
@@ -75,13 +76,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check concluded; `reason` says why it was skipped or could not look."""
+    """What one check concluded; `reason` says why it was skipped or could not look.
+
+    `missing_reason` is the reason of the reading that was not there, where that is why: a SKIP without it, or
+    with `not_supported`, does not apply to this machine; any other SKIP is a gap in what was looked at.
+    """
 
     check: str
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reason: str | None = None
     seconds: float = 0.0
+    missing_reason: MissingReason | None = None
 
 
 # Worst first. SKIP is not in it: a skipped check says nothing about the machine.

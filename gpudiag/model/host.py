@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from gpudiag.model.reading import Reading
+from gpudiag.model.host_state import HostState
+from gpudiag.model.reading import NOT_ASKED, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class PciDevice:
     link_width_max: Reading[int]
     slot_generation_max: Reading[int]
     slot_width_max: Reading[int]
+    errors_corrected: Reading[int] = NOT_ASKED  # PCIe Advanced Error Reporting, since boot, as the next two
+    errors_nonfatal: Reading[int] = NOT_ASKED
+    errors_fatal: Reading[int] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +73,4 @@ class Machine:
     interfaces: Reading[tuple[NetworkInterface, ...]]
     container: Container | None  # None: not in a container
     allocation: dict[str, str]  # the environment variables that hand out GPUs, as they are set
+    state: Reading[HostState] = NOT_ASKED

@@ -14,13 +14,15 @@ from gpudiag.model.device import (
     RowRemapHistogram,
     Snapshot,
 )
+from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
 from gpudiag.render.device_words import findings_about, say_index, say_memory_gib, say_process, say_state
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
+from gpudiag.render.wide_details import say_fabric, say_pcie_errors, say_peers, say_throttle_seconds
 from gpudiag.render.wide_topics import TOPICS
-from gpudiag.units import format_size
+from gpudiag.units import format_rate, format_size
 
 _LABEL_WIDTH = 11
 
@@ -78,8 +80,12 @@ def _value(name: str, value: Any, now: datetime) -> str:
     if isinstance(value, RowRemapHistogram):
         counts = (value.max_banks, value.high_banks, value.partial_banks, value.low_banks, value.none_banks)
         return "/".join(str(count) for count in counts)
+    if type(value) in _NOUNS:
+        return _NOUNS[type(value)](value)
     if name.endswith("_bytes"):
         return format_size(value)
+    if name.endswith("_bytes_per_second"):
+        return format_rate(value)
     return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
@@ -124,12 +130,22 @@ def _say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
     return ", ".join(f"{say_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes) or "nobody"
 
 
+def _say_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:
+    return say_peers(peers)
+
+
+_NOUNS: dict[type, Callable[[Any], str]] = {
+    ThrottleSeconds: say_throttle_seconds,
+    PcieErrorCounts: say_pcie_errors,
+    FabricState: say_fabric,
+}
 _TUPLES: dict[str, Callable[[Any, datetime], str]] = {
     "clocks_event_reasons": _say_reasons,
     "ecc_locations": _say_locations,
     "nvlinks": _say_links,
     "mig_instances": _say_instances,
     "processes": _say_processes,
+    "peers": _say_peers,
 }
 
 

@@ -1,0 +1,135 @@
+"""How a host is set up and how it is doing: limits, cgroup, processors, disks, clock, fabric, settings."""
+
+from dataclasses import dataclass
+
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """The limits of this process, which its ranks inherit; None is unlimited."""
+
+    locked_memory_bytes: Reading[int | None]
+    open_files: Reading[int | None]
+    processes: Reading[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """What the control group of this process may use; None is no limit."""
+
+    path: str
+    memory_limit_bytes: Reading[int | None]
+    memory_used_bytes: Reading[int]
+    processors_limit: Reading[float | None]  # quota divided by period: 2.5 processors
+    processes_limit: Reading[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node and its processors, as a kernel list such as `0-55,112-167`."""
+
+    node: int
+    processors: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorLayout:
+    """Which processors there are where, which this process may use, and how they are clocked."""
+
+    allowed: Reading[str]  # a kernel list
+    numa_nodes: Reading[tuple[NumaNode, ...]]
+    governors: Reading[tuple[str, ...]]  # each that is in use, once
+    virtual_machine: bool  # the processor says that a hypervisor runs it
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """One place that a training job writes to, and the file system that holds it."""
+
+    path: str
+    total_bytes: Reading[int]
+    available_bytes: Reading[int]  # to this user
+    files_total: Reading[int]  # 0 where the file system keeps no count
+    files_available: Reading[int]
+    read_only: Reading[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockState:
+    """What the kernel counts time by, and whether it is set by a time server."""
+
+    source: Reading[str]
+    sources_available: Reading[tuple[str, ...]]
+    synchronized: Reading[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemoryErrors:
+    """ECC errors of the host's memory since boot (EDAC), over all memory controllers."""
+
+    corrected: int
+    uncorrected: int
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandPort:
+    """One port of an RDMA device (InfiniBand or Ethernet), with its error counters by the kernel's names."""
+
+    device: str  # mlx5_0
+    port: int
+    link_layer: Reading[str]  # InfiniBand or Ethernet
+    state: Reading[str]  # ACTIVE, INIT, DOWN
+    physical_state: Reading[str]  # LinkUp, Polling, Disabled
+    rate_gbit_per_second: Reading[float]
+    numa_node: Reading[int]
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IommuState:
+    """Whether an IOMMU is on, and how it maps: identity (pass-through), dma, dma-fq ..."""
+
+    groups: int
+    kinds: tuple[str, ...]  # each kind of domain that a GPU is in, once
+
+
+@dataclass(frozen=True, slots=True)
+class FabricManager:
+    """The service that sets up NVSwitches: whether it runs, and of which version it is."""
+
+    running: bool
+    version: Reading[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What steers CUDA, NCCL, gloo and torch here: variables, and NCCL's configuration files.
+
+    Only variables of those families are kept. `nccl_files` maps the path of each configuration file that
+    there is to its settings; they count as if they were set in the environment.
+    """
+
+    environment: dict[str, str]
+    nccl_files: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """Everything about the host that costs more than a glance; read when the host is to be judged."""
+
+    user: Reading[str]
+    shared_memory_available_bytes: Reading[int]
+    process_limits: Reading[ProcessLimits]
+    cgroup: Reading[CgroupLimits]
+    processor_layout: Reading[ProcessorLayout]
+    filesystems: Reading[tuple[Filesystem, ...]]
+    clock: Reading[ClockState]
+    memory_errors: Reading[HostMemoryErrors]
+    kernel_command_line: Reading[str]
+    iommu: Reading[IommuState]
+    redirecting_bridges: Reading[tuple[str, ...]]  # PCI bridges above GPUs that send peer traffic upwards
+    name_addresses: Reading[tuple[str, ...]]  # what the host's own name resolves to
+    infiniband_ports: Reading[tuple[InfinibandPort, ...]]
+    fabric_manager: Reading[FabricManager]
+    settings: Reading[Settings] = NOT_ASKED
