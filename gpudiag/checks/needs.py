@@ -10,6 +10,7 @@ from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState
+from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 
 NO_TRACE = "no GPU and no trace of one"
@@ -49,8 +50,22 @@ def _collective(context: Context) -> Judgement | None:
     return could_not_look(f"no collective could be measured: {measured.detail or measured.reason.value}")
 
 
+def _kernel_log(context: Context) -> Judgement | None:
+    """The kernel log of this boot was read."""
+    log = context.snapshot.kernel_log
+    if not isinstance(log, Missing):
+        return None
+    if log.reason is MissingReason.NOT_ASKED:
+        return does_not_apply("the kernel log was not asked")
+    if log.reason in (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT):
+        # Many containers and users cannot read it: not a fault of the machine, and not a PASS.
+        return Judgement(Outcome.SKIP, reason=f"the kernel log cannot be read: {log.detail}")
+    return could_not_look(f"the kernel log could not be read: {log.detail or log.reason.value}")
+
+
 NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "nvml": _nvml,
     "gpus": _gpus,
     "collective": _collective,
+    "kernel_log": _kernel_log,
 }

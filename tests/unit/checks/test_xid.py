@@ -1,0 +1,247 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpudiag.checks.runner import run_checks
+from gpudiag.checks.sxid import judge_sxids, sxid_kernel_log
+from gpudiag.checks.xid import APPLICATION_WINDOW, SETTLED_WINDOW, judge_xids, xid_kernel_log
+from gpudiag.model.context import Context
+from gpudiag.model.finding import Outcome, Owner
+from gpudiag.model.host import Container
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.reference.xid import action_text, xids
+from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
+from tests.unit.model.nouns import make_device, make_machine, make_snapshot
+
+MINUTES_A_DAY = 24 * 60
+LOST = Missing(MissingReason.DEVICE_LOST)
+
+
+def snapshot_with(recovery_action=None, **values):
+    readings = {} if recovery_action is None else {"recovery_action": recovery_action}
+    return make_snapshot(*(make_device(index, **readings) for index in range(4)), **values)
+
+
+def judge(*events, snapshot=None, earlier=()):
+    return judge_xids(snapshot or snapshot_with(), events, earlier)
+
+
+def codes(*events, **keywords):
+    return [(finding.code, finding.subject.nvml_index) for finding in judge(*events, **keywords)]
+
+
+def evidence_of(finding):
+    return {item.name: item.value for item in finding.evidence}
+
+
+@pytest.mark.parametrize("code", [code for code, entry in xids().items() if entry.outcome is Outcome.FAIL])
+def test_a_fault_of_the_gpu_fails(code):
+    (finding,) = judge(xid(code, gpu=2))
+    assert (finding.code, finding.outcome, finding.subject.nvml_index) == ("xid.hardware", Outcome.FAIL, 2)
+    assert evidence_of(finding)["xid"] == code
+
+
+@pytest.mark.parametrize("code", [13, 31, 69])
+def test_a_fault_of_the_job_is_the_jobs(code):
+    (finding,) = judge(xid(code, rest="pid=4711, name=train, Ch 1"))
+    assert (finding.code, finding.owner) == ("xid.application", Owner.JOB)
+    assert evidence_of(finding)["process"] == "train (pid 4711)"
+
+
+@pytest.mark.parametrize("code", [43, 45, 106])
+def test_what_is_no_fault_passes(code):
+    (finding,) = judge(xid(code))
+    assert (finding.code, finding.outcome) == ("xid.note", Outcome.PASS)
+
+
+def test_an_unknown_code_warns():
+    (finding,) = judge(xid(999))
+    assert (finding.code, finding.outcome) == ("xid.unknown", Outcome.WARN)
+
+
+def test_contained_errors_warn():
+    assert codes(xid(94), xid(63, gpu=1)) == [("xid.wear", 0), ("xid.wear", 1)]
+
+
+def test_a_burst_is_one_finding_with_its_followers():
+    (finding,) = judge(xid(48), xid(63), xid(45), xid(45), recovery(1))
+    assert evidence_of(finding)["followers"] == "Xid 63, Xid 45 x2, Xid 154"
+
+
+def test_the_worst_comes_first():
+    assert codes(xid(13), xid(999, gpu=1), xid(95, gpu=2, minutes_ago=20)) == [
+        ("xid.hardware", 2),
+        ("xid.application", 0),
+        ("xid.unknown", 1),
+    ]
+
+
+def test_the_drivers_own_action_goes_before_the_catalogue():
+    (finding,) = judge(xid(95), recovery(2))
+    assert "node reboot" in finding.remedy
+    assert evidence_of(finding)["recovery_action"] == "node_reboot"
+    (current,) = judge(xid(95), recovery(2), snapshot=snapshot_with("drain_and_reset"))
+    assert "drain and reset" in current.remedy
+
+
+def test_a_gpu_that_asks_for_a_reset_after_a_jobs_error_is_not_the_jobs():
+    assert codes(xid(13), recovery(1)) == [("xid.hardware", 0)]
+
+
+def test_an_old_error_of_a_job_is_not_what_the_driver_asks_a_reset_for():
+    found = codes(xid(13, minutes_ago=60), xid(79, minutes_ago=10), snapshot=snapshot_with("gpu_reset"))
+    assert found == [("xid.hardware", 0), ("xid.application", 0)]
+
+
+def test_what_the_driver_has_settled_is_history():
+    (finding,) = judge(xid(48), recovery(1), snapshot=snapshot_with("none"))
+    assert (finding.code, finding.outcome) == ("xid.settled", Outcome.WARN)
+
+
+def test_a_logged_none_settles_nothing_without_the_current_answer():
+    assert codes(xid(48), recovery(0)) == [("xid.hardware", 0)]
+
+
+def test_a_fault_that_came_back_escalates():
+    events = (xid(48, minutes_ago=300), xid(48, minutes_ago=10))
+    (finding,) = judge(*events, snapshot=snapshot_with("none"))
+    assert (finding.code, finding.outcome) == ("xid.repeated", Outcome.FAIL)
+    assert action_text("restart_machine") in finding.remedy
+    assert evidence_of(finding)["bursts"] == 2
+
+
+def test_a_fault_that_came_back_after_a_reboot_escalates():
+    earlier = (xid(48, minutes_ago=3 * MINUTES_A_DAY),)
+    assert codes(xid(48), earlier=earlier) == [("xid.repeated", 0)]
+    assert codes(xid(48, gpu=1), earlier=earlier) == [("xid.hardware", 1)]
+    assert codes(xid(95), earlier=earlier) == [("xid.hardware", 0)]
+    assert codes(earlier=earlier) == []
+
+
+def test_one_burst_of_many_lines_is_no_repeat():
+    assert codes(xid(48), xid(48), xid(48)) == [("xid.hardware", 0)]
+
+
+def test_errors_of_jobs_are_told_once_per_gpu():
+    (finding,) = judge(*(xid(31, minutes_ago=minutes) for minutes in (500, 300, 100)))
+    assert finding.code == "xid.application"
+    assert evidence_of(finding)["bursts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "window", "expected"),
+    [
+        (31, APPLICATION_WINDOW, "xid.application"),
+        (94, SETTLED_WINDOW, "xid.wear"),
+        (999, SETTLED_WINDOW, "xid.unknown"),
+    ],
+)
+def test_what_is_over_long_ago_is_not_told(code, window, expected):
+    inside = window / timedelta(minutes=1) - 1
+    assert codes(xid(code, minutes_ago=inside)) == [(expected, 0)]
+    assert codes(xid(code, minutes_ago=inside + 2)) == []
+
+
+def test_a_fault_stays_until_it_is_settled():
+    long_ago = xid(48, minutes_ago=90 * MINUTES_A_DAY)
+    assert codes(long_ago) == [("xid.hardware", 0)]
+    assert codes(long_ago, snapshot=snapshot_with("none")) == []
+
+
+def test_a_nonfatal_link_error_warns_and_a_fatal_one_fails():
+    assert codes(xid(145, rest="RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)")) == [("xid.wear", 0)]
+    (finding,) = judge(xid(149, rest="NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6)"))
+    assert finding.code == "xid.hardware"
+    assert "link 8, subcode 4" in finding.message
+
+
+def test_a_gpu_off_the_bus_without_an_xid_fails():
+    (finding,) = judge(event_from("NVRM: GPU 0000:1a:00.0: GPU has fallen off the bus."))
+    assert (finding.code, finding.subject.nvml_index) == ("xid.hardware", 1)
+
+
+def test_a_gpu_that_is_gone_is_named_by_its_bus_id():
+    snapshot = make_snapshot(make_device(0))
+    (finding,) = judge(xid(79, gpu=3), snapshot=snapshot)
+    assert (finding.code, finding.subject.bus_id) == ("xid.hardware", "00000000:1c:00.0")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        make_machine(allocation={"CUDA_VISIBLE_DEVICES": "0"}),
+        make_machine(
+            container=Container("docker", NOT_ASKED), device_nodes=("/dev/nvidia0", "/dev/nvidiactl")
+        ),
+    ],
+)
+def test_a_fault_of_a_gpu_that_the_job_was_not_given_warns(machine):
+    snapshot = make_snapshot(make_device(0), machine=machine)
+    (finding,) = judge(xid(79, gpu=3), snapshot=snapshot)
+    assert (finding.code, finding.owner) == ("xid.other_gpu", Owner.HOST)
+    assert judge(xid(13, gpu=3), snapshot=snapshot) == ()
+
+
+def test_a_job_that_misses_one_of_its_gpus_is_told_that_it_failed():
+    machine = make_machine(allocation={"SLURM_GPUS_ON_NODE": "2"})
+    snapshot = make_snapshot(make_device(0), machine=machine)
+    assert [finding.code for finding in judge(xid(79, gpu=3), snapshot=snapshot)] == ["xid.hardware"]
+
+
+def test_switch_errors_fail_by_class_and_by_what_the_gpus_say():
+    snapshot = snapshot_with()
+
+    def told(*events):
+        return [finding.code for finding in judge_sxids(snapshot, events)]
+
+    assert told(sxid(23001)) == ["sxid.fatal"]
+    assert told(sxid(20034)) == ["sxid.error"]
+    assert told(sxid(20034), xid(74)) == ["sxid.fatal"]
+    assert told(sxid(20034, minutes_ago=60), xid(74, minutes_ago=30)) == ["sxid.error"]
+    assert told(sxid(12028, severity="Non-fatal")) == ["sxid.error"]
+    assert told(sxid(11012, severity="Non-fatal")) == ["sxid.note"]
+    assert told(sxid(29999)) == ["sxid.unknown"]
+    assert told(sxid(29999), xid(149)) == ["sxid.fatal"]
+    assert told(sxid(11012), sxid(23001, link=3), sxid(23001, link=4)) == [
+        "sxid.fatal",
+        "sxid.fatal",
+        "sxid.note",
+    ]
+
+
+def test_a_switch_error_is_told_once_per_link_and_code():
+    findings = judge_sxids(snapshot_with(), [sxid(20034, minutes_ago=minutes) for minutes in (60, 50, 40)])
+    assert [finding.subject.ends for finding in findings] == [("nvswitch0", "link 12")]
+
+
+CHECKS = (xid_kernel_log, sxid_kernel_log)
+
+
+def outcomes(snapshot):
+    return [result.outcome for result in run_checks(Context(snapshot), CHECKS)]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (NOT_ASKED, Outcome.SKIP),
+        (Missing(MissingReason.NO_PERMISSION, "/dev/kmsg: Operation not permitted"), Outcome.SKIP),
+        (Missing(MissingReason.SOURCE_ABSENT), Outcome.SKIP),
+        (Missing(MissingReason.TIMED_OUT), Outcome.ERROR),
+        (Missing(MissingReason.ERROR), Outcome.ERROR),
+        ((), Outcome.PASS),
+    ],
+)
+def test_a_log_that_was_not_read_never_passes(log, expected):
+    assert outcomes(snapshot_with(kernel_log=log)) == [expected, expected]
+
+
+def test_without_a_gpu_there_is_nothing_to_look_for():
+    empty = make_snapshot(kernel_log=(), machine=make_machine())
+    assert outcomes(empty) == [Outcome.SKIP, Outcome.SKIP]
+
+
+def test_the_checks_report_what_the_log_says():
+    lost = replace(make_device(0), responding=LOST, recovery_action=LOST)
+    assert outcomes(make_snapshot(lost, kernel_log=(xid(79), sxid(23001)))) == [Outcome.FAIL, Outcome.FAIL]
