@@ -10,12 +10,16 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
 
+# The driver is set up, and does not answer as it should.
+_UNCLEAR_STATES = (SourceState.TIMED_OUT, SourceState.FAILED)
+
+
 def _nvml_kind(state: SourceState, meaning: str, remedy: str) -> FindingKind:
     """A kind for one way in which NVML can fail on a machine that has a GPU."""
     return FindingKind(
         code=f"nvml.{state.value}",
         outcome=Outcome.FAIL,
-        severity=Severity.TRIAGE if state is SourceState.FAILED else Severity.CONFIG,
+        severity=Severity.TRIAGE if state in _UNCLEAR_STATES else Severity.CONFIG,
         category=Category.SW_OTHER,
         owner=Owner.HOST,
         meaning=meaning,
@@ -47,7 +51,7 @@ NVML_KINDS = {
     SourceState.TIMED_OUT: _nvml_kind(
         SourceState.TIMED_OUT,
         "The driver did not answer within the deadline: it hangs, or it starts slowly without persistence.",
-        "Try once more with `--deadline 30`; if it still hangs, look at `dmesg` and reboot.",
+        "Try `gpudiag list --deadline 30`; if that hangs too, look at `dmesg` and reboot.",
     ),
     SourceState.FAILED: _nvml_kind(
         SourceState.FAILED,

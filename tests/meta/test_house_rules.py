@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.checks import BUILTIN, catalogue
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.catalogue import finding_kinds
+from tools.write_findings_page import PAGE, page_text
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
@@ -71,13 +73,17 @@ def test_no_text_names_a_machine_or_a_registry(path: Path) -> None:
 
 
 def test_every_code_is_dotted_and_spelled_out() -> None:
-    for kind in catalogue():
+    for kind in finding_kinds():
         assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", kind.code), kind.code
     for check in BUILTIN:
         assert re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", check.name), check.name
 
 
 def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
-    for kind in catalogue():
+    for kind in finding_kinds():
         assert kind.meaning.endswith("."), kind.code
         assert kind.remedy.endswith("."), kind.code
+
+
+def test_every_code_is_documented() -> None:
+    assert PAGE.read_text() == page_text(), "run: python tools/write_findings_page.py"

@@ -1,0 +1,12 @@
+"""The catalogue of findings: every code that gpudiag may report. docs/findings.md is written from it."""
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.collective import COLLECTIVE_FINDINGS
+from gpudiag.checks.registry import FindingKind
+
+
+def finding_kinds() -> tuple[FindingKind, ...]:
+    """Every kind once: those of the checks in run order, then those of runs on ranks."""
+    declared = [kind for check in BUILTIN for kind in check.reports]
+    kinds = {kind.code: kind for kind in (*declared, *COLLECTIVE_FINDINGS)}
+    return tuple(kinds.values())

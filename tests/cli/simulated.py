@@ -1,0 +1,86 @@
+"""Commands on simulated machines: how a test starts gpudiag there, and what it may leave behind."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from gpudiag.errors import UsageError
+from gpudiag.simulate.library import build_library
+from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.session import Session, open_session
+
+TIME_LIMIT_SECONDS = 60  # proves that a command ends; no command needs a tenth of it
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One finished command."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+    left: tuple[int, ...]  # processes of its session that outlived it
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON document on standard output."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+@contextmanager
+def simulated_machine(scenario: str) -> Iterator[Session]:
+    """A session of that scenario; skips the test, loudly, where there is no compiler."""
+    try:
+        build_library()
+    except UsageError as error:
+        pytest.skip(f"simulated machines need a C compiler: {error.message}")
+    with open_session(load_scenario(scenario)) as session:
+        yield session
+
+
+def run_on(session: Session, *argv: str, **environment: str) -> Done:
+    """`gpudiag ARGV` on a simulated machine, in a process session of its own."""
+    started = monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpudiag", *argv],
+        env={**session.environment, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
+    seconds = monotonic() - started
+    return Done(process.returncode, out, err, seconds, processes_of(process.pid))
+
+
+def run_gpudiag(scenario: str, *argv: str, **environment: str) -> Done:
+    """`gpudiag ARGV` on a fresh machine of that scenario."""
+    with simulated_machine(scenario) as session:
+        return run_on(session, *argv, **environment)
+
+
+def processes_of(session_id: int) -> tuple[int, ...]:
+    """The live processes of a process session: what a command left running."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[3]) == session_id and fields[0] != "Z" and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return tuple(found)

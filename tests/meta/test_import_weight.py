@@ -1,0 +1,58 @@
+"""`gpudiag list` is for prologs and prompts: it must not load what it does not need."""
+
+import json
+import sys
+
+from tests.cli.simulated import TIME_LIMIT_SECONDS, simulated_machine
+
+HEAVY = {"torch", "numpy", "fastapi", "pydantic", "sqlalchemy", "GPUtil", "asyncio", "concurrent.futures", "multiprocessing"}  # fmt: skip
+PRINT_MODULES = """
+import json, sys
+from gpudiag.cli.main import main
+status = main(sys.argv[1:])
+print(json.dumps([status, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def modules_after(*argv: str) -> tuple[int, set[str]]:
+    import subprocess
+
+    with simulated_machine("h100x8") as session:
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_MODULES, *argv],
+            env=dict(session.environment),
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_SECONDS,
+        )
+    status, modules = json.loads(done.stderr.splitlines()[-1])
+    return status, set(modules)
+
+
+def test_list_loads_nothing_heavy() -> None:
+    for argv in (["list", "--json"], ["list"], ["list", "--wide"], []):
+        status, modules = modules_after(*argv)
+        assert status == 0
+        assert modules & HEAVY == set(), argv
+
+
+def test_asking_all_sources_loads_none_of_them_here() -> None:
+    status, modules = modules_after("list", "--sources", "all", "--json")
+    assert status == 0
+    assert modules & HEAVY == set()
+
+
+def test_list_as_json_loads_no_check_no_text_and_no_other_command() -> None:
+    _, modules = modules_after("list", "--json")
+    loaded = {name for name in modules if name.startswith("gpudiag.")}
+    assert "gpudiag.cli.list_devices" in loaded
+    for package in ("checks", "render", "ranks", "collectives", "simulate"):
+        assert not {name for name in loaded if name.startswith(f"gpudiag.{package}.")}, package
+    assert "pynvml" not in modules
+
+
+def test_help_loads_no_command() -> None:
+    _, modules = modules_after("--help")
+    assert not {
+        name for name in modules if name.startswith(("gpudiag.probe", "gpudiag.runs", "gpudiag.checks"))
+    }

@@ -1,0 +1,44 @@
+"""Writes docs/findings.md: every check and every finding code, a copy of the catalogue that a test compares."""
+
+from pathlib import Path
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.checks.registry import Check, FindingKind
+
+PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+
+_HEAD = """# Findings
+
+Every code that gpudiag may report. `outcome` is what the code does to a verdict, `owner` says who must act.
+Written by `python tools/write_findings_page.py` from the catalogue in `gpudiag/checks`.
+
+## Checks
+
+| check | level | passes when |
+| --- | --- | --- |
+"""
+
+
+def page_text() -> str:
+    """The whole page."""
+    checks = "".join(_check_row(check) for check in BUILTIN)
+    return _HEAD + checks + "\n## Codes\n" + "".join(_entry(kind) for kind in finding_kinds())
+
+
+def _check_row(check: Check) -> str:
+    return f"| `{check.name}` | {check.level.name.lower()} | {check.title} |\n"
+
+
+def _entry(kind: FindingKind) -> str:
+    facts = f"{kind.outcome.value}, severity {kind.severity.value}, category {kind.category.value}"
+    return f"\n### `{kind.code}`\n\n{kind.meaning}\n\n- {facts}, owner {kind.owner.value}\n- {kind.remedy}\n"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page_text())
+
+
+if __name__ == "__main__":
+    main()
