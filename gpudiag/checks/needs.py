@@ -6,11 +6,10 @@ it should have worked.
 
 from collections.abc import Callable, Mapping
 
-from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply
+from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply, not_readable
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState
-from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 
 NO_TRACE = "no GPU and no trace of one"
@@ -53,14 +52,7 @@ def _collective(context: Context) -> Judgement | None:
 def _kernel_log(context: Context) -> Judgement | None:
     """The kernel log of this boot was read."""
     log = context.snapshot.kernel_log
-    if not isinstance(log, Missing):
-        return None
-    if log.reason is MissingReason.NOT_ASKED:
-        return does_not_apply("the kernel log was not asked")
-    if log.reason in (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT):
-        # Many containers and users cannot read it: not a fault of the machine, and not a PASS.
-        return Judgement(Outcome.SKIP, reason=f"the kernel log cannot be read: {log.detail}")
-    return could_not_look(f"the kernel log could not be read: {log.detail or log.reason.value}")
+    return not_readable("the kernel log", log) if isinstance(log, Missing) else None
 
 
 NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {

@@ -23,6 +23,7 @@ SXID_FATAL = FindingKind(
     owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error that stops the fabric, or that a GPU saw too as an NVLink error.",
     remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
+    stated=True,
 )
 SXID_ERROR = FindingKind(
     code="sxid.error",
@@ -61,6 +62,8 @@ _NVLINK_XIDS = frozenset({74, *range(144, 151), 155})
     title="the kernel log reports no NVSwitch fault (SXid)",
     needs=("kernel_log",),
     reports=(SXID_FATAL, SXID_ERROR, SXID_UNKNOWN, SXID_NOTE),
+    reads=("kernel_log",),
+    limit="Fabric Manager User Guide, appendix D",
 )
 def sxid_kernel_log(context: Context) -> Judgement:
     """A finding for each NVSwitch link and code among the SXids of this boot."""

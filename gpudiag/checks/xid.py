@@ -36,6 +36,7 @@ XID_HARDWARE = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The driver reported a fault of the GPU, and nothing says that it has been settled since.",
     remedy="Drain the GPU and do what the Xid asks for; `gpudiag explain xid N` has the details.",
+    stated=True,
 )
 XID_REPEATED = FindingKind(
     code="xid.repeated",
@@ -45,6 +46,7 @@ XID_REPEATED = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The same fault of the same GPU came back: what was done about it did not help.",
     remedy="Take the next step: reset, power cycle, replacement.",
+    stated=True,
 )
 XID_SETTLED = FindingKind(
     code="xid.settled",
@@ -122,6 +124,8 @@ _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "s
         XID_HARDWARE, XID_REPEATED, XID_SETTLED, XID_WEAR, XID_APPLICATION, XID_DRIVER, XID_UNKNOWN,
         XID_OTHER_GPU, XID_NOTE,
     ),
+    reads=("kernel_log", "recovery_action"),
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
 )  # fmt: skip
 def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""

@@ -9,7 +9,6 @@ that is empty, is a reason, never "no events": no running kernel has an empty lo
 import errno
 import os
 import re
-import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -245,6 +244,8 @@ def _read_journal() -> _Lines:
     Raises:
         OSError: journalctl is not installed, or gave nothing.
     """
+    import subprocess  # late: only a machine with neither /dev/kmsg nor a syslog file needs it
+
     with subprocess.Popen(
         _JOURNAL,
         stdin=subprocess.DEVNULL,
