@@ -100,12 +100,12 @@ def _draw_between(source: random.Random, low: int, high: int, shortest: int) -> 
 def _sparse_values(source: random.Random, limit: int, world_size: int) -> Sequence[int]:
     """Ones and minus ones among zeros, so few that no n consecutive entries hold more than `limit` of either."""
     period = next_prime(2 * world_size + 1)
-    share = limit / world_size
+    share = min(limit / world_size, 1 / 3)  # of each sign: at most two thirds are not zero
     while True:
-        values = source.choices((1, -1, 0), weights=(share, share, max(2 - 2 * share, 0.5)), k=period)
+        share *= 0.95
+        values = source.choices((1, -1, 0), weights=(share, share, 1 - 2 * share), k=period)
         if _within(values, world_size, limit):
             return values
-        share *= 0.9
 
 
 def _within(values: Sequence[int], width: int, limit: int) -> bool:

@@ -152,4 +152,4 @@ def _require_names(values: tuple[str, ...], known: Sequence[str], what: str, fla
 
 
 def _plain(value: float) -> str:
-    return str(int(value)) if value == int(value) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

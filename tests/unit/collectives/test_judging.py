@@ -1,0 +1,142 @@
+"""From what happened to findings: each fault has its code and its rank, and nothing missing passes."""
+
+import pytest
+
+from gpudiag.checks.collective import COLLECTIVE_FINDINGS, collective_outcome, judge_collective
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault
+from gpudiag.model.reading import NOT_ASKED
+from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
+
+
+def judge(measurement: CollectiveMeasurement) -> tuple[Outcome, tuple[Finding, ...]]:
+    findings = judge_collective(measurement)
+    return collective_outcome(findings), findings
+
+
+def codes(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.code for finding in findings]
+
+
+def test_a_complete_verified_run_passes_without_a_finding() -> None:
+    assert judge(make_measurement()) == (Outcome.PASS, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "outcome"),
+    [
+        (IncidentKind.DIED, "rank.died", Outcome.FAIL),
+        (IncidentKind.STOPPED, "rank.stopped", Outcome.FAIL),
+        (IncidentKind.RAISED, "rank.raised", Outcome.FAIL),
+        (IncidentKind.SILENT, "rank.silent", Outcome.FAIL),
+        (IncidentKind.MISMATCHED, "collective.mismatched", Outcome.FAIL),
+        (IncidentKind.NOT_STARTED, "rank.not_started", Outcome.ERROR),
+        (IncidentKind.LATE, "rank.late", Outcome.WARN),
+    ],
+)
+def test_an_incident_of_a_rank_names_that_rank(kind: IncidentKind, code: str, outcome: Outcome) -> None:
+    found, findings = judge(make_measurement(incidents=(make_incident(kind, rank=2),)))
+    assert found is outcome
+    assert codes(findings) == [code]
+    assert findings[0].subject == RankSubject(2, "a1")
+
+
+def test_every_kind_of_incident_is_judged() -> None:
+    for kind in IncidentKind:
+        incident = make_corruption() if kind is IncidentKind.CORRUPTED else make_incident(kind)
+        assert judge_collective(make_measurement(incidents=(incident,)))
+
+
+def test_a_stall_blames_no_single_rank() -> None:
+    _, findings = judge(make_measurement(incidents=(make_incident(IncidentKind.STALLED),)))
+    assert codes(findings) == ["collective.stalled"]
+    assert findings[0].subject == HostSubject("a1")
+
+
+def test_the_evidence_of_an_incident_is_that_of_its_finding() -> None:
+    evidence = (Evidence("signal", "SIGKILL", source="wait status"),)
+    _, findings = judge(make_measurement(incidents=(make_incident(IncidentKind.DIED, evidence=evidence),)))
+    assert findings[0].evidence == evidence
+    assert "SIGKILL" in findings[0].message
+
+
+def test_the_earliest_incident_comes_first() -> None:
+    early = make_incident(IncidentKind.STOPPED, rank=3)
+    late = make_corruption(rank=1)
+    _, findings = judge(make_measurement(incidents=(late, early)))
+    assert [finding.code for finding in findings] == ["rank.stopped", "collective.corrupted"]
+
+
+def test_a_death_in_teardown_after_complete_results_is_a_warning() -> None:
+    died = make_incident(IncidentKind.DIED, stage="teardown")
+    outcome, findings = judge(make_measurement(incidents=(died,)))
+    assert (outcome, codes(findings)) == (Outcome.WARN, ["rank.teardown"])
+
+
+def test_a_death_in_teardown_with_results_missing_is_a_failure() -> None:
+    died = make_incident(IncidentKind.DIED, stage="teardown")
+    outcome, findings = judge(make_measurement(incidents=(died,), sizes_planned=3))
+    assert (outcome, codes(findings)) == (Outcome.FAIL, ["rank.died"])
+
+
+def test_a_hang_in_teardown_is_a_failure_even_so() -> None:
+    stopped = make_incident(IncidentKind.STOPPED, stage="teardown")
+    outcome, findings = judge(make_measurement(incidents=(stopped,)))
+    assert (outcome, codes(findings)) == (Outcome.FAIL, ["rank.stopped"])
+
+
+def test_wrong_data_is_one_finding_per_rank_by_its_first_buffer() -> None:
+    incidents = (make_corruption(1, iteration=3), make_corruption(1, iteration=9), make_corruption(0))
+    wrong = make_result(1024, verified=False, wrong_elements=3)
+    outcome, findings = judge(make_measurement(wrong, incidents=incidents))
+    assert outcome is Outcome.FAIL
+    assert codes(findings) == ["collective.corrupted"] * 2
+    assert [finding.subject for finding in findings] == [RankSubject(1, "a1"), RankSubject(0, "a1")]
+    assert {fact.name: fact.value for fact in findings[0].evidence}["iteration"] == 3
+
+
+def test_wrong_data_that_nobody_described_still_fails() -> None:
+    outcome, findings = judge(make_measurement(make_result(8, verified=False, wrong_elements=2)))
+    assert (outcome, codes(findings)) == (Outcome.FAIL, ["collective.corrupted"])
+
+
+def test_fewer_results_than_planned_without_a_cause_is_an_error() -> None:
+    outcome, findings = judge(make_measurement(sizes_planned=3))
+    assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.incomplete"])
+
+
+def test_no_result_at_all_is_never_a_pass() -> None:
+    outcome, findings = judge(make_measurement(results=(), sizes_planned=0))
+    assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.incomplete"])
+
+
+def test_missing_results_with_a_cause_are_a_consequence_and_left_out() -> None:
+    _, findings = judge(make_measurement(incidents=(make_incident(IncidentKind.DIED),), sizes_planned=9))
+    assert codes(findings) == ["rank.died"]
+
+
+def test_a_run_out_of_time_says_so() -> None:
+    outcome, findings = judge(make_measurement(sizes_planned=3, timed_out=True))
+    assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.timed_out"])
+
+
+def test_a_fault_that_never_fired_is_an_error() -> None:
+    outcome, findings = judge(make_measurement(injected=(InjectedFault("kill:2@500", fired=False),)))
+    assert (outcome, codes(findings)) == (Outcome.ERROR, ["inject.not_fired"])
+
+
+def test_a_fault_that_fired_is_no_finding_of_its_own() -> None:
+    assert judge(make_measurement(injected=(InjectedFault("slow:1:5", fired=True),))) == (Outcome.PASS, ())
+
+
+def test_unverified_data_does_not_pass() -> None:
+    unverified = make_result(8, verified=NOT_ASKED, wrong_elements=NOT_ASKED, verified_iterations=0)
+    outcome, findings = judge(make_measurement(unverified))
+    assert (outcome, codes(findings)) == (Outcome.WARN, ["collective.not_verified"])
+
+
+def test_codes_are_listed_once_each_with_a_meaning_and_a_remedy() -> None:
+    listed = [kind.code for kind in COLLECTIVE_FINDINGS]
+    assert len(set(listed)) == len(listed)
+    assert all(kind.meaning and kind.remedy for kind in COLLECTIVE_FINDINGS)

@@ -1,0 +1,78 @@
+"""The contributed numbers: every partial sum is exact, and ranks can be told apart."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpudiag.collectives.tables import (
+    EXACT_LIMITS,
+    WRAPPING,
+    largest_prime_below,
+    next_prime,
+    sum_table,
+    window_sums,
+)
+from gpudiag.model.plan import DTYPES
+
+WORLD_SIZES = st.integers(min_value=1, max_value=1100)
+
+
+def test_every_dtype_of_the_plan_has_a_range() -> None:
+    assert {*EXACT_LIMITS, *WRAPPING} == set(DTYPES)
+
+
+@given(st.sampled_from(sorted(EXACT_LIMITS)), WORLD_SIZES)
+@settings(deadline=None)
+def test_no_partial_sum_leaves_the_exact_range(dtype: str, world_size: int) -> None:
+    values = sum_table(dtype, world_size).values
+    most = max(window_sums([max(value, 0) for value in values], world_size))
+    least = min(window_sums([min(value, 0) for value in values], world_size))
+    assert max(most, -least) <= EXACT_LIMITS[dtype]
+
+
+@given(st.sampled_from(sorted(WRAPPING)), WORLD_SIZES)
+@settings(deadline=None)
+def test_eight_bit_sums_wrap_into_their_range(dtype: str, world_size: int) -> None:
+    table = sum_table(dtype, world_size)
+    low, high = WRAPPING[dtype]
+    wide = window_sums(table.values, world_size)
+    assert all(low <= total <= high for total in (*table.values, *table.sums))
+    assert all((total - found) % 256 == 0 for total, found in zip(wide, table.sums, strict=True))
+
+
+@given(st.sampled_from(DTYPES), WORLD_SIZES)
+@settings(deadline=None)
+def test_a_window_of_all_ranks_is_not_the_whole_table(dtype: str, world_size: int) -> None:
+    table = sum_table(dtype, world_size)
+    assert len(table.values) > 2 * world_size or world_size == 1
+    assert len(set(table.sums)) >= min(32, len(table.sums) // 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_on_one_machine_every_contribution_differs_and_none_is_zero(dtype: str) -> None:
+    for world_size in range(1, 9):
+        table = sum_table(dtype, world_size)
+        assert table.distinct
+        assert 0 not in table.values
+        assert len(set(table.values)) == len(table.values)
+
+
+def test_the_table_does_not_depend_on_other_random_numbers() -> None:
+    first = sum_table("float32", 8)
+    random.seed(1)
+    sum_table.cache_clear()
+    assert sum_table("float32", 8) == first
+
+
+def test_window_sums_go_round_at_the_end() -> None:
+    assert window_sums([1, 2, 4], 2) == (3, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "above", "below"), [(1, 2, 2), (2, 2, 2), (14, 17, 13), (1021, 1021, 1021)]
+)
+def test_primes(number: int, above: int, below: int) -> None:
+    assert next_prime(number) == above
+    assert largest_prime_below(number) == below
