@@ -40,11 +40,12 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     })
 print(json.dumps(rows))
 """
+_SCRIPTS = Path(sys.executable).parent  # the console scripts of this environment, as people start them
 SUBJECT = "gpudiag list --json"
 COMMANDS = {
-    SUBJECT: [sys.executable, "-m", "gpudiag", "list", "--json"],
-    "nvitop -1": [sys.executable, "-m", "nvitop", "-1"],
-    "gpustat --json": [sys.executable, "-m", "gpustat", "--json"],
+    SUBJECT: [str(_SCRIPTS / "gpudiag"), "list", "--json"],
+    "nvitop -1": [str(_SCRIPTS / "nvitop"), "-1"],
+    "gpustat --json": [str(_SCRIPTS / "gpustat"), "--json"],
     "bare pynvml script": [sys.executable, "-c", BARE_SCRIPT],
     "python -c pass": [sys.executable, "-c", "pass"],
 }
