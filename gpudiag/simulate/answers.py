@@ -146,11 +146,20 @@ class AnswerTable:
         self._slots[key, self._numbers[function], subject] = entry
 
     def add_fault(self, fault: CallFault, subjects: Iterable[int], name: str) -> None:
-        """Let calls on these subjects misbehave; `name` tells equal faults of two GPUs apart."""
+        """Let calls on these subjects misbehave; `name` tells equal faults of two GPUs apart.
+
+        Raises:
+            UsageError: no function of NVML is called so.
+        """
         bitmap = bytearray((len(self._numbers) + 7) // 8)
         for function, number in self._numbers.items():
             if _is_hit(fault, function):
                 bitmap[number // 8] |= 1 << number % 8
+        if not any(bitmap):
+            raise UsageError(
+                f"a fault is to hit {fault.call}, and NVML has no such function",
+                hint="name one as in nvml.h, or a prefix with a star: nvmlDeviceGetMemory*",
+            )
         self._bitmaps.append(bytes(bitmap))
         first = fault.nth or fault.from_nth or 1
         for subject in subjects:

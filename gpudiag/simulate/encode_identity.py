@@ -6,6 +6,7 @@ from gpudiag.simulate.answers import NO_SUBJECT, AnswerTable, Refusal, hash_text
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
 
 ON_OFF = {"disabled": 0, "enabled": 1}
+_DISPLAY_MODE_DEPRECATED_IN = 580
 
 
 def word_number(numbers: dict[str, int], field: str, word: str) -> int:
@@ -64,11 +65,21 @@ def _brand(name: str) -> bytes:
 def _encode_modes(placed: PlacedGpu, answers: GpuAnswers) -> None:
     answers.reply("nvmlDeviceGetPersistenceMode", placed.read("persistence_mode"), on_off)
     answers.reply("nvmlDeviceGetComputeMode", placed.read("compute_mode"), _compute_mode)
-    # A simulated GPU drives no display, unless its readings say so.
-    answers.reply("nvmlDeviceGetDisplayActive", placed.gpu.readings.get("display_active", "disabled"), on_off)
-    answers.reply("nvmlDeviceGetDisplayMode", placed.gpu.readings.get("display_active", "disabled"), on_off)
+    answers.reply("nvmlDeviceGetDisplayActive", "disabled", on_off)  # nothing draws on a simulated GPU
+    answers.reply("nvmlDeviceGetDisplayMode", _display_mode(placed.driver_version), on_off)
     types = [value for name, value in constants_with_prefix("nvmlEventType").items() if name != "all"]
     answers.reply("nvmlDeviceGetSupportedEventTypes", sum(types), lambda mask: mask.to_bytes(8, "little"))
+
+
+def _display_mode(driver_version: str) -> str | Refusal:
+    """What drivers say of a data-center GPU: 570.148 `enabled`, 580.105 and 595.91 that it is deprecated.
+
+    Source: nvidia-smi -q -x of an A100, an H100 and a T4, 2026.
+    """
+    major = driver_version.partition(".")[0]
+    if major.isdigit() and int(major) >= _DISPLAY_MODE_DEPRECATED_IN:
+        return Refusal(constant("NVML_ERROR_DEPRECATED"))
+    return "enabled"
 
 
 def _compute_mode(word: str) -> bytes:
@@ -105,8 +116,9 @@ def pack_pci_info(bus_id: str, device_id: int = 0, subsystem_id: int = 0) -> byt
 
 
 def _encode_pci(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    device_id = _pci_pair(placed, "device", "vendor")
-    subsystem_id = _pci_pair(placed, "subsystem_device", "subsystem_vendor")
+    # NVML joins two sysfs ids: the device's in the upper half, the vendor's in the lower.
+    device_id = int(f"{placed.gpu.pci_device_id or '0'}10de", 16)
+    subsystem_id = int(placed.gpu.pci_subsystem_id or "0", 16)
     bus_id = placed.read("bus_id")
 
     def pack(value: str) -> bytes:
@@ -134,12 +146,6 @@ def _encode_pci(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
     version = struct_version("nvmlPciInfoExt_v1_t", 1)
     answers.reply("nvmlDeviceGetPciInfoExt", bus_id, pack_extended, keys=(version,))
-
-
-def _pci_pair(placed: PlacedGpu, high: str, low: str) -> int:
-    """Two sysfs ids as NVML joins them: the device's in the upper half, the vendor's in the lower."""
-    upper, lower = placed.read_pci_attribute(high), placed.read_pci_attribute(low)
-    return int(upper or "0", 16) << 16 | int(lower or "0x10de", 16)
 
 
 def _encode_look_ups(placed: PlacedGpu, table: AnswerTable) -> None:

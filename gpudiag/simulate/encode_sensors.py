@@ -14,7 +14,8 @@ _KIB_PER_BYTE = 1 / 1024
 _CLOCKS = ("graphics", "sm", "memory", "video")
 _CLOCK_NUMBERS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 _CURRENT, _APPLICATION, _APPLICATION_DEFAULT = 0, 1, 2  # nvmlClockId_t
-# The words for nvmlClocksEventReason*, as nvidia-smi spells them.
+# The words for nvmlClocksEventReason* (the last two: only nvmlClocksThrottleReason*), as nvidia-smi
+# spells them.
 CLOCKS_EVENT_REASONS = {
     "gpu_idle": "GpuIdle",
     "applications_clocks_setting": "ApplicationsClocksSetting",
@@ -24,7 +25,9 @@ CLOCKS_EVENT_REASONS = {
     "sw_thermal_slowdown": "SwThermalSlowdown",
     "hw_thermal_slowdown": "HwThermalSlowdown",
     "hw_power_brake_slowdown": "HwPowerBrakeSlowdown",
-    "display_clock_setting": "DisplayClockSetting",
+    "display_clocks_setting": "DisplayClockSetting",
+    "board_limit": "BoardLimit",
+    "reliability": "Reliability",
 }
 
 
@@ -140,7 +143,7 @@ def _encode_clocks(placed: PlacedGpu, answers: GpuAnswers) -> None:
     answers.reply_each(
         ("nvmlDeviceGetSupportedClocksEventReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"),
         placed.read("clocks_event_reasons"),
-        lambda _reasons: u64(constant("nvmlClocksEventReasonAll")),
+        lambda _reasons: u64(constant("nvmlClocksThrottleReasonAll")),
     )
 
 
@@ -152,7 +155,7 @@ def _reason_bits(reasons: Iterable[str]) -> int:
                 f"clocks_event_reasons: {reason!r} is unknown",
                 hint=f"one of {', '.join(CLOCKS_EVENT_REASONS)}",
             )
-        bits |= constant(f"nvmlClocksEventReason{CLOCKS_EVENT_REASONS[reason]}")
+        bits |= constant(f"nvmlClocksThrottleReason{CLOCKS_EVENT_REASONS[reason]}")
     return bits
 
 

@@ -21,6 +21,7 @@ class PlacedGpu:
     position: int  # among all GPUs of the scenario: the subject of its calls follows from it
     nvml_index: int  # among those that NVML shows
     host: HostTree
+    driver_version: str = ""
 
     @property
     def subject(self) -> int:

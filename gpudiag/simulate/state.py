@@ -65,7 +65,7 @@ def place_gpus(scenario: Scenario) -> tuple[PlacedGpu, ...]:
         raise UsageError(f"a simulated machine has at most {_MOST_GPUS} GPUs, not {len(scenario.gpus)}")
     visible = [(position, gpu) for position, gpu in enumerate(scenario.gpus) if gpu.visible]
     return tuple(
-        PlacedGpu(gpu, position, nvml_index, scenario.host)
+        PlacedGpu(gpu, position, nvml_index, scenario.host, scenario.nvml.driver_version)
         for nvml_index, (position, gpu) in enumerate(visible)
     )
 
