@@ -1,21 +1,19 @@
-"""The torch-free parent of the ranks: it watches, outlives them, and says what happened."""
+"""The torch-free agent that decides: it watches all ranks, outlives them, and says what happened."""
 
 import select
-import socket
 import time
-from collections.abc import Callable
-from typing import Any
 
-from gpudiag.errors import RankStartError, UsageError
-from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks import watchdog
 from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.job import Job
-from gpudiag.ranks.local import LocalRanks, StartFailure
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.ledger import Ledger
+from gpudiag.ranks.local import LocalRanks
+from gpudiag.ranks.remote import RemoteRanks
+from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import IMPORT, Budgets
+from gpudiag.ranks.start_error import slow_start, start_error
 from gpudiag.ranks.view import Life, RankView
 
 # Deaths are told at once; this is how often stops, positions and events are looked for. Ten looks a
@@ -24,111 +22,98 @@ _TICK_SECONDS = 0.1
 
 
 class Agent:
-    """Watches the ranks of one run until all have ended well or an incident is certain."""
+    """Leads one run: watches every rank until all have ended well or an incident is certain."""
 
     def __init__(
         self,
         local: LocalRanks,
+        remote: RemoteRanks | None,
         job: Job,
         budgets: Budgets,
-        interrupts: Interrupts,
-        on_event: Callable[[RankEvent], None] | None,
+        ledger: Ledger,
+        host: str,
     ) -> None:
-        """Watch `local`; nothing happens before `watch`."""
+        """Watch the ranks of `local`, and those of other agents in `remote`; nothing happens before `watch`."""
         self._local = local
+        self._remote = remote
         self._job = job
         self._budgets = budgets
-        self._interrupts = interrupts
-        self._on_event = on_event
-        self._host = socket.gethostname()
-        self._started = time.monotonic()
-        self._events: list[RankEvent] = []
+        self._ledger = ledger
+        self._host = host
         self._incidents: tuple[Incident, ...] = ()
         self._views: tuple[RankView, ...] = ()
         self._timed_out = False
-        self._ended_at = self._started
+        self._ended_at = ledger.started
 
-    def watch(self) -> None:
-        """Return when every rank has ended, or an incident is certain, or the user interrupts.
+    def watch(self, interrupts: Interrupts) -> bool:
+        """Whether the run came to an end of its own; False if it is to be given up.
 
         Raises:
             UsageError: the interpreter cannot run ranks.
             RankStartError: the ranks could not be started.
         """
-        while self._interrupts.received is None:
-            select.select([self._local.fileno(), self._interrupts.fileno()], [], [], _TICK_SECONDS)
-            self._interrupts.drain()
+        over = False
+        while not over and not interrupts.is_due():
+            self._wait(interrupts)
             self._look()
-            if self._local.start_failure is not None:
-                raise _start_error(self._local.start_failure, self._local.stderr_tail())
-            if self._is_over():
-                break
+            if self._remote is not None and self._remote.interrupted:
+                return False
+            over = self._is_over()
         self._ended_at = time.monotonic()
+        return over
 
-    def build_run(self, unkillable: tuple[int, ...]) -> RankRun:
+    def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
         """The run as its caller sees it; `unkillable` are pids that SIGKILL did not end."""
-        fired = {fault for record in self._local.records for fault in record.faults_fired}
+        fired = self._ledger.faults_fired
         return RankRun(
             world_size=self._job.world_size,
-            launcher="spawn",
+            launcher=launcher,
             host=self._host,
             reports=tuple(_report(view, unkillable) for view in self._views),
             incidents=self._incidents,
-            results={
-                record.local.rank: record.result
-                for record in self._local.records
-                if record.result is not None
-            },
-            events=tuple(self._events),
+            results=dict(self._ledger.results),
+            events=tuple(self._ledger.events),
             injected=tuple(
                 InjectedFault(fault.specification, fault.specification in fired) for fault in self._job.faults
             ),
-            seconds=self._ended_at - self._started,
+            seconds=self._ended_at - self._ledger.started,
             timed_out=self._timed_out,
         )
 
-    def _look(self) -> None:
-        for rank, event in self._local.poll():
-            if event["kind"] == "emitted":
-                self._pass_on(RankEvent(rank, event["at"] - self._started, event["data"]))
-        self._views = self._local.views(self._host, self._started)
+    def _wait(self, interrupts: Interrupts) -> None:
+        remote = [] if self._remote is None else self._remote.filenos()
+        select.select([self._local.fileno(), interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
 
-    def _pass_on(self, event: RankEvent) -> None:
-        self._events.append(event)
-        if self._on_event is not None:
-            self._on_event(event)
+    def _look(self) -> None:
+        self._ledger.take(self._local.poll())
+        views = self._local.views(self._host)
+        if self._remote is not None:
+            self._ledger.take(self._remote.poll())
+            views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
+            self._remote.tell(views)
+        self._views = tuple(view.counted_from(self._ledger.started) for view in views)
 
     def _is_over(self) -> bool:
-        now = time.monotonic() - self._started
-        symptom_at = watchdog.first_symptom_at(self._views)
-        settled = symptom_at is None or now - symptom_at >= watchdog.SETTLE_SECONDS
-        if settled or self._local.all_ended:
-            self._incidents = watchdog.find_incidents(self._with_traces(), self._budgets)
+        self._refuse_failed_start()
+        now = time.monotonic() - self._ledger.started
+        all_ended = all(view.life is Life.ENDED for view in self._views)
+        if all_ended or watchdog.is_settled(self._views, now):
+            self._incidents = watchdog.find_incidents(self._views, self._budgets, now)
+        if self._incidents or all_ended:
+            return True
         self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
-        self._refuse_slow_start(now)
-        return bool(self._incidents) or self._local.all_ended or self._timed_out
+        return self._timed_out
 
-    def _with_traces(self) -> tuple[RankView, ...]:
-        """The views, with what a rank that ended badly wrote to its standard error."""
-        for record in self._local.records:
-            broken = record.life is Life.ENDED and record.exit != 0
-            if broken and not any(trace.name == "stderr" for trace in record.traces):
-                tail = self._local.stderr_tail(record.local.rank)
-                if tail:
-                    record.traces += (
-                        Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),
-                    )
-        self._views = self._local.views(self._host, self._started)
-        return self._views
-
-    def _refuse_slow_start(self, now: float) -> None:
-        waiting = any(view.life is Life.NOT_STARTED for view in self._views)
-        if waiting and now > self._budgets.seconds_for(IMPORT):
-            raise RankStartError(
-                f"no rank came up within {self._budgets.seconds_for(IMPORT):.0f} s: the import of "
-                f"{self._job.preload[0] if self._job.preload else 'the entry'} takes too long",
-                hint="is the file system with your Python packages slow or hung?",
-            )
+    def _refuse_failed_start(self) -> None:
+        """Raise if no rank of some agent can come up: nothing existed yet that an incident could be about."""
+        if self._local.start_failure is not None:
+            raise start_error(self._local.start_failure, self._local.stderr_tail())
+        if self._remote is not None and self._remote.start_failure is not None:
+            raise start_error(*self._remote.start_failure)
+        limit = self._budgets.seconds_for(IMPORT)
+        starting = any(record.life is Life.NOT_STARTED for record in self._local.records)
+        if starting and time.monotonic() - self._ledger.started > limit:
+            raise slow_start(limit, self._job.preload)
 
 
 def _report(view: RankView, unkillable: tuple[int, ...]) -> RankReport:
@@ -149,20 +134,6 @@ def _exit_reading(view: RankView, unkillable: tuple[int, ...]) -> Reading[int]:
         return view.exit
     if view.pid in unkillable:
         return Missing(MissingReason.TIMED_OUT, "did not die of SIGKILL: it waits in the kernel")
+    if view.life is Life.ENDED:
+        return Missing(MissingReason.ERROR, "its agent ended with it, and could not say how")
     return Missing(MissingReason.NOT_ASKED, "killed by gpudiag when the run was over")
-
-
-def _start_error(failure: StartFailure, stderr: str) -> UsageError | RankStartError:
-    facts: dict[str, Any] = failure.facts
-    if failure.kind == "absent":
-        hint = "pip install 'gpudiag[torch]'" if facts["module"] == "torch" else f"install {facts['module']}"
-        return UsageError(f"{facts['module']} is not installed, and ranks need it", hint=hint)
-    if failure.kind == "old_python":
-        return UsageError(f"ranks need Python 3.11 or later, not {facts['version']}", hint="see --python")
-    if failure.kind == "failed":
-        error = facts["error"]
-        return RankStartError(f"import {facts['module']} raised {error['type']}: {error['message']}")
-    if failure.kind == "not_forked":
-        return RankStartError(f"rank {facts['rank']} could not be started: {facts['reason']}")
-    last_line = stderr.splitlines()[-1] if stderr else "it said nothing"
-    return RankStartError(f"the process that starts the ranks ended ({facts.get('exit')}): {last_line}")

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Sequence
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.process import ProcessState
 from gpudiag.ranks.view import RaisedError, RankView
 
 WAIT_STATUS = "wait status"
@@ -41,6 +42,18 @@ def of_lost_parent(exit_status: int | None) -> Evidence:
     return Evidence("parent_process", words, source=WAIT_STATUS)
 
 
+def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
+    """What the process of a rank's agent, on this machine, is doing instead of reporting."""
+    if state is None:
+        return ()
+    return (Evidence("agent_state", _STATE_WORDS.get(state.state, state.state), source=PROCESS_TABLE),)
+
+
+def of_lost_agent() -> Evidence:
+    """That a rank's agent is gone, and the rank with it: its end was seen, not its cause."""
+    return Evidence("agent", "ended without a word; its rank is killed with it", source="agents' connection")
+
+
 def of_stop(view: RankView) -> tuple[Evidence, ...]:
     """That a process is stopped, and since when it has been seen so."""
     return (
@@ -60,6 +73,18 @@ def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
     if raised.place is not None:
         facts.append(Evidence("raised_at", raised.place, source="traceback"))
     return tuple(facts)
+
+
+def of_unheard(view: RankView) -> tuple[Evidence, ...]:
+    """For how long the rank's agent, which should report ten times a second, has not."""
+    return (
+        Evidence("agent_unheard_for", round(view.unheard_seconds, 2), unit="s", source="agents' connection"),
+    )
+
+
+def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
+    """How long the others have waited for a rank that never came up."""
+    return (Evidence("waited_for", round(waited_seconds, 1), unit="s", source="agents' connection"),)
 
 
 def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:

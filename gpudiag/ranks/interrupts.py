@@ -1,12 +1,14 @@
 """Ctrl-C and SIGTERM while ranks run: noticed at once, acted on only after the ranks are gone."""
 
 import contextlib
+import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,41 +23,62 @@ class TerminatedError(SystemExit):
 
 
 class Interrupts:
-    """The first signal that came, if any, and a descriptor that becomes readable when one comes."""
+    """Whether the run is to be given up, and a descriptor that becomes readable when that may be so."""
 
-    def __init__(self, wakeup: socket.socket) -> None:
-        """Watch through `wakeup`."""
-        self.received: int | None = None
+    def __init__(self, wakeup: socket.socket, launcher_pid: int | None, grace_seconds: float) -> None:
+        """Watch through `wakeup`; see `noted_interrupts` for the rest."""
         self._wakeup = wakeup
+        self._launcher_pid = launcher_pid
+        self._grace_seconds = grace_seconds
+        self._received: int | None = None
+        self._received_at = 0.0
+        self._acted_on = False
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
         return self._wakeup.fileno()
 
-    def drain(self) -> None:
-        """Empty the descriptor, so that the next wait waits."""
+    def note(self, number: int, _frame: FrameType | None = None) -> None:
+        """Remember the first signal; later ones change nothing, the end is under way."""
+        if self._received is None:
+            self._received, self._received_at = number, time.monotonic()
+
+    def is_due(self, patience_seconds: float | None = None) -> bool:
+        """Whether the run must be given up now; once True, leaving the context raises.
+
+        `patience_seconds` takes the place of the context's `grace_seconds`.
+        """
         with contextlib.suppress(BlockingIOError):
             self._wakeup.recv(4096)
+        if self._launcher_pid is not None and os.getppid() != self._launcher_pid:
+            self.note(signal.SIGTERM)  # the launcher was killed, and could not say so
+        if self._received is None:
+            return False
+        grace = self._grace_seconds if patience_seconds is None else patience_seconds
+        patience = grace if self._received == signal.SIGTERM else 0.0
+        self._acted_on = self._acted_on or time.monotonic() - self._received_at >= patience
+        return self._acted_on
 
-    def note(self, number: int, _frame: FrameType | None) -> None:
-        """Remember the first signal; later ones change nothing, the end is under way."""
-        if self.received is None:
-            self.received = number
-
-    def raise_received(self) -> None:
-        """Raise what the signal means to Python; nothing if none came.
+    def raise_due(self) -> None:
+        """Raise what the signal means to Python; nothing if none came, or if a SIGTERM was overtaken.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
             TerminatedError: after SIGTERM or SIGHUP.
         """
-        if self.received is not None:
-            _raise_for(self.received)
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received is not None and (self._acted_on or not self._grace_seconds):
+            raise TerminatedError(self._received)
 
 
 @contextlib.contextmanager
-def noted_interrupts() -> Iterator[Interrupts]:
-    """Note signals instead of acting on them, for as long as the context is open.
+def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 0.0) -> Iterator[Interrupts]:
+    """Note signals instead of acting on them, for as long as the context is open; then raise them.
+
+    A launcher that loses one of its processes sends SIGTERM to the others, and these have a report
+    to write about it: so a SIGTERM becomes due only after `grace_seconds`, and if the run has ended
+    by then it is not raised. The death of `launcher_pid`, this process's parent, counts as SIGTERM.
 
     Python lets only the main thread handle signals; in another thread nothing is noted and signals
     do what they did before.
@@ -63,13 +86,13 @@ def noted_interrupts() -> Iterator[Interrupts]:
     wakeup, writer = socket.socketpair()
     wakeup.setblocking(False)
     writer.setblocking(False)
-    interrupts = Interrupts(wakeup)
+    interrupts = Interrupts(wakeup, launcher_pid, grace_seconds)
     in_main_thread = threading.current_thread() is threading.main_thread()
     try:
         with wakeup, writer, _handlers(interrupts, writer) if in_main_thread else contextlib.nullcontext():
             yield interrupts
     finally:
-        interrupts.raise_received()
+        interrupts.raise_due()
 
 
 @contextlib.contextmanager
@@ -82,9 +105,3 @@ def _handlers(interrupts: Interrupts, writer: socket.socket) -> Iterator[None]:
         signal.set_wakeup_fd(previous_wakeup)
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _raise_for(number: int) -> NoReturn:
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise TerminatedError(number)

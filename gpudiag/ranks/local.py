@@ -9,17 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks import evidence, process
-from gpudiag.ranks.events import EventReader
+from gpudiag.ranks.events import EventKind, EventReader
 from gpudiag.ranks.job import Job, LocalRank
 from gpudiag.ranks.position import Position, PositionBoard
 from gpudiag.ranks.run_directory import RunDirectory
+from gpudiag.ranks.start_error import StartFailure
 from gpudiag.ranks.view import Life, RaisedError, RankView
 
 _BOOT = Path(__file__).with_name("boot.py")
@@ -43,20 +44,19 @@ class RankRecord:
     life: Life = Life.NOT_STARTED
     pid: int | None = None
     exit: int | None = None
+    seen_at: float = 0.0
     changed_at: float = 0.0
-    result: dict[str, Any] | None = None
+    finished: bool = False
     raised: RaisedError | None = None
     position: Position | None = None
     still_seconds: float = 0.0
     cpu_seconds_total: float = 0.0
     cpu_seconds_when_moved: float = 0.0
     process_state: str = ""
-    faults_fired: set[str] = field(default_factory=set)
     traces: tuple[Evidence, ...] = ()
 
-    def view(self, host: str, started: float) -> RankView:
-        """The record as the watchdog sees it, with times counted from `started`."""
-        raised = self.raised
+    def view(self, host: str) -> RankView:
+        """The record as the watchdog sees it; its times are CLOCK_MONOTONIC."""
         return RankView(
             rank=self.local.rank,
             local_rank=self.local.local_rank,
@@ -64,23 +64,16 @@ class RankRecord:
             life=self.life,
             pid=self.pid,
             exit=self.exit,
-            changed_at=max(0.0, self.changed_at - started),
-            finished=self.result is not None,
-            raised=raised and RaisedError(raised.type, raised.message, raised.place, raised.at - started),
+            seen_at=self.seen_at,
+            changed_at=self.changed_at,
+            finished=self.finished,
+            raised=self.raised,
             position=self.position,
             still_seconds=self.still_seconds,
             cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
             process_state=self.process_state,
             traces=self.traces,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailure:
-    """Why the template could not start the ranks: what it said last."""
-
-    kind: str  # absent, failed, old_python, not_forked, ended
-    facts: dict[str, Any]
 
 
 class LocalRanks:
@@ -102,6 +95,7 @@ class LocalRanks:
         self._received = b""
         self._template: subprocess.Popen[bytes] | None = None
         self._template_ended = False
+        self._ended = False
         self._looked_at = time.monotonic()
 
     def fileno(self) -> int:
@@ -129,27 +123,35 @@ class LocalRanks:
             )
         self._template_socket.close()
 
-    @property
-    def all_ended(self) -> bool:
-        """Whether no rank is left that could still do something."""
-        return all(record.life is Life.ENDED for record in self.records)
-
     def poll(self) -> list[tuple[int, dict[str, Any]]]:
         """Look at everything once; the events that ranks wrote since the last look, with their rank."""
+        if self._ended:
+            return []
         self._read_messages()
         now = time.monotonic()
         watched, self._looked_at = min(now - self._looked_at, _WATCHED_AT_MOST_SECONDS), now
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
+            record.seen_at = now
             self._look_at(index, record, watched)
             new = record.events.read_new()
             _take_events(record, new)
             events += [(record.local.rank, event) for event in new]
+            if record.life is Life.ENDED and record.exit != 0:
+                self._keep_stderr(record)
         return events
 
-    def views(self, host: str, started: float) -> tuple[RankView, ...]:
-        """Every rank as the watchdog sees it."""
-        return tuple(record.view(host, started) for record in self.records)
+    def views(self, host: str) -> tuple[RankView, ...]:
+        """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
+        return tuple(record.view(host) for record in self.records)
+
+    def _keep_stderr(self, record: RankRecord) -> None:
+        """Make what a rank that ended badly wrote last part of the evidence."""
+        if any(trace.name == "stderr" for trace in record.traces):
+            return
+        tail = self.stderr_tail(record.local.rank)
+        if tail:
+            record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
 
     def stderr_tail(self, rank: int | None = None) -> str:
         """The last lines that a rank, or the template, wrote to its standard error; empty if none."""
@@ -161,7 +163,13 @@ class LocalRanks:
         return data[-_STDERR_TAIL_BYTES:].decode(errors="replace").strip()
 
     def end(self) -> tuple[int, ...]:
-        """Kill everything that is left; the pids of ranks that have not died within two seconds."""
+        """Kill everything that is left; the pids of ranks that have not died within two seconds.
+
+        What was last seen of the ranks stays as it is: an end that we bring about is no incident.
+        """
+        if self._ended:
+            return ()
+        self._ended = True
         self._socket.close()  # the template kills and reaps its ranks, and ends
         self._template_socket.close()
         deadline = time.monotonic() + _END_SECONDS
@@ -218,6 +226,7 @@ class LocalRanks:
         elif kind == "forked":
             record = self._by_rank[message["rank"]]
             record.pid, record.life, record.changed_at = message["pid"], Life.ALIVE, time.monotonic()
+            record.still_seconds = 0.0
         elif kind == "exited":
             record = self._by_rank[message["rank"]]
             record.exit, record.life, record.changed_at = message["exit"], Life.ENDED, message["at"]
@@ -268,9 +277,7 @@ def _exit_of(pid: int) -> int | None:
 def _take_events(record: RankRecord, events: list[dict[str, Any]]) -> None:
     for event in events:
         data = event["data"]
-        if event["kind"] == "result":
-            record.result = data
-        elif event["kind"] == "raised":
+        if event["kind"] == EventKind.RESULT:
+            record.finished = True
+        elif event["kind"] == EventKind.RAISED:
             record.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])
-        elif event["kind"] == "fault":
-            record.faults_fired.add(data["specification"])

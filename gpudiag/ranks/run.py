@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpudiag.model import codec
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 
 
@@ -13,7 +14,7 @@ class RankEvent:
 
     rank: int
     at_seconds: float
-    data: Mapping[str, Any]
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +38,63 @@ class RankRun:
     seconds: float
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
     reporter: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _RankResult:
+    """What one rank's entry returned, as agents tell each other."""
+
+    rank: int
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunMessage:
+    """A run as agents tell each other: `RankRun` in the types that JSON has."""
+
+    world_size: int
+    launcher: str
+    host: str
+    reports: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    results: tuple[_RankResult, ...]
+    events: tuple[RankEvent, ...]
+    injected: tuple[InjectedFault, ...]
+    seconds: float
+    timed_out: bool
+
+
+def encode_run(run: RankRun) -> dict[str, Any]:
+    """The run as JSON, for the agents that did not lead it."""
+    message = _RunMessage(
+        world_size=run.world_size,
+        launcher=run.launcher,
+        host=run.host,
+        reports=run.reports,
+        incidents=run.incidents,
+        results=tuple(_RankResult(rank, dict(payload)) for rank, payload in run.results.items()),
+        events=run.events,
+        injected=run.injected,
+        seconds=run.seconds,
+        timed_out=run.timed_out,
+    )
+    encoded: dict[str, Any] = codec.encode(message)
+    return encoded
+
+
+def decode_run(data: dict[str, Any]) -> RankRun:
+    """The run that another agent led and encoded; this process is not its reporter."""
+    message = codec.decode(_RunMessage, data)
+    return RankRun(
+        world_size=message.world_size,
+        launcher=message.launcher,
+        host=message.host,
+        reports=message.reports,
+        incidents=message.incidents,
+        results={result.rank: result.payload for result in message.results},
+        events=message.events,
+        injected=message.injected,
+        seconds=message.seconds,
+        timed_out=message.timed_out,
+        reporter=False,
+    )

@@ -51,11 +51,13 @@ def runtime_directory() -> Path:
 class RunDirectory:
     """One run's directory; use it as a context manager, which removes it at the end."""
 
-    def __init__(self, base: Path | None = None) -> None:
-        """Remove what dead runs left behind under `base`, then make and lock a new directory."""
-        self._base = runtime_directory() if base is None else base
-        remove_stale_directories(self._base)
-        self._lock, self.path = _create(self._base)
+    def __init__(self, base: Path, label: str = "") -> None:
+        """Remove what dead runs left behind under `base`, then make and lock a new directory.
+
+        Its name starts with `run-` and the label, by which other processes may look for it.
+        """
+        remove_stale_directories(base)
+        self._lock, self.path = _create(base, label)
 
     def __enter__(self) -> "RunDirectory":
         """The directory itself."""
@@ -94,13 +96,14 @@ def remove_stale_directories(base: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _create(base: Path) -> tuple[int, Path]:
+def _create(base: Path, label: str) -> tuple[int, Path]:
     """The lock's descriptor and the path; the directory gets its name only once it is locked."""
     try:
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX, dir=base))
         lock = os.open(unfinished / _OWNER_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path = base / (_PREFIX + unfinished.name.removeprefix(_UNFINISHED_PREFIX))
+        suffix = unfinished.name.removeprefix(_UNFINISHED_PREFIX)
+        path = base / f"{_PREFIX}{label}-{suffix}"
         unfinished.rename(path)
     except OSError as error:
         raise LaunchError(

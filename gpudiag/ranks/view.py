@@ -1,6 +1,6 @@
 """What an agent knows of one rank at one moment: all that the watchdog judges by."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence
@@ -40,12 +40,14 @@ class RankView:
     life: Life
     pid: int | None = None
     exit: int | None = None
+    seen_at: float = 0.0  # when its agent took this look
     changed_at: float = 0.0  # when `life` became what it is
     finished: bool = False  # it wrote its result
     raised: RaisedError | None = None
     position: Position | None = None
     still_seconds: float = 0.0  # how long its agent has watched it stay where it is
     cpu_seconds: float = 0.0  # what it used of the processor in that time
+    unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
     process_state: str = ""  # the letter in /proc/PID/stat
     traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
 
@@ -75,6 +77,26 @@ class RankView:
         return self.cpu_seconds > BUSY_SHARE * self.still_seconds
 
     @property
+    def waiting_seconds(self) -> float:
+        """For how long the rank has been where it is, at its end too."""
+        return self.seen_at - self.changed_at if self.life is Life.ENDED else self.still_seconds
+
+    @property
     def running(self) -> bool:
-        """Whether something is still to be expected of the rank."""
-        return self.life in (Life.ALIVE, Life.STOPPED) and not self.finished
+        """Whether the rank's process is there, and has something left to do."""
+        return self.life in (Life.ALIVE, Life.STOPPED)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the rank returned a result and its process ended with status 0."""
+        return self.life is Life.ENDED and self.finished and self.exit == 0
+
+    def counted_from(self, started: float) -> "RankView":
+        """The same view with its times counted from `started`, for a view whose times are the clock's own."""
+        raised = self.raised and replace(self.raised, at=self.raised.at - started)
+        return replace(
+            self,
+            seen_at=self.seen_at - started,
+            changed_at=max(0.0, self.changed_at - started),
+            raised=raised,
+        )

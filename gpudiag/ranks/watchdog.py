@@ -15,15 +15,20 @@ from collections.abc import Sequence
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks import evidence
-from gpudiag.ranks.stages import Budgets, stall_limit_seconds
+from gpudiag.ranks.stages import RENDEZVOUS, Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
 
 # After the first symptom, wait this long for those that came before it but were noticed later: a
 # survivor may write down its broken connection before the dead rank's parent gets the processor.
 SETTLE_SECONDS = 0.25
+# A broken connection with nobody dead or raising: the cause may be on its way from another machine.
+CONSEQUENCE_SETTLE_SECONDS = 1.0
 
 # A stop is believed when it has lasted: debuggers and snapshots stop a process for a moment.
 STOP_SECONDS = 0.3
+
+# An agent reports ten times a second; one that has not for so long is hung, or its machine is.
+UNHEARD_SECONDS = 2.0
 
 # A rank that uses the processor is late, not silent; it gets more time. Waiting in NCCL spins, so
 # ranks inside an operation get less of it.
@@ -42,49 +47,45 @@ _CONSEQUENCE = re.compile(
 )
 
 
-def first_symptom_at(views: Sequence[RankView]) -> float | None:
-    """When the first rank died, raised or was stopped, in seconds since the start; None: none did."""
-    moments = [view.changed_at for view in views if _is_broken(view)]
-    moments += [view.raised.at for view in views if view.raised is not None]
-    return min(moments, default=None)
+def is_settled(views: Sequence[RankView], now: float) -> bool:
+    """Whether the symptoms seen so far are old enough to tell cause from consequence; `now` as in the views."""
+    broken = _describe_all_broken(views)
+    if not broken:
+        return True
+    certain = any(not _is_consequence(incident, views) for incident in broken)
+    patience = SETTLE_SECONDS if certain else CONSEQUENCE_SETTLE_SECONDS
+    return now - min(incident.at_seconds for incident in broken) >= patience
 
 
-def find_incidents(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+def find_incidents(views: Sequence[RankView], budgets: Budgets, now: float) -> tuple[Incident, ...]:
     """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
 
     A death, an exception or a stop explains whatever else is seen, so hangs are looked for only
     where there is none.
     """
-    broken = [_describe_broken(view) for view in views if _is_broken(view) or view.raised is not None]
-    causes = [incident for incident in broken if not _is_consequence(incident, views)]
+    broken = _describe_all_broken(views)
     if broken:
-        return tuple(sorted(causes or broken[:1], key=lambda incident: incident.at_seconds))
-    return find_hang(views, budgets)
+        causes = [incident for incident in broken if not _is_consequence(incident, views)]
+        return tuple(causes) or broken[:1]
+    return _find_absent(views, budgets, now) or _find_hang(views, budgets)
 
 
-def find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
-    """The ranks that the others wait for, or all of them where nobody is behind."""
-    overdue = [view for view in views if view.running and _is_overdue(view, budgets)]
-    if not overdue:
-        return _find_left_behind(views)
-    inside = [view for view in overdue if view.inside]
-    if inside:
-        return _blame_for_operation(views, min(inside, key=lambda view: view.entered))
-    return _blame_for_stage(views, overdue)
+def _describe_all_broken(views: Sequence[RankView]) -> tuple[Incident, ...]:
+    """An incident for every rank that died, raised, or was stopped or unheard for long enough; by time."""
+    broken = [incident for incident in map(_describe_broken, views) if incident is not None]
+    return tuple(sorted(broken, key=lambda incident: incident.at_seconds))
 
 
-def _is_broken(view: RankView) -> bool:
-    if view.life is Life.STOPPED:
-        return view.still_seconds >= STOP_SECONDS
-    return view.life is Life.ENDED and not (view.finished and view.exit == 0)
-
-
-def _describe_broken(view: RankView) -> Incident:
-    if view.life is Life.STOPPED:
+def _describe_broken(view: RankView) -> Incident | None:
+    if view.life is Life.STOPPED and view.still_seconds >= STOP_SECONDS:
         return _incident(IncidentKind.STOPPED, view, view.changed_at, evidence.of_stop(view))
     if view.raised is not None:
         return _incident(IncidentKind.RAISED, view, view.raised.at, evidence.of_exception(view.raised))
-    return _incident(IncidentKind.DIED, view, view.changed_at, evidence.of_death(view))
+    if view.life is Life.ENDED and not view.ended_well:
+        return _incident(IncidentKind.DIED, view, view.changed_at, evidence.of_death(view))
+    if view.unheard_seconds >= UNHEARD_SECONDS:
+        return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_unheard(view))
+    return None
 
 
 def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
@@ -96,8 +97,25 @@ def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
     )
 
 
-def _is_overdue(view: RankView, budgets: Budgets) -> bool:
-    return view.still_seconds > _limit_seconds(view, budgets)
+def _find_absent(views: Sequence[RankView], budgets: Budgets, now: float) -> tuple[Incident, ...]:
+    """Ranks that never came up, once those that did have waited for them as long as rendezvous may take."""
+    if now < budgets.seconds_for(RENDEZVOUS):
+        return ()
+    absent = [view for view in views if view.life is Life.NOT_STARTED]
+    return tuple(_incident(IncidentKind.NOT_STARTED, view, now, evidence.of_absence(now)) for view in absent)
+
+
+def _find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+    """The ranks that the others wait for, or all of them where nobody is behind."""
+    if any(view.unheard_seconds for view in views):
+        return ()  # what is known of that rank is old; its agent speaks again, or is soon taken as hung
+    overdue = [view for view in views if view.running and view.still_seconds > _limit_seconds(view, budgets)]
+    if not overdue:
+        return _find_left_behind(views)
+    inside = [view for view in overdue if view.inside]
+    if inside:
+        return _blame_for_operation(views, min(inside, key=lambda view: view.entered))
+    return _blame_for_stage(views)
 
 
 def _limit_seconds(view: RankView, budgets: Budgets) -> float:
@@ -110,12 +128,11 @@ def _limit_seconds(view: RankView, budgets: Budgets) -> float:
 
 def _blame_for_operation(views: Sequence[RankView], waiting: RankView) -> tuple[Incident, ...]:
     """Who has not entered the collective that `waiting` is in; where nobody has not, it is stalled."""
-    absent = [view for view in views if view.entered < waiting.entered and not _has_ended_well(view)]
+    absent = [view for view in views if view.entered < waiting.entered]
     if not absent:
         inside = [view for view in views if view.inside and view.entered == waiting.entered]
         return (_stalled(waiting, inside),)
-    excused = [view for view in absent if view.busy and view.still_seconds < _busy_limit_seconds(waiting)]
-    if excused:
+    if any(view.busy and view.still_seconds < _busy_limit_seconds(waiting) for view in absent):
         return ()
     return tuple(_silent(view, waiting) for view in absent)
 
@@ -126,46 +143,41 @@ def _busy_limit_seconds(waiting: RankView) -> float:
     return BUSY_OUTSIDE_FACTOR * stall_limit_seconds(predicted or 0.0)
 
 
-def _blame_for_stage(views: Sequence[RankView], overdue: list[RankView]) -> tuple[Incident, ...]:
+def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
     """The ranks in the earliest stage, where others are further; where none is further, all of them."""
     running = [view for view in views if view.running]
     earliest = min(view.stage_count for view in running)
     behind = [view for view in running if view.stage_count == earliest]
-    further = [view for view in running if view.stage_count > earliest]
+    further = [view for view in views if view.stage_count > earliest]
     if further:
         return tuple(_silent(view, further[0]) for view in behind)
-    return (_stalled(overdue[0], behind),)
+    return (_stalled(behind[0], behind),)
 
 
 def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """Ranks in an earlier stage than all the others, which wait, and that are plainly doing nothing."""
-    running = [view for view in views if view.running]
-    if len(running) < 2:
+    """Ranks in an earlier stage than another one, which waits for them, while they plainly do nothing."""
+    latest = max(view.stage_count for view in views)
+    waiting = max(
+        (view for view in views if view.stage_count == latest), key=lambda view: view.waiting_seconds
+    )
+    behind = [view for view in views if view.running and view.stage_count < latest]
+    idle = all(view.still_seconds >= LEFT_BEHIND_SECONDS and not view.inside for view in behind)
+    working = any(view.busy or view.process_state == "D" for view in behind)
+    if not idle or working or waiting.waiting_seconds < LEFT_BEHIND_SECONDS:
         return ()
-    latest = max(view.stage_count for view in running)
-    behind = [view for view in running if view.stage_count < latest]
-    further = [view for view in running if view.stage_count == latest]
-    still = all(view.still_seconds >= LEFT_BEHIND_SECONDS for view in running)
-    if (
-        not behind
-        or not still
-        or any(view.inside or view.busy or view.process_state == "D" for view in behind)
-    ):
-        return ()
-    return tuple(_silent(view, further[0]) for view in behind)
-
-
-def _has_ended_well(view: RankView) -> bool:
-    return view.life is Life.ENDED and view.finished and view.exit == 0
+    return tuple(_silent(view, waiting) for view in behind)
 
 
 def _silent(view: RankView, waiting: RankView) -> Incident:
-    return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_silence(view, waiting))
+    at = view.seen_at - view.still_seconds
+    return _incident(IncidentKind.SILENT, view, at, evidence.of_silence(view, waiting))
 
 
 def _stalled(view: RankView, together: Sequence[RankView]) -> Incident:
     ranks = [member.rank for member in together]
-    return _incident(IncidentKind.STALLED, view, view.changed_at, evidence.of_stall(view, ranks))
+    return _incident(
+        IncidentKind.STALLED, view, view.seen_at - view.still_seconds, evidence.of_stall(view, ranks)
+    )
 
 
 def _incident(kind: IncidentKind, view: RankView, at: float, facts: tuple[Evidence, ...]) -> Incident:
@@ -174,6 +186,6 @@ def _incident(kind: IncidentKind, view: RankView, at: float, facts: tuple[Eviden
         rank=view.rank,
         host=view.host,
         stage=view.stage,
-        at_seconds=at,
+        at_seconds=max(0.0, at),
         evidence=(*facts, *evidence.of_position(view), *view.traces),
     )

@@ -1,0 +1,120 @@
+"""An agent that does not lead: it reports its own rank, and does what the leader decides."""
+
+import select
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpudiag.model import codec
+from gpudiag.ranks.interrupts import Interrupts
+from gpudiag.ranks.ledger import Ledger
+from gpudiag.ranks.link import Link, LinkLostError, Meeting
+from gpudiag.ranks.local import LocalRanks
+from gpudiag.ranks.run import RankRun, decode_run
+from gpudiag.ranks.view import RankView
+
+_TICK_SECONDS = 0.1
+_LEADER_UNHEARD_SECONDS = 3.0  # the leader speaks twice a second
+
+# A launcher that lost one process sends SIGTERM to the others; the leader needs this to say why.
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Roster:
+    """What an agent knows about the others, should it have to lead: kept up to date by the leader."""
+
+    lost: set[int] = field(default_factory=set)  # ranks whose agents are gone
+    met: bool = False  # whether there has been a leader: then every agent is up, or gone
+    views: tuple[RankView, ...] = ()
+    agent_pids: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the leader said in the end: the run, or the exit status of an error that it reports."""
+
+    run: RankRun | None = None
+    exit_status: int | None = None
+    interrupted: bool = False
+
+
+def find_leader(
+    meeting: Meeting, roster: Roster, interrupts: Interrupts, budget_seconds: float
+) -> tuple[int, Link] | None:
+    """The lowest live rank's agent and a line to it; None if that is this one, or the run is given up.
+
+    At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
+    everybody is up who ever will be.
+    """
+    deadline = time.monotonic() + (0.0 if roster.met else budget_seconds)
+    rank = 0
+    while rank != meeting.rank and not interrupts.is_due():
+        link = None if rank in roster.lost else meeting.connect(rank)
+        if link is not None:
+            return rank, link
+        if rank not in roster.lost and time.monotonic() < deadline:
+            time.sleep(0.02)
+            continue
+        roster.lost.add(rank)
+        rank += 1
+    return None
+
+
+class Follower:
+    """Follows one leader until its verdict."""
+
+    def __init__(self, link: Link, local: LocalRanks, ledger: Ledger, roster: Roster, host: str) -> None:
+        """Report what `local` shows over `link`; keep what the leader tells in `roster`."""
+        self._link = link
+        self._local = local
+        self._ledger = ledger
+        self._roster = roster
+        self._host = host
+        self._verdict: Verdict | None = None
+
+    def follow(self, rank: int, agent_pid: int, interrupts: Interrupts) -> Verdict:
+        """The leader's verdict.
+
+        Raises:
+            LinkLostError: the leader is gone, or silent for three seconds, and gave none.
+        """
+        self._link.send("hello", rank=rank, agent_pid=agent_pid)
+        self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
+        while self._verdict is None:
+            select.select(
+                [self._local.fileno(), self._link.fileno(), interrupts.fileno()], [], [], _TICK_SECONDS
+            )
+            if interrupts.is_due(_PATIENCE_SECONDS):
+                self._link.send("interrupted")
+                return Verdict(interrupted=True)
+            new = self._local.poll()
+            self._ledger.take(new)
+            self._report([event for _, event in new])
+            for message in self._link.receive():
+                self._take(message)
+            if time.monotonic() - self._link.heard_at > _LEADER_UNHEARD_SECONDS:
+                raise LinkLostError
+        return self._verdict
+
+    def _report(self, events: list[dict[str, Any]]) -> None:
+        failure = self._local.start_failure
+        if failure is not None:
+            self._link.send("start_failure", failure=codec.encode(failure), stderr=self._local.stderr_tail())
+        (view,) = self._local.views(self._host)
+        self._link.send("report", view=codec.encode(view), events=events)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "views":
+            self._roster.met = True
+            self._roster.views = tuple(codec.decode(RankView, view) for view in message["views"])
+            self._roster.agent_pids = {int(rank): pid for rank, pid in message["agent_pids"].items()}
+        elif kind == "end":
+            self._link.send("ended", unkillable=list(self._local.end()))
+        elif kind == "run":
+            self._verdict = Verdict(run=decode_run(message["run"]))
+        elif kind == "failed":
+            self._verdict = Verdict(exit_status=message["exit_status"])
+        elif kind == "interrupted":
+            self._verdict = Verdict(interrupted=True)
