@@ -1,0 +1,130 @@
+"""One GPU from the layers of machine files: its readings, what is missing, and how the bus shows it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.model.device import Device, DeviceId
+from gpudiag.model.reading import MissingReason
+from gpudiag.simulate.blueprint import GpuBlueprint
+from gpudiag.simulate.names import nearest_hint
+from gpudiag.simulate.scenario import CallFault, SimulatedGpu
+
+# Which GPU it is in each source's count follows from the machine, so no file says it.
+DERIVED_READINGS = ("nvml_index", "cuda_ordinal", "responding")
+_FIELDS = tuple(
+    field for field in (*fields(DeviceId), *fields(Device)) if field.name not in ("id", *DERIVED_READINGS)
+)
+READINGS = tuple(field.name for field in _FIELDS)
+# Every machine says these; a reading with a default is younger than some machine files.
+_REQUIRED = tuple(field.name for field in _FIELDS if field.default is MISSING)
+_GPU_KEYS = (
+    "calls", "minor_number", "pci_device_id", "pci_subsystem_id", "pci_class_id", "kernel_driver", "on_bus",
+    "missing",
+)  # fmt: skip
+
+_ECC_COUNTERS = ("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate")
+_LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
+_BANKS = ("max_banks", "high_banks", "partial_banks", "low_banks", "none_banks")
+
+
+def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBlueprint:
+    """The GPU that those layers describe, lowest first; `index` is its place on the machine.
+
+    Raises:
+        UsageError: an unknown key, a reading that nobody gives, or one both given and missing.
+    """
+    readings: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    others: dict[str, Any] = {}
+    for layer in layers:
+        said_missing = _missing(layer["missing"], name)
+        for key, value in layer.items():
+            if key in READINGS:
+                readings[key] = _EXPANDED.get(key, _as_is)(value)
+                missing.pop(key, None)
+            elif key in _GPU_KEYS:
+                others[key] = value
+            else:
+                raise UsageError(
+                    f"{name}: a GPU has no {key!r}", hint=nearest_hint(key, (*READINGS, *_GPU_KEYS))
+                )
+        for key in said_missing:
+            readings.pop(key, None)
+        missing |= said_missing
+    forgotten = [key for key in _REQUIRED if key not in readings and key not in missing]
+    if forgotten:
+        raise UsageError(f"{name}: GPU {index} has neither a value nor a reason for {', '.join(forgotten)}")
+    return _blueprint(readings, missing, others, index)
+
+
+def _blueprint(
+    readings: dict[str, Any], missing: dict[str, str], others: dict[str, Any], index: int
+) -> GpuBlueprint:
+    gpu = SimulatedGpu(
+        readings=readings,
+        missing=missing,
+        faults=tuple(CallFault(**call) for call in others.get("calls", ())),
+        minor_number=others.get("minor_number", index if others.get("on_bus", True) else None),
+        pci_device_id=others.get("pci_device_id"),
+        pci_subsystem_id=others.get("pci_subsystem_id"),
+    )
+    return GpuBlueprint(
+        gpu=gpu,
+        pci_class_id=others.get("pci_class_id", "0302"),
+        kernel_driver=others.get("kernel_driver", "nvidia"),
+        on_bus=others.get("on_bus", True),
+    )
+
+
+def _missing(said: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Reading -> reason, from the file's reason -> list of readings."""
+    missing = {}
+    for reason, names in said.items():
+        if reason not in list(MissingReason):
+            raise UsageError(f"{name}: no reason {reason!r}", hint=nearest_hint(reason, MissingReason))
+        for reading in names:
+            if reading not in READINGS:
+                raise UsageError(f"{name}: no reading {reading!r}", hint=nearest_hint(reading, READINGS))
+            missing[reading] = reason
+    return missing
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _ecc_locations(entries: list[Any]) -> list[dict[str, Any]]:
+    """A place's name alone means that nothing was counted there."""
+    return [
+        {"location": entry, **dict.fromkeys(_ECC_COUNTERS, 0)} if isinstance(entry, str) else entry
+        for entry in entries
+    ]
+
+
+def _nvlinks(entry: Any) -> list[dict[str, Any]]:
+    """`{ count, remote_bus_ids, counters }` in short; links are dealt out to the far ends in turn."""
+    if isinstance(entry, list):
+        return entry
+    remotes = entry.get("remote_bus_ids")
+    counted = entry.get("counters", True)
+    links = []
+    for link in range(entry["count"]):
+        said: dict[str, Any] = {"link": link, "active": True}
+        said["remote_bus_id"] = remotes[link % len(remotes)] if remotes else None
+        said |= dict.fromkeys(_LINK_COUNTERS, 0 if counted else None)
+        missing = {key: "not_supported" for key, value in said.items() if value is None}
+        links.append({**said, "missing": missing} if missing else said)
+    return links
+
+
+def _histogram(banks: Mapping[str, int]) -> dict[str, int]:
+    return {**dict.fromkeys(_BANKS, 0), **banks}
+
+
+_EXPANDED: dict[str, Callable[[Any], Any]] = {
+    "ecc_locations": _ecc_locations,
+    "nvlinks": _nvlinks,
+    "row_remap_histogram": _histogram,
+}

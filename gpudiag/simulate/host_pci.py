@@ -1,0 +1,110 @@
+"""The PCI bus as sysfs shows it: each function below its root port, and /sys/bus/pci/devices."""
+
+from collections.abc import Mapping
+
+from gpudiag.simulate.blueprint import NVIDIA_VENDOR_ID, Blueprint, GpuBlueprint, PciFunction
+
+# PCIe generation -> transfer rate, as drivers/pci writes it.
+_SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
+# A configuration space that reads as ones has the width field at its largest value.
+_LOST_WIDTH = 63
+_INTEL_VENDOR_ID, _ROOT_PORT_ID, _BRIDGE_CLASS_ID = "8086", "352a", "0604"
+
+Tree = tuple[dict[str, str], dict[str, str]]
+
+
+def render_pci(blueprint: Blueprint) -> Tree:
+    """The files and links of every function: GPUs, their slots' root ports, and what else there is."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    parents: dict[str, str] = {}
+    on_bus = [gpu for gpu in blueprint.gpus if gpu.on_bus]
+    for position, gpu in enumerate(on_bus):
+        parent = _add_root_port(files, links, gpu, position)
+        parents[_bus(gpu.sysfs_address)] = parent
+        _add_gpu(files, links, gpu, parent)
+    for function in blueprint.host.pci_functions:
+        parent = parents.get(_bus(function.address), f"sys/devices/pci{_bus(function.address)}")
+        _add_function(files, links, function, parent)
+    return files, links
+
+
+def speed_text(generation: int) -> str:
+    """A link speed as sysfs writes it: `32.0 GT/s PCIe` for generation 5."""
+    return f"{_SPEEDS[generation]} GT/s PCIe"
+
+
+def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, position: int) -> str:
+    """The directory that the GPU is in: its slot's root port, or the root of a bus that shows no slot."""
+    domain = gpu.sysfs_address.split(":")[0]
+    root = f"sys/devices/pci{domain}:00"
+    readings = gpu.gpu.readings
+    if "pcie_generation_slot_max" not in readings or "pcie_width_slot_max" not in readings:
+        return f"sys/devices/pci{_bus(gpu.sysfs_address)}"
+    port = PciFunction(
+        address=f"{domain}:00:{position + 1:02x}.0",
+        vendor_id=_INTEL_VENDOR_ID,
+        device_id=_ROOT_PORT_ID,
+        class_id=_BRIDGE_CLASS_ID,
+        driver="pcieport",
+        numa_node=readings.get("numa_node", -1),
+    )
+    path = _add_function(files, links, port, root)
+    maximum = (readings["pcie_generation_slot_max"], readings["pcie_width_slot_max"])
+    current = (readings.get("pcie_generation", 1), readings.get("pcie_width", 1))
+    _add_link(files, path, current, maximum)
+    return path
+
+
+def _add_gpu(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, parent: str) -> None:
+    readings = gpu.gpu.readings
+    function = PciFunction(
+        address=gpu.sysfs_address,
+        vendor_id=NVIDIA_VENDOR_ID,
+        device_id=gpu.gpu.pci_device_id or "ffff",
+        class_id=gpu.pci_class_id,
+        driver=gpu.kernel_driver,
+        numa_node=readings.get("numa_node", -1),
+    )
+    path = _add_function(files, links, function, parent)
+    subsystem = gpu.gpu.pci_subsystem_id or "00000000"
+    files[f"{path}/subsystem_device"] = f"0x{subsystem[:4]}\n"
+    files[f"{path}/subsystem_vendor"] = f"0x{subsystem[4:]}\n"
+    if gpu.link_lost:
+        files |= {f"{path}/{which}_link_speed": "Unknown\n" for which in ("current", "max")}
+        files |= {f"{path}/{which}_link_width": f"{_LOST_WIDTH}\n" for which in ("current", "max")}
+        return
+    current = _pair(readings, "pcie_generation", "pcie_width")
+    maximum = _pair(readings, "pcie_generation_gpu_max", "pcie_width_gpu_max")
+    if current and maximum:
+        _add_link(files, path, current, maximum)
+
+
+def _pair(readings: Mapping[str, int], generation: str, width: str) -> tuple[int, int] | None:
+    return (readings[generation], readings[width]) if generation in readings and width in readings else None
+
+
+def _add_link(files: dict[str, str], path: str, current: tuple[int, int], maximum: tuple[int, int]) -> None:
+    for which, (generation, width) in (("current", current), ("max", maximum)):
+        files[f"{path}/{which}_link_speed"] = f"{speed_text(generation)}\n"
+        files[f"{path}/{which}_link_width"] = f"{width}\n"
+
+
+def _add_function(files: dict[str, str], links: dict[str, str], function: PciFunction, parent: str) -> str:
+    path = f"{parent}/{function.address}"
+    files[f"{path}/vendor"] = f"0x{function.vendor_id}\n"
+    files[f"{path}/device"] = f"0x{function.device_id}\n"
+    files[f"{path}/class"] = f"0x{function.class_id}00\n"
+    files[f"{path}/numa_node"] = f"{function.numa_node}\n"
+    files[f"{path}/power/runtime_status"] = "active\n"
+    links[f"sys/bus/pci/devices/{function.address}"] = "../../../" + path.removeprefix("sys/")
+    if function.driver is not None:
+        depth = path.count("/")
+        links[f"{path}/driver"] = "../" * depth + f"bus/pci/drivers/{function.driver}"
+        files[f"sys/bus/pci/drivers/{function.driver}/uevent"] = ""
+    return path
+
+
+def _bus(address: str) -> str:
+    """`0000:53` of `0000:53:00.0`."""
+    return address.rsplit(":", 1)[0]

@@ -1,0 +1,217 @@
+"""Machine files (TOML) to a Blueprint: base machines and users' scenario files have one format.
+
+A file may build on another one (`base = "h100x8"`). What it says about GPUs is laid over the base, layer
+by layer: `[gpu]` for every GPU, then `[each]`, a list with one value per GPU, then `[gpus.3]` for one.
+A layer either gives a reading, or lists it under `missing` with its reason; the later layer wins. An
+`[each]` with `bus_id` lists all GPUs of the machine anew. docs/simulate.md shows every key.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.simulate.blueprint import (
+    Blueprint,
+    GpuBlueprint,
+    HostFacts,
+    HostProcess,
+    Interface,
+    PciFunction,
+    TorchBuild,
+)
+from gpudiag.simulate.gpu_layers import build_gpu
+from gpudiag.simulate.names import nearest_hint
+from gpudiag.simulate.scenario import SimulatedNvml
+
+_TOP_KEYS = frozenset((
+    "base", "description", "sources", "faults", "nvml", "gpu", "each", "gpus", "visible_gpus", "host", "torch",
+    "environment", "nvidia_smi_present",
+))  # fmt: skip
+_MAX_BASES = 8  # how deep files may build on one another; a loop ends here too
+
+Layer = Mapping[str, Any]
+
+
+def base_machines() -> tuple[str, ...]:
+    """The names of the machines that come with gpudiag, in alphabetical order."""
+    names = (entry.name for entry in _machine_directory().iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def read_layers(source: str | Path) -> list[Layer]:
+    """The file of a base machine (by name) or of a user (by path) and all it builds on, lowest first.
+
+    Raises:
+        UsageError: no such machine or file, not TOML, an unknown key, or bases without end.
+    """
+    layers: list[Layer] = []
+    while True:
+        layer = _read_file(source)
+        layers.insert(0, layer)
+        if "base" not in layer:
+            return layers
+        if len(layers) > _MAX_BASES:
+            raise UsageError(f"the bases of {source} never end", hint="one of them builds on itself")
+        source = _base_of(layer["base"], source)
+
+
+def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
+    """The machine that those layers describe, lowest first.
+
+    Raises:
+        UsageError: a layer says something that does not fit.
+    """
+    top = _merged(layers, name)
+    host = _merge_section(layers, "host", name)
+    processes = tuple(_built(HostProcess, entry, name) for entry in host.pop("processes", ()))
+    host["pci_functions"] = tuple(
+        function for entry in host.get("pci_functions", ()) for function in _pci_functions(entry, name)
+    )
+    host["interfaces"] = tuple(_built(Interface, entry, name) for entry in host.get("interfaces", ()))
+    nvml = _built(SimulatedNvml, _merge_section(layers, "nvml", name), name)
+    if host.get("kernel_modules") and "kernel_driver_version" not in host:
+        host["kernel_driver_version"] = nvml.driver_version
+    return Blueprint(
+        name=name,
+        description=top.get("description", ""),
+        sources=tuple(top.get("sources", ())),
+        nvml=nvml,
+        gpus=_build_gpus(layers, name),
+        host=_built(HostFacts, host, name),
+        torch=_built(TorchBuild, _merge_section(layers, "torch", name), name),
+        environment=_environment(layers, name),
+        nvidia_smi_present=top.get("nvidia_smi_present", True),
+        processes=processes,
+    )
+
+
+def _machine_directory() -> Traversable:
+    return files("gpudiag.simulate").joinpath("machines")
+
+
+def _read_file(source: str | Path) -> Layer:
+    try:
+        if isinstance(source, Path):
+            text = source.read_text()
+        else:
+            text = _machine_directory().joinpath(f"{source}.toml").read_text()
+        layer = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"the scenario file {source} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the scenario file {source} is not TOML: {error}") from error
+    for key in layer:
+        if key not in _TOP_KEYS:
+            raise UsageError(f"{source}: unknown key {key!r}", hint=nearest_hint(key, _TOP_KEYS))
+    return layer
+
+
+def _base_of(base: Any, source: str | Path) -> str | Path:
+    """What `base` names: a machine that comes with gpudiag, else a file beside the one that says it."""
+    if not isinstance(base, str):
+        raise UsageError(f"{source}: `base` should be a machine's name or a file, not {base!r}")
+    if base in base_machines():
+        return base
+    path = Path(base) if isinstance(source, str) else source.parent / base
+    if path.suffix == ".toml" and path.exists():
+        return path
+    raise UsageError(f"{source}: there is no machine {base!r}", hint=nearest_hint(base, base_machines()))
+
+
+def _merged(layers: list[Layer], name: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged |= layer
+    if "bus_id" not in {key for layer in layers for key in layer.get("each", {})}:
+        raise UsageError(f"{name}: nothing says which GPUs there are", hint='name a base: base = "h100x8"')
+    return merged
+
+
+def _merge_section(layers: list[Layer], section: str, name: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        values = layer.get(section, {})
+        if not isinstance(values, dict):
+            raise UsageError(f"{name}: [{section}] should be a table")
+        merged |= values
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in merged.items()}
+
+
+def _environment(layers: list[Layer], name: str) -> dict[str, str]:
+    variables = _merge_section(layers, "environment", name)
+    for variable, value in variables.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{name}: [environment] {variable} should be a text, not {value!r}")
+    return variables
+
+
+def _built(noun_type: Any, values: Mapping[str, Any], name: str) -> Any:
+    """A dataclass of ours from a table of the file."""
+    known = {field.name for field in fields(noun_type)}
+    for key in values:
+        if key not in known:
+            raise UsageError(f"{name}: unknown key {key!r}", hint=nearest_hint(key, known))
+    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    try:
+        return noun_type(**lists)
+    except TypeError as error:
+        raise UsageError(f"{name}: {noun_type.__name__} is not complete: {error}") from error
+
+
+def _pci_functions(entry: Mapping[str, Any], name: str) -> list[PciFunction]:
+    """One function for each address of an entry."""
+    shared = {key: value for key, value in entry.items() if key != "addresses"}
+    return [_built(PciFunction, {**shared, "address": at}, name) for at in entry.get("addresses", ())]
+
+
+def _build_gpus(layers: list[Layer], name: str) -> tuple[GpuBlueprint, ...]:
+    count = 0
+    applied: list[Layer] = []
+    for layer in layers:
+        each = layer.get("each", {})
+        if "bus_id" in each:
+            count = len(each["bus_id"])
+            applied = [{key: value for key, value in lower.items() if key != "each"} for lower in applied]
+        applied.append(layer)
+    visible = _visible(layers, count, name)
+    listed = [index for index in range(count) if visible[index]]
+    gpus = []
+    for index in range(count):
+        number = listed.index(index) if visible[index] else None
+        gpu = build_gpu([_of_gpu(layer, index, number, name) for layer in applied], name, index)
+        gpus.append(replace(gpu, gpu=replace(gpu.gpu, visible=visible[index])))
+    _refuse_unlisted(layers, len(listed), name)
+    return tuple(gpus)
+
+
+def _of_gpu(layer: Layer, index: int, number: int | None, name: str) -> dict[str, Any]:
+    """What a layer says of one GPU: `[gpu]`, its column of `[each]`, its own `[gpus.N]`."""
+    said = dict(layer.get("gpu", {}))
+    for key, values in layer.get("each", {}).items():
+        if not isinstance(values, list) or index >= len(values):
+            raise UsageError(f"{name}: [each] {key} should have a value for every GPU")
+        said[key] = values[index]
+    own = layer.get("gpus", {}).get(str(number), {}) if number is not None else {}
+    missing = {**said.get("missing", {}), **own.get("missing", {})}
+    return {**said, **own, "missing": missing}
+
+
+def _visible(layers: list[Layer], count: int, name: str) -> list[bool]:
+    chosen = _merged(layers, name).get("visible_gpus")
+    if chosen is None:
+        return [True] * count
+    if not isinstance(chosen, list) or any(not isinstance(at, int) or at >= count for at in chosen):
+        raise UsageError(f"{name}: visible_gpus should be a list of numbers from 0 to {count - 1}")
+    return [index in chosen for index in range(count)]
+
+
+def _refuse_unlisted(layers: list[Layer], count: int, name: str) -> None:
+    for layer in layers:
+        for number in layer.get("gpus", {}):
+            if not number.isdecimal() or int(number) >= count:
+                raise UsageError(f"{name}: [gpus.{number}]: the machine has {count} GPUs, counted from 0")
