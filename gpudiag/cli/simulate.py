@@ -1,0 +1,46 @@
+"""`gpudiag simulate`: run a program on a simulated machine, or say what that machine is."""
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.errors import ExitStatus, UsageError
+
+# The command's own options are its own business, also without the two dashes before it.
+_SETTINGS = {**HELP_SETTINGS, "allow_interspersed_args": False}
+
+_EXAMPLES = """\b
+Examples:
+  gpudiag simulate h100x8                            what is on that machine
+  gpudiag simulate h100x8 -- gpudiag list
+  gpudiag simulate h100x8+lost:3+hot:5 -- nvidia-smi
+  gpudiag simulate h100x8+hang:6 -- your-exporter    would your alert fire?
+  gpudiag simulate a1.json -- gpudiag list           as `gpudiag list --json` saw it
+
+The exit status is that of COMMAND. Programs reach the simulated machine through
+LD_LIBRARY_PATH and PATH; one that clears these is on the real machine."""
+
+
+@click.command("simulate", context_settings=_SETTINGS, epilog=_EXAMPLES)
+@click.argument("scenario", required=False)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
+    """Run COMMAND on the simulated machine SCENARIO; without COMMAND, describe the machine.
+
+    SCENARIO is a base machine (h100x8), with faults joined by plus signs (h100x8+lost:3), or a
+    scenario file (.toml), or a recorded machine (.json).
+    """
+    from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does without
+
+    if not scenario:
+        raise UsageError("say which machine to simulate", hint=f"one of {', '.join(sorted(base_machines()))}")
+    machine = load_scenario(scenario)
+    program = command[1:] if command[:1] == ("--",) else command
+    if program:
+        from gpudiag.runs.simulate import run_on_machine
+
+        return run_on_machine(machine, program)
+    from gpudiag.render.machine_text import render_machine
+    from gpudiag.simulate.faults import FAULTS
+
+    click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))
+    return ExitStatus.PASS

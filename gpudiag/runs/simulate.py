@@ -1,0 +1,120 @@
+"""Run a program on a simulated machine, as a shell would run it on a real one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from gpudiag.errors import UsageError
+from gpudiag.ranks.process import die_with_parent
+from gpudiag.simulate.programs import guarded, kill_programs
+from gpudiag.simulate.scenario import Scenario
+from gpudiag.simulate.session import Session, open_session
+
+# Those that end a program, or that a program may be told things by; they go to the program.
+_FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_AWAITED = (*_FORWARDED, signal.SIGCHLD)
+_FROM_THE_KERNEL = 0x80  # SI_KERNEL: the terminal's, which the program got as well
+_ASKS_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# A program in a hung NVML call never ends by itself: what asks for the end is followed by SIGKILL.
+_GRACE_SECONDS = 10.0
+_INTERRUPTS_BEFORE_KILL = 3
+_POLL_SECONDS = 0.5
+_SIGNAL_STATUS_BASE = 128  # as shells report a program that a signal ended
+
+
+def run_on_machine(scenario: Scenario, command: Sequence[str]) -> int:
+    """The exit status of the command, run on the machine; 128 + N where signal N ended it.
+
+    Signals to this process go to the program. When it has ended, so have all that it started there,
+    and the machine's files are gone; after a kill -9 of this process too.
+
+    Raises:
+        UsageError: there is no such program, or the machine cannot be built.
+    """
+    with open_session(scenario) as session, guarded(session.folder):
+        return _run(session, _resolve(command, session.environment))
+
+
+def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command with its program's path; `gpudiag` is the one that runs now, installed or not."""
+    name, *arguments = command
+    if name == "gpudiag":
+        return [sys.executable, "-m", "gpudiag", *arguments]
+    path = shutil.which(name, path=environment["PATH"])
+    if path is None:
+        raise UsageError(
+            f"there is no program {name!r} on the simulated machine",
+            hint="write it as in a shell: gpudiag simulate h100x8 -- nvidia-smi -L",
+        )
+    return [path, *arguments]
+
+
+def _run(session: Session, command: Sequence[str]) -> int:
+    with _blocked_signals() as before:
+        try:
+            child = subprocess.Popen(
+                command,
+                env=dict(session.environment),
+                preexec_fn=partial(_prepare_child, os.getpid(), before),
+            )
+        except OSError as error:
+            raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
+        status = _wait(child, session)
+    return status if status >= 0 else _SIGNAL_STATUS_BASE - status
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[set[signal.Signals]]:
+    """While it lasts, the awaited signals wait until they are asked for; gives what was blocked before."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may have had it ignored
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        yield {signal.Signals(number) for number in before}
+    finally:
+        # What came after the program's end is not for anybody any more.
+        while signal.sigtimedwait(_AWAITED, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare_child(parent_pid: int, blocked_before: set[signal.Signals]) -> None:
+    """In the child, before the program starts: its own end with ours, and the signals as they were."""
+    die_with_parent(parent_pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+
+
+def _wait(child: subprocess.Popen[bytes], session: Session) -> int:
+    """The child's wait status, with signals passed on to it meanwhile."""
+    interrupts, deadline = 0, None
+    while True:
+        status = child.poll()
+        if status is not None:
+            return status
+        if deadline is not None and time.monotonic() > deadline:
+            kill_programs(session.folder)
+            deadline = None
+        received = signal.sigtimedwait(_AWAITED, _POLL_SECONDS)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            continue
+        if received.si_code != _FROM_THE_KERNEL:
+            child.send_signal(received.si_signo)
+        interrupts += received.si_signo == signal.SIGINT
+        if received.si_signo in _ASKS_TO_END:
+            deadline = time.monotonic() + _GRACE_SECONDS
+        elif interrupts == _INTERRUPTS_BEFORE_KILL:
+            deadline = time.monotonic()
+        elif interrupts == _INTERRUPTS_BEFORE_KILL - 1:
+            print("gpudiag: the program goes on; interrupt once more to kill it", file=sys.stderr)
