@@ -39,7 +39,7 @@ class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
     `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
-    more. `seconds` is the time that the probe took by its own clock, or until we gave up.
+    more. `seconds` is the time that the probe took: a fork's by its own clock, a program's by ours.
     """
 
     def __init__(self, pid: int, result_fd: int, noise_fd: int | None, *, group: bool, json: bool) -> None:
@@ -58,7 +58,7 @@ class GuardedChild:
         if noise_fd is not None:
             self._received[noise_fd] = bytearray()
 
-    def fileno_list(self) -> list[int]:
+    def descriptors(self) -> list[int]:
         """The descriptors to poll; empty once it has ended."""
         return [] if self.ending else list(self._received)
 
@@ -89,7 +89,7 @@ class GuardedChild:
         kind, *rest = self.messages[-1] if self.messages else ("",)
         if kind == "finished":
             self.messages.pop()
-            self._close("finished", seconds=rest[0])
+            self._close("finished", seconds=None if self._group else rest[0])
         elif kind == "raised":
             self.messages.pop()
             self._close("raised", detail=rest[0])
@@ -162,12 +162,12 @@ def collect(deadlines: Iterable[tuple[GuardedChild, float]]) -> None:
     waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
     while waiting:
         poll = select.poll()
-        owners = {fd: child for child, _ in waiting for fd in child.fileno_list()}
+        owners = {fd: child for child, _ in waiting for fd in child.descriptors()}
         for fd in owners:
             poll.register(fd, select.POLLIN)
         until = min(deadline for _, deadline in waiting)
         for fd, _ in poll.poll(max(0.0, until - monotonic()) * 1000):
-            if fd in owners[fd].fileno_list():
+            if fd in owners[fd].descriptors():
                 owners[fd].receive(fd)
         now = monotonic()
         for child, deadline in waiting:

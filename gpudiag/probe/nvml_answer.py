@@ -17,12 +17,13 @@ from gpudiag.model.device import (
     SourceState,
     SourceStatus,
 )
-from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.nouns import missing_of, noun_of, reading_of
 
 SOURCE = "nvml"
 _LISTS = {"mig_instances": MigInstance, "nvlinks": NvLink, "ecc_locations": EccLocation}
+_OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these answers nothing that anybody can work with.
 _VITAL_FIELDS = (
     "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
@@ -52,14 +53,21 @@ class NvmlAnswer:
     devices: tuple[Device, ...]
 
 
-def nvml_answer_of(child: GuardedChild) -> NvmlAnswer:
-    """The answer of an ended child of `nvml.stream_nvml`; GPUs that came late are rows with the reason."""
+def nvml_answer_of(child: GuardedChild | None) -> NvmlAnswer:
+    """The answer of an ended child of `nvml.stream_nvml`; GPUs that came late are rows with the reason.
+
+    None: NVML was not asked.
+    """
+    if child is None:
+        return NvmlAnswer(
+            SourceStatus(SOURCE, SourceState.NOT_ASKED), None, NOT_ASKED, NOT_ASKED, NOT_ASKED, ()
+        )
     messages = _Messages(child)
     failure = messages.failure()
     state = SourceState.OK if failure is None else failure.state
     if failure is None and messages.count == 0:
         state = SourceState.NO_DEVICES
-    why_not = Missing(_reason_of_state(state), failure.words if failure else "")
+    why_not = Missing(reason_of_state(state), failure.words if failure else "")
     library = messages.library
     versions = {
         name: why_not if library is None else reading_of(library, name)
@@ -74,7 +82,7 @@ def nvml_answer_of(child: GuardedChild) -> NvmlAnswer:
     )
 
 
-def _reason_of_state(state: SourceState) -> MissingReason:
+def reason_of_state(state: SourceState) -> MissingReason:
     """Why a reading is missing where the whole source is in this state."""
     return {
         SourceState.LIBRARY_ABSENT: MissingReason.SOURCE_ABSENT,
@@ -173,18 +181,14 @@ class _Messages:
         described = self._processes.get(listed["pid"])
         if described is None:
             why = Missing(MissingReason.TIMED_OUT, "its files in /proc gave no answer by the deadline")
-            absent: dict[str, Any] = dict.fromkeys(("user", "command", "container_id", "started_at"), why)
+            absent: dict[str, Any] = dict.fromkeys(_OF_PROC, why)
             return noun_of(GpuProcess, listed, visible=False, **absent)
+        given = {name: reading_of(described, name) for name in _OF_PROC}
         started = reading_of(described, "started_at_seconds")
-        return noun_of(
-            GpuProcess,
-            listed,
-            visible=described["visible"],
-            user=reading_of(described, "user"),
-            command=reading_of(described, "command"),
-            container_id=reading_of(described, "container_id"),
-            started_at=started if isinstance(started, Missing) else datetime.fromtimestamp(started, UTC),
+        given["started_at"] = (
+            started if isinstance(started, Missing) else datetime.fromtimestamp(started, UTC)
         )
+        return noun_of(GpuProcess, listed, visible=described["visible"], **given)
 
 
 def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:

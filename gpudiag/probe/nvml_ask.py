@@ -5,7 +5,7 @@ pynvml is passed in, so that everything here can be tried with a stand-in.
 
 from __future__ import annotations
 
-from gpudiag.probe.nvml_errors import INVALID_ARGUMENT, REASON_OF_CODE, SUCCESS, reason_of
+from gpudiag.probe.nvml_errors import INVALID_ARGUMENT, SUCCESS, reason_of, reason_of_code
 from gpudiag.probe.sheet import DEVICE_LOST, ERROR, FUNCTION_NOT_FOUND, NOT_SUPPORTED, Absent, Sheet
 
 TYPE_CHECKING = False
@@ -123,7 +123,8 @@ def field_value(value: Any) -> int | float:
     if code == INVALID_ARGUMENT:
         raise Absent(FUNCTION_NOT_FOUND, f"the driver does not know field {value.fieldId}")
     if code != SUCCESS:
-        raise Absent(REASON_OF_CODE.get(code, ERROR), f"field {value.fieldId}: NVML {code}")
+        reason = reason_of_code(code)
+        raise Absent(reason, "" if reason == NOT_SUPPORTED else f"field {value.fieldId} (NVML {code})")
     if value.valueType >= len(_MEMBER_OF_VALUE_TYPE):
         raise Absent(ERROR, f"field {value.fieldId} has the unknown type {value.valueType}")
     number: int | float = getattr(value.value, _MEMBER_OF_VALUE_TYPE[value.valueType])

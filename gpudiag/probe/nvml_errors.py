@@ -40,6 +40,9 @@ REASON_OF_CODE = {
     30: NOT_SUPPORTED,  # reset type
 }
 
+# Not supported, function not found: the reason says all that NVML's words would.
+_SELF_EXPLAINING = (3, 13)
+
 # What nvmlInit's code says about the source; states are words of model.SourceState.
 STATE_OF_INIT_CODE = {
     4: "no_permission",
@@ -59,12 +62,17 @@ def reason_of(error: Exception) -> tuple[str, str]:
         # pynvml raises NVMLError(0) where a call that asks for a size answers success.
         return ERROR, "NVML answered success and gave nothing"
     if code is not None:
-        return REASON_OF_CODE.get(code, ERROR), words_of(error, code)
+        return reason_of_code(code), "" if code in _SELF_EXPLAINING else words_of(error, code)
     if type(error).__name__ == "NVMLLibraryMismatchError":
         return FUNCTION_NOT_FOUND, "this driver lacks the function that pynvml asks for"
     if isinstance(error, AttributeError):
         return FUNCTION_NOT_FOUND, f"this nvidia-ml-py is too old: {error}"
     return ERROR, f"{type(error).__name__}: {error}"
+
+
+def reason_of_code(code: int) -> str:
+    """Why a reading is missing where NVML answered with this code."""
+    return REASON_OF_CODE.get(code, ERROR)
 
 
 def code_of(error: Exception) -> int | None:

@@ -15,15 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_STAT_START_TICKS = 19  # field 22 of proc_pid_stat(5), counted behind the command in brackets
+# Fields 3 and 22 of proc_pid_stat(5), counted behind the command in brackets.
+_STAT_STATE, _STAT_START_TICKS = 0, 19
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at_seconds")
+_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at_seconds", "state")
 
 
 def read_process(pid: int, root: str = "/") -> dict[str, Any]:
-    """A sheet's document: `visible`, `user`, `command`, `container_id`, `started_at_seconds` (Unix time).
+    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at_seconds`.
 
-    In a container NVML reports the host's pids, which the container's /proc does not know.
+    The start is in Unix time. In a container NVML reports the host's pids, which the container's /proc
+    does not know.
     """
     directory = os.path.join(root, "proc", str(pid))
     sheet = Sheet(_reason_of)
@@ -35,6 +37,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet.read("user", _user, directory, root)
     sheet.read("command", _command, directory)
     sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
+    sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
     sheet.read("started_at_seconds", _started_at, directory, root)
     return sheet.document()
 
@@ -91,11 +94,16 @@ def parse_container_id(cgroup: str) -> str:
 
 def _started_at(directory: str, root: str) -> float:
     """Unix time of the start: boot time plus the start in clock ticks (proc_pid_stat(5), field 22)."""
-    ticks = int(_text(directory, "stat").rpartition(")")[2].split()[_STAT_START_TICKS])
+    ticks = int(_stat(directory)[_STAT_START_TICKS])
     for line in _text(root, "proc/stat").splitlines():
         if line.startswith("btime "):
             return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
     raise Absent(ERROR, "no btime in /proc/stat")
+
+
+def _stat(directory: str) -> list[str]:
+    """The fields of /proc/PID/stat behind the command, which may itself hold brackets and blanks."""
+    return _text(directory, "stat").rpartition(")")[2].split()
 
 
 def _text(directory: str, name: str) -> str:

@@ -1,0 +1,178 @@
+"""Where the sources differ about the same GPUs, each with its likely reason."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpudiag.model.device import Device, DeviceView, Disagreement, SourceState, SourceStatus, TorchFacts
+from gpudiag.model.evidence import Scalar
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.probe.count_disagreement import find_count_disagreement
+from gpudiag.probe.visibility import cuda_visible
+
+# Definitions of a GPU's total memory differ by what firmware and driver keep for themselves; a
+# difference beyond this share of it is none of definition.
+MEMORY_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What all sources said: `devices` is NVML's list, `views` the other sources'."""
+
+    machine: Machine
+    statuses: Mapping[str, SourceStatus]
+    driver_version: Reading[str]  # NVML's
+    devices: tuple[Device, ...]
+    views: tuple[DeviceView, ...]
+    torch: Reading[TorchFacts]
+
+    def views_of(self, source: str) -> tuple[DeviceView, ...]:
+        """One source's views, in its own order."""
+        return tuple(view for view in self.views if view.source == source)
+
+
+def find_disagreements(gathered: Gathered) -> tuple[Disagreement, ...]:
+    """Every fact on which the sources differ: the machine's first, then GPU by GPU."""
+    found = (
+        *find_count_disagreement(gathered.machine, gathered.statuses, gathered.devices, gathered.torch),
+        *_contexts(gathered),
+        *_order_in_torch(gathered),
+        *_order_in_gputil(gathered),
+        *_driver_version(gathered),
+        *_by_device(gathered),
+    )
+    return found
+
+
+def _contexts(gathered: Gathered) -> Iterator[Disagreement]:
+    """Torch counts GPUs on which no CUDA context starts."""
+    facts = gathered.torch
+    if isinstance(facts, Missing) or isinstance(facts.cuda_runtime_version, Missing):
+        return
+    starts, counted = facts.context_starts, facts.device_count
+    if not isinstance(starts, Missing) or isinstance(counted, Missing) or counted == 0:
+        return
+    started = sum(view.context_starts is True for view in gathered.views_of("torch"))
+    values: dict[str, Scalar | None] = {"torch": counted, "contexts": started}
+    status = gathered.statuses.get("nvml")
+    if status is not None and status.state is SourceState.OK:
+        values = {"nvml": len(gathered.devices), **values}
+    yield Disagreement("context_starts", values, f"CUDA starts no context: {starts.detail}", expected=False)
+
+
+def _order_in_torch(gathered: Gathered) -> Iterator[Disagreement]:
+    """CUDA numbers the GPUs in another order than NVML."""
+    index_of = _index_of_uuid(gathered)
+    uuids = [view.uuid for view in gathered.views_of("torch")]
+    order = [index_of[uuid] for uuid in uuids if not isinstance(uuid, Missing) and uuid in index_of]
+    if order == sorted(order):
+        return
+    by_index = {index: uuid for uuid, index in index_of.items()}
+    wanted = cuda_visible(gathered.machine, [by_index.get(index) for index in range(len(by_index))])
+    device_order = gathered.machine.allocation.get("CUDA_DEVICE_ORDER")
+    if wanted == order:
+        reason, expected = "CUDA_VISIBLE_DEVICES lists them in this order", True
+    elif device_order != "PCI_BUS_ID":
+        reason = "CUDA puts the fastest GPU first; with CUDA_DEVICE_ORDER=PCI_BUS_ID it counts as NVML does"
+        expected = True
+    else:
+        reason, expected = "CUDA_DEVICE_ORDER=PCI_BUS_ID is set, and the orders differ all the same", False
+    yield Disagreement("order", {"nvml": _list(sorted(order)), "torch": _list(order)}, reason, expected)
+
+
+def _order_in_gputil(gathered: Gathered) -> Iterator[Disagreement]:
+    index_of = _index_of_uuid(gathered)
+    pairs = [
+        (index_of[view.uuid], view.source_index)
+        for view in gathered.views_of("gputil")
+        if not isinstance(view.uuid, Missing) and view.uuid in index_of
+    ]
+    if any(ours != theirs for ours, theirs in pairs):
+        values: dict[str, Scalar | None] = {
+            "nvml": _list([ours for ours, _ in pairs]),
+            "gputil": _list([theirs for _, theirs in pairs]),
+        }
+        reason = "nvidia-smi numbers the GPUs in another order than the NVML that gpudiag asks"
+        yield Disagreement("order", values, reason, expected=False)
+
+
+def _driver_version(gathered: Gathered) -> Iterator[Disagreement]:
+    """The kernel's driver, NVML and nvidia-smi name different versions."""
+    seen: dict[str, Reading[str]] = {
+        "kernel": gathered.machine.kernel_driver_version,
+        "nvml": gathered.driver_version,
+    }
+    for view in gathered.views_of("gputil")[:1]:
+        seen["gputil"] = view.driver_version
+    values: dict[str, Scalar | None] = {
+        source: version for source, version in seen.items() if not isinstance(version, Missing)
+    }
+    if len(set(values.values())) < 2:
+        return
+    if values.get("kernel", values.get("nvml")) != values.get("nvml"):
+        reason = (
+            "the driver's libraries and its kernel module are of different versions: reboot, or reload it"
+        )
+    else:
+        reason = "nvidia-smi on PATH uses another driver's libraries than gpudiag does"
+    yield Disagreement("driver_version", values, reason, expected=False)
+
+
+def _by_device(gathered: Gathered) -> Iterator[Disagreement]:
+    """What the sources say about one GPU: its name, its memory."""
+    views = {view.uuid: view for view in gathered.views_of("gputil") if not isinstance(view.uuid, Missing)}
+    torch_views = {
+        view.uuid: view for view in gathered.views_of("torch") if not isinstance(view.uuid, Missing)
+    }
+    for device in gathered.devices:
+        uuid = device.id.uuid
+        if isinstance(uuid, Missing):
+            continue
+        same = {"gputil": views.get(uuid), "torch": torch_views.get(uuid)}
+        shown = {source: view for source, view in same.items() if view is not None}
+        yield from _name(device, uuid, shown)
+        yield from _memory(device, uuid, shown)
+
+
+def _name(device: Device, uuid: str, shown: Mapping[str, DeviceView]) -> Iterator[Disagreement]:
+    names: dict[str, Scalar | None] = {
+        source: view.name for source, view in shown.items() if not isinstance(view.name, Missing)
+    }
+    if isinstance(device.name, Missing) or all(name == device.name for name in names.values()):
+        return
+    reason = "the sources name one UUID differently: they may be of different drivers"
+    yield Disagreement("name", {"nvml": device.name, **names}, reason, expected=False, uuid=uuid)
+
+
+def _memory(device: Device, uuid: str, shown: Mapping[str, DeviceView]) -> Iterator[Disagreement]:
+    total = device.memory_total_bytes
+    if isinstance(total, Missing):
+        return
+    reserved = device.memory_reserved_bytes
+    # CUDA does not count what the driver reserves, nvidia-smi does.
+    least = {"gputil": total, "torch": total - (0 if isinstance(reserved, Missing) else reserved)}
+    values: dict[str, Scalar | None] = {"nvml": total}
+    differ = False
+    for source, view in shown.items():
+        theirs = view.memory_total_bytes
+        if isinstance(theirs, Missing):
+            continue
+        values[source] = theirs
+        differ |= not least[source] - total * MEMORY_TOLERANCE <= theirs <= total * (1 + MEMORY_TOLERANCE)
+    if differ:
+        reason = (
+            f"more than {MEMORY_TOLERANCE:.0%} apart, beyond what driver and firmware keep for themselves"
+        )
+        yield Disagreement("memory_total_bytes", values, reason, expected=False, uuid=uuid)
+
+
+def _index_of_uuid(gathered: Gathered) -> dict[str, int]:
+    return {
+        device.id.uuid: device.id.nvml_index
+        for device in gathered.devices
+        if not isinstance(device.id.uuid, Missing) and not isinstance(device.id.nvml_index, Missing)
+    }
+
+
+def _list(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,0 +1,163 @@
+"""One snapshot of the machine: every wanted source asked at once, joined, and held against each other."""
+
+import os
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import NOT_ASKED, Missing
+from gpudiag.probe import gputil_answer, torch_answer
+from gpudiag.probe.device_rows import late_last, views_of_mig, with_ordinal
+from gpudiag.probe.disagreements import Gathered, find_disagreements
+from gpudiag.probe.guard import GuardedChild, collect, run_guarded
+from gpudiag.probe.identity import complete_identities, lacks_identity, rows_of_pci
+from gpudiag.probe.machine import machine_of
+from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
+from gpudiag.probe.nvml_words import explain_failure, explain_no_devices
+from gpudiag.probe.start import SIMULATED, StartedProbes, start_probes
+from gpudiag.probe.torch_answer import TorchAnswer
+from gpudiag.probe.unified_memory import unify_memory
+from gpudiag.probe.visibility import explain_given, was_given_any
+
+SOURCES = ("nvml", "gputil", "torch")
+DEADLINE_SECONDS = 5.0
+_DRIVER_FILES_SECONDS = 0.5  # for the driver's own files about GPUs that NVML cannot name
+
+
+def take_snapshot(
+    sources: Collection[str] = ("nvml",),
+    deadline_seconds: float = DEADLINE_SECONDS,
+    *,
+    environment: Mapping[str, str] | None = None,
+    root: str | None = None,
+    python: str | None = None,
+    started: StartedProbes | None = None,
+    now: datetime | None = None,
+) -> Snapshot:
+    """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
+
+    What is found is never an exception. `deadline_seconds` bounds NVML and the host; GPUtil has at
+    least 5 s and torch, which takes seconds to import, at least 30 s. The answer comes within a second
+    of the longest of them. `started` are probes that `start_probes` started earlier for the same
+    environment and root; `python` is the interpreter whose torch is asked.
+    """
+    environment = os.environ if environment is None else environment
+    started = started or start_probes(sources, environment=environment, root=root)
+    asked = _Asked(started, sources, environment, python)
+    asked.wait(deadline_seconds)
+    machine, host_status = machine_of(started.host, environment)
+    nvml = nvml_answer_of(started.nvml)
+    status = _explained(nvml, machine)
+    gputil_status, gputil_views = asked.gputil_answer()
+    torch = asked.torch_answer()
+    views = (*gputil_views, *views_of_mig(torch.views, nvml.devices))
+    devices = _devices(nvml, status, machine, views, started.root)
+    gathered = Gathered(
+        machine,
+        {answer.name: answer for answer in (status, gputil_status, torch.status)},
+        nvml.driver_version,
+        devices[: len(nvml.devices)],
+        views,
+        torch.facts,
+    )
+    return Snapshot(
+        host=machine.hostname,
+        taken_at=now or datetime.now(UTC),
+        simulated=environment.get(SIMULATED) or None,
+        driver_version=nvml.driver_version,
+        cuda_driver_version=nvml.cuda_driver_version,
+        nvml_version=nvml.nvml_version,
+        sources=(status, gputil_status, torch.status, host_status),
+        devices=late_last(with_ordinal(device, torch, views) for device in devices),
+        views=views,
+        disagreements=find_disagreements(gathered),
+        torch=torch.facts,
+        machine=machine,
+    )
+
+
+class _Asked:
+    """The sources that are being asked beside NVML and the host."""
+
+    def __init__(
+        self,
+        started: StartedProbes,
+        sources: Collection[str],
+        environment: Mapping[str, str],
+        python: str | None,
+    ) -> None:
+        self._started = started
+        self._python = python
+        self._torch_wanted = "torch" in sources
+        self._torch_file = _simulated_torch(environment)
+        self._gputil: GuardedChild | None = None
+        self._torch: GuardedChild | None = None
+        if "gputil" in sources:
+            self._gputil = gputil_answer.start_gputil(environment)
+        if self._torch_wanted and self._torch_file is None:
+            self._torch = torch_answer.start_torch(environment, python)
+
+    def wait(self, deadline_seconds: float) -> None:
+        """Wait for every child, each until its own deadline."""
+        started = self._started
+        deadlines = [(started.host, deadline_seconds)]
+        if started.nvml is not None:
+            deadlines.append((started.nvml, deadline_seconds))
+        if self._gputil is not None:
+            deadlines.append((self._gputil, max(deadline_seconds, gputil_answer.DEADLINE_SECONDS)))
+        if self._torch is not None:
+            deadlines.append((self._torch, max(deadline_seconds, torch_answer.DEADLINE_SECONDS)))
+        collect([(child, child.started_at + seconds) for child, seconds in deadlines])
+
+    def gputil_answer(self) -> tuple[SourceStatus, tuple[DeviceView, ...]]:
+        """GPUtil's status and views."""
+        if self._gputil is None:
+            return SourceStatus(gputil_answer.SOURCE, SourceState.NOT_ASKED), ()
+        return gputil_answer.gputil_answer_of(self._gputil)
+
+    def torch_answer(self) -> TorchAnswer:
+        """Torch's answer; on a simulated machine, the scenario's."""
+        if self._torch is not None:
+            return torch_answer.torch_answer_of(self._torch, self._python)
+        if self._torch_wanted and self._torch_file is not None:
+            return torch_answer.simulated_torch_answer(self._torch_file)
+        return TorchAnswer(SourceStatus(torch_answer.SOURCE, SourceState.NOT_ASKED), NOT_ASKED)
+
+
+def _simulated_torch(environment: Mapping[str, str]) -> str | None:
+    """The file that holds torch's answer on a simulated machine; None on a real one."""
+    return environment.get(torch_answer.SIMULATED_ANSWER) if environment.get(SIMULATED) else None
+
+
+def _explained(nvml: NvmlAnswer, machine: Machine) -> SourceStatus:
+    """NVML's status with a reason that a person can act on."""
+    status = nvml.status
+    reason = status.reason
+    if nvml.failure is not None:
+        reason = explain_failure(nvml.failure, machine)
+    elif status.state is SourceState.NO_DEVICES:
+        reason = explain_no_devices(machine)
+    return SourceStatus(status.name, status.state, reason, status.seconds, status.device_count)
+
+
+def _devices(
+    nvml: NvmlAnswer,
+    status: SourceStatus,
+    machine: Machine,
+    views: tuple[DeviceView, ...],
+    root: str,
+) -> tuple[Device, ...]:
+    """NVML's rows with what the machine adds to them, then the GPUs that only the PCI bus shows."""
+    if status.state is SourceState.NOT_ASKED:
+        return ()
+    uuids: dict[str, str | None] = {}
+    if lacks_identity(nvml.devices, machine) and not isinstance(machine.kernel_driver_version, Missing):
+        files = run_guarded("gpudiag.probe.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
+        uuids = {bus_id: uuid for _, bus_id, uuid in files.messages}
+    devices = complete_identities(nvml.devices, machine, uuids)
+    torch_views = {view.uuid: view for view in views if view.source == torch_answer.SOURCE}
+    devices = tuple(unify_memory(device, machine, torch_views.get(device.id.uuid)) for device in devices)
+    if explain_given(machine, len(devices)) is not None or not was_given_any(machine):
+        return devices
+    return devices + rows_of_pci(devices, machine, status.state, status.reason or "", uuids)

@@ -1,0 +1,79 @@
+"""Which of the machine's GPUs this process was given, and what says so.
+
+A job or a container that was given 2 of 8 GPUs is healthy with 2: a difference between counts that
+these facts explain is expected.
+"""
+
+from collections.abc import Sequence
+
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import Missing
+
+# What Slurm sets for a job step: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+_SLURM_LISTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+_SLURM_COUNTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+
+
+def explain_given(machine: Machine, listed: int) -> str | None:
+    """Why NVML lists only `listed` of the GPUs on the PCI bus, where that many were given; else None."""
+    given = _given_by_slurm(machine)
+    if given is not None and given[1] == listed:
+        return f"Slurm gave this job {listed} ({given[0]}), and its device cgroup hides the others"
+    if machine.container is not None and device_node_count(machine) == listed:
+        return f"this container was given {listed}; /sys shows all GPUs of its host"
+    return None
+
+
+def was_given_any(machine: Machine) -> bool:
+    """Whether a GPU on the PCI bus may be this process's: /sys shows a container every GPU of its host."""
+    return machine.container is None or device_node_count(machine) > 0
+
+
+def _given_by_slurm(machine: Machine) -> tuple[str, int] | None:
+    """The variable that says how many GPUs Slurm gave on this node, and how many."""
+    for name in _SLURM_LISTS:
+        if name in machine.allocation:
+            return name, len(_tokens(machine.allocation[name]))
+    for name in _SLURM_COUNTS:
+        count = machine.allocation.get(name, "").rpartition(":")[2]
+        if count.isdecimal():
+            return name, int(count)
+    return None
+
+
+def device_node_count(machine: Machine) -> int:
+    """How many /dev/nvidiaN there are."""
+    if isinstance(machine.device_nodes, Missing):
+        return 0
+    return sum(1 for node in machine.device_nodes if node.removeprefix("/dev/nvidia").isdecimal())
+
+
+def cuda_visible(machine: Machine, uuids: Sequence[str | None]) -> list[int] | None:
+    """The indices of `uuids` that CUDA_VISIBLE_DEVICES leaves, in its order; None where it is not set.
+
+    CUDA reads ordinals and unique beginnings of UUIDs, stops at the first entry that names no GPU, and
+    shows none where a GPU is named twice (CUDA C++ Programming Guide, "CUDA Environment Variables").
+    """
+    value = machine.allocation.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    visible: list[int] = []
+    for token in value.split(","):
+        index = _index_of(token.strip(), uuids)
+        if index is None:
+            break
+        if index in visible:
+            return []
+        visible.append(index)
+    return visible
+
+
+def _index_of(token: str, uuids: Sequence[str | None]) -> int | None:
+    if token.isdecimal():
+        return int(token) if int(token) < len(uuids) else None
+    matching = [index for index, uuid in enumerate(uuids) if token and uuid and uuid.startswith(token)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _tokens(value: str) -> list[str]:
+    return [token for token in value.split(",") if token.strip() not in ("", "NoDevFiles")]
