@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudiag.model.evidence import Evidence, RankSubject
+from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.reading import Missing, Reading
@@ -11,6 +11,7 @@ from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
 
 SHOWN_SIZES = 6
+_SMALLEST_RATE = 0.001  # GB/s; below it the time says more
 
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 _COLUMNS = (
@@ -26,8 +27,8 @@ _COLUMNS = (
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
     """The whole report: verdict first, at most 80 columns."""
     lines = [*_verdict_lines(report, style)]
-    for finding in report.findings:
-        lines += ["", *_finding_lines(finding)]
+    for place, finding in enumerate(report.findings):
+        lines += ["", *_finding_lines(finding, told=place == 0)]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
     lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
     return "\n".join(lines) + "\n"
@@ -63,22 +64,40 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     return f"{exact} of {len(measurement.results)} results exact"
 
 
-def _finding_lines(finding: Finding) -> list[str]:
-    subject = finding.subject
-    where = f"rank {subject.rank} on {subject.host}" if isinstance(subject, RankSubject) else subject.kind
-    lines = wrapped(f"{finding.outcome.value.upper()} {finding.code}  {where}", indent="  ")
-    lines += wrapped(finding.message, first="  ", indent="  ")
-    lines += [line for fact in finding.evidence for line in _evidence_lines(fact)]
+def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
+    """One finding; `told` says that the verdict already gave its message."""
+    lines = wrapped(f"{finding.code}: {_subject(finding)}", indent="  ")
+    if not told:
+        lines += wrapped(finding.message, first="  ", indent="  ")
+    by_source: dict[str, list[str]] = {}
+    for fact in finding.evidence:
+        by_source.setdefault(fact.source, []).append(_fact(fact))
+    for source, facts in by_source.items():
+        prefix = f"{source}: " if source else ""
+        lines += wrapped(prefix + ", ".join(facts), first="  ", indent="    ")
     return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
-def _evidence_lines(fact: Evidence) -> list[str]:
-    value = "yes" if fact.value is True else "no" if fact.value is False else str(fact.value)
+def _subject(finding: Finding) -> str:
+    subject = finding.subject
+    if isinstance(subject, RankSubject):
+        return f"rank {subject.rank} on {subject.host}"
+    if isinstance(subject, DeviceSubject):
+        return f"GPU {_text(subject.uuid)} on {subject.host}"
+    if isinstance(subject, HostSubject):
+        return subject.host
+    return subject.kind
+
+
+def _fact(fact: Evidence) -> str:
+    """A fact in one line; of a longer text, such as what a rank wrote last, the last line."""
+    value = str(fact.value)
+    if isinstance(fact.value, bool):
+        value = "yes" if fact.value else "no"
     last_line = value.rstrip().rpartition("\n")[2]
     unit = f" {fact.unit}" if fact.unit else ""
-    limit = f", limit {fact.limit}" if fact.limit is not None else ""
-    source = f"  ({fact.source})" if fact.source else ""
-    return wrapped(f"{fact.name:<18} {last_line}{unit}{limit}{source}", first="    ", indent=" " * 23)
+    limit = f" (limit {fact.limit})" if fact.limit is not None else ""
+    return f"{fact.name.replace('_', ' ')} {last_line}{unit}{limit}"
 
 
 def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, style: Style) -> list[str]:
@@ -136,7 +155,10 @@ def _row(result: CollectiveResult) -> list[str]:
 
 
 def _rate(reading: Reading[float]) -> str:
-    return "n/a" if isinstance(reading, Missing) else significant(reading / BYTES_PER_GB)
+    if isinstance(reading, Missing):
+        return "n/a"
+    rate = reading / BYTES_PER_GB
+    return significant(rate) if rate >= _SMALLEST_RATE else f"<{_SMALLEST_RATE}"
 
 
 def _text(reading: Reading[str]) -> str:

@@ -15,7 +15,7 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import MEASURE
 
-_VERIFICATION = "comparison of the timed buffer"
+_VERIFICATION = "timed buffer"
 _NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
 
 
@@ -111,5 +111,5 @@ def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
         Evidence("last_offset", elements.last_offset, unit="elements", source=_VERIFICATION),
         Evidence("run_length", elements.run_length, unit="elements", source=_VERIFICATION),
         Evidence("xor_mask", hex(elements.xor_mask), source=_VERIFICATION),
-        Evidence("flipped_bits", elements.flipped_bits.bit_count(), unit="bits", source=_VERIFICATION),
+        Evidence("flipped_bits", hex(elements.flipped_bits), source=_VERIFICATION),
     )

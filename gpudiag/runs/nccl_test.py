@@ -16,12 +16,16 @@ from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, parse_fault
-from gpudiag.ranks.launch import absent_module, run_ranks
+from gpudiag.ranks.launch import run_ranks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.runs.collect import CaseCollector
 from gpudiag.runs.placement import Placement, place_ranks
 
+_TORCH_HINT = (
+    "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
+    "by the command that pytorch.org shows under Start Locally for CPU"
+)
 _ENTRY = "gpudiag.collectives.rank_main:run"
 
 
@@ -55,7 +59,7 @@ def run_nccl_test(
         LaunchError: the ranks could not be started.
     """
     if find_spec("torch") is None:
-        raise absent_module("torch")
+        raise UsageError("torch is not installed, and nccl-test runs on it", hint=_TORCH_HINT)
     place = place or RankPlace()
     environment = read_environment(
         os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method

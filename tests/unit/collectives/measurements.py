@@ -59,7 +59,9 @@ def make_measurement(*results: CollectiveResult, **values: Any) -> CollectiveMea
 def make_incident(kind: IncidentKind, rank: int = 2, **values: Any) -> Incident:
     """Something that happened to a rank while it measured."""
     evidence = values.pop("evidence", ())
-    return Incident(kind, rank, values.pop("host", "a1"), values.pop("stage", "measure"), 1.5, evidence, **values)
+    return Incident(
+        kind, rank, values.pop("host", "a1"), values.pop("stage", "measure"), 1.5, evidence, **values
+    )
 
 
 def make_corruption(rank: int = 1, **facts: Any) -> Incident:

@@ -1,0 +1,106 @@
+"""Runs `gpudiag nccl-test` as a user does, in a process of its own, and looks for what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT_SECONDS = 60.0  # proves that nothing hangs; says nothing about speed
+
+_MARK = "GPUDIAG_TEST_MARK"
+_LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+)
+GPUDIAG = (sys.executable, "-m", "gpudiag", "nccl-test", "--backend", "gloo")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command printed, how it ended, and the processes that it left behind."""
+
+    status: int
+    output: str
+    error: str
+    left_behind: tuple[int, ...]
+
+    def document(self) -> Any:
+        """The one JSON document on standard output."""
+        return json.loads(self.output)
+
+
+@contextmanager
+def started(*command: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """The running command and the mark that all its processes carry; killed at the end."""
+    mark = uuid.uuid4().hex
+    environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER_VARIABLES}
+    environment |= {_MARK: mark, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process, mark
+    finally:
+        for pid in marked_processes(mark):
+            os.kill(pid, signal.SIGKILL)
+        process.wait(LIMIT_SECONDS)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def run(*command: str) -> Completed:
+    """The command's end, within the limit."""
+    with started(*command) as (process, mark):
+        output, error = process.communicate(timeout=LIMIT_SECONDS)
+        return Completed(process.returncode, output, error, remaining_processes(mark))
+
+
+def nccl_test(*flags: str) -> Completed:
+    """`gpudiag nccl-test --backend gloo` with those flags."""
+    return run(*GPUDIAG, *flags)
+
+
+def torchrun(world_size: int, *flags: str) -> Completed:
+    """The same under torchrun, one process per rank."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size))
+    return run(*launcher, "--master-port", "0", *GPUDIAG[1:], *flags)
+
+
+def marked_processes(mark: str) -> tuple[int, ...]:
+    """The pids of the living processes that carry the mark in their environment."""
+    found = []
+    wanted = f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return tuple(found)
+
+
+def remaining_processes(mark: str) -> tuple[int, ...]:
+    """Those that are still there two seconds later: what dies with its parent needs a moment."""
+    deadline = time.monotonic() + 2.0
+    while (found := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,167 @@
+"""`gpudiag nccl-test` whole, on real gloo ranks: exact data, named ranks, nothing left behind."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from gpudiag.model.schemas import json_schema
+from tests.ranks.nccl_test_command import (
+    GPUDIAG,
+    LIMIT_SECONDS,
+    Completed,
+    nccl_test,
+    remaining_processes,
+    started,
+    torchrun,
+)
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+
+SMALL = ("--max-bytes", "64", "--iterations", "4", "--json")
+FEW_SECONDS = 3.0  # from the fault to the end of the command
+
+
+def assert_clean(completed: Completed) -> None:
+    assert completed.left_behind == ()
+    assert "Traceback" not in completed.error
+
+
+def assert_valid(document: Any) -> None:
+    Draft202012Validator(json_schema(document["schema"])).validate(document)
+
+
+def test_four_ranks_are_exact_at_every_size() -> None:
+    completed = nccl_test("--nproc", "4", "--max-bytes", "1M", "--step-factor", "16", "--json")
+    document = completed.document()
+    assert_clean(completed)
+    assert_valid(document)
+    assert (completed.status, document["outcome"], document["findings"]) == (0, "pass", [])
+    assert (document["backend"], document["world_size"], document["launcher"]) == ("gloo", 4, "spawn")
+    assert [result["size_bytes"] for result in document["results"]] == [8, 128, 2048, 32768, 524288]
+    for result in document["results"]:
+        assert result["verified"] is True
+        assert result["wrong_elements"] == 0
+        assert result["verified_iterations"] == result["iterations"] >= 5
+        assert result["algbw_bytes_per_second"] == pytest.approx(
+            result["size_bytes"] / result["time_p50_seconds"]
+        )
+        assert result["busbw_bytes_per_second"] == pytest.approx(result["algbw_bytes_per_second"] * 2 * 3 / 4)
+    assert [(rank["rank"], rank["exit"]) for rank in document["ranks"]] == [(rank, 0) for rank in range(4)]
+
+
+def test_every_dtype_is_exact_on_odd_numbers_of_ranks() -> None:
+    completed = nccl_test(
+        "--nproc", "3", "--dtype", "all", "--min-bytes", "1000", "--max-bytes", "1000", *SMALL[2:]
+    )
+    document = completed.document()
+    assert (completed.status, document["outcome"]) == (0, "pass")
+    assert len({result["dtype"] for result in document["results"]}) == 8
+    assert all(result["verified"] is True for result in document["results"])
+
+
+def test_one_rank_has_no_bus_bandwidth() -> None:
+    document = nccl_test("--nproc", "1", *SMALL).document()
+    assert document["outcome"] == "pass"
+    assert document["results"][0]["busbw_bytes_per_second"] is None
+    assert document["results"][0]["missing"]["busbw_bytes_per_second"] == "not_supported"
+
+
+def test_a_flipped_bit_fails_and_names_rank_offset_and_mask() -> None:
+    completed = nccl_test("--nproc", "4", "--inject", "bitflip:1@3", *SMALL)
+    document = completed.document()
+    assert_clean(completed)
+    assert_valid(document)
+    assert (completed.status, document["outcome"]) == (1, "fail")
+    (finding,) = document["findings"]
+    assert finding["code"] == "collective.corrupted"
+    assert (finding["subject"]["kind"], finding["subject"]["rank"]) == ("rank", 1)
+    facts = {fact["name"]: fact["value"] for fact in finding["evidence"]}
+    assert (facts["size_bytes"], facts["iteration"]) == (8, 3)
+    assert (facts["first_offset"], facts["wrong_elements"], facts["xor_mask"]) == (1, 1, "0x1")
+    assert len(document["results"]) == 4  # wrong data stops nothing
+    assert document["injected"] == [{"specification": "bitflip:1@3", "fired": True}]
+
+
+@pytest.mark.parametrize(("fault", "code"), [("kill:2@5", "rank.died"), ("stop:2@5", "rank.stopped")])
+def test_a_dead_or_stopped_rank_is_named_with_its_evidence(fault: str, code: str, tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    completed = nccl_test("--nproc", "4", "--inject", fault, "--events", str(events), *SMALL)
+    document = completed.document()
+    assert_clean(completed)
+    assert_valid(document)
+    assert (completed.status, document["outcome"]) == (1, "fail")
+    cause = document["findings"][0]
+    assert (cause["code"], cause["subject"]["rank"]) == (code, 2)
+    assert "iteration 5" in cause["message"]
+    assert [result["size_bytes"] for result in document["results"]] == [8]  # the size that was done stays
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    found = next(line for line in lines if line["kind"] == "finding")
+    measured = next(line for line in lines if line["kind"] == "result")
+    assert found["at_seconds"] - measured["at_seconds"] < FEW_SECONDS
+
+
+def test_a_fault_that_never_fires_is_an_error() -> None:
+    completed = nccl_test("--nproc", "2", "--inject", "kill:1@100000", *SMALL)
+    document = completed.document()
+    assert (completed.status, document["outcome"]) == (3, "error")
+    assert [finding["code"] for finding in document["findings"]] == ["inject.not_fired"]
+
+
+def test_events_tell_each_size_as_it_is_done_and_end_with_the_outcome(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    output = tmp_path / "report.json"
+    completed = nccl_test("--nproc", "2", *SMALL, "--events", str(events), "--output", str(output))
+    assert json.loads(output.read_text()) == completed.document()
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    for line in lines:
+        assert_valid(line)
+    assert [line["kind"] for line in lines] == ["stage", "stage", *["result"] * 4, "outcome"]
+    assert [line["done"] for line in lines if line["kind"] == "result"] == [1, 2, 3, 4]
+    assert lines[-1]["outcome"] == "pass"
+
+
+def test_text_is_the_default_and_nothing_else_is_printed() -> None:
+    completed = nccl_test("--nproc", "2", *SMALL[:-1])
+    assert completed.output.startswith("PASS CPU ONLY: all_reduce, 2 gloo ranks, 4 sizes exact")
+    assert completed.error == ""
+    assert max(map(len, completed.output.splitlines())) <= 80
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_process() -> None:
+    with started(*GPUDIAG, "--nproc", "2", "--iterations", "100000", "--max-bytes", "8") as (process, mark):
+        time.sleep(3.0)  # somewhere in the sweep; earlier is as good
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_SECONDS)
+        assert process.returncode == 130
+        assert remaining_processes(mark) == ()
+
+
+def test_torchrun_prints_one_report() -> None:
+    completed = torchrun(2, *SMALL)
+    document = completed.document()
+    assert completed.left_behind == ()
+    assert_valid(document)
+    assert (completed.status, document["outcome"], document["launcher"]) == (0, "pass", "torchrun")
+    assert document["world_size"] == 2
+    assert len(document["results"]) == 4
+
+
+@pytest.mark.parametrize(("fault", "code"), [("kill:1@5", "rank.died"), ("stop:0@5", "rank.stopped")])
+def test_torchrun_with_a_fault_prints_one_report_that_names_the_rank(fault: str, code: str) -> None:
+    completed = torchrun(2, "--inject", fault, *SMALL)
+    document = completed.document()
+    assert completed.left_behind == ()
+    assert (completed.status, document["outcome"]) == (1, "fail")
+    cause = document["findings"][0]
+    assert (cause["code"], cause["subject"]["rank"]) == (code, int(fault.split(":")[1][0]))
+
+
+def test_bit_flips_under_torchrun_are_seen_by_the_rank_that_holds_them() -> None:
+    completed = torchrun(2, "--inject", "bitflip:1@2", *SMALL)
+    document = completed.document()
+    assert (completed.status, document["findings"][0]["subject"]["rank"]) == (1, 1)

@@ -1,0 +1,82 @@
+"""What ranks emit becomes results, at once when the last rank has told."""
+
+from typing import Any
+
+from gpudiag.collectives.cases import Case
+from gpudiag.collectives.facts import RankFacts
+from gpudiag.collectives.results import RankCase, WrongBuffer, WrongElements
+from gpudiag.model.codec import encode
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.measure import IncidentKind, RankReport
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.ranks.run import RankEvent
+from gpudiag.runs.collect import CaseCollector
+
+CASES = (
+    Case("all_reduce", "sum", "float32", 2, 8),
+    Case("all_reduce", "sum", "float32", 4, 16),
+)
+
+
+def event(rank: int, kind: str, noun: Any, at_seconds: float = 1.0) -> RankEvent:
+    return RankEvent(rank, at_seconds, {"kind": kind, **encode(noun)})
+
+
+def told(rank: int, case: int) -> RankEvent:
+    return event(rank, "rank_case", RankCase(rank, case, (1000, 2000), 2, 0, 0.1, 0.1))
+
+
+def test_a_result_is_told_when_every_rank_has_told_its_part() -> None:
+    heard: list[RunEvent] = []
+    collector = CaseCollector(CASES, 2, heard.append)
+    collector.take(told(0, 0))
+    assert (heard, collector.results) == ([], ())
+    collector.take(told(1, 0))
+    assert [(item.kind, item.done, item.planned) for item in heard] == [(EventKind.RESULT, 1, 2)]
+    assert heard[0].result == collector.results[0]
+
+
+def test_results_come_in_the_order_of_the_plan() -> None:
+    collector = CaseCollector(CASES, 1)
+    collector.take(told(0, 1))
+    collector.take(told(0, 0))
+    assert [result.size_bytes for result in collector.results] == [8, 16]
+
+
+def test_what_one_rank_told_before_it_died_is_no_result() -> None:
+    collector = CaseCollector(CASES, 2)
+    collector.take(told(0, 0))
+    assert collector.results == ()
+
+
+def test_a_wrong_buffer_becomes_an_incident_with_rank_offset_and_mask() -> None:
+    collector = CaseCollector(CASES, 2)
+    wrong = WrongBuffer(1, 1, 7, WrongElements(2, 1, 2, 2, 4, 6))
+    collector.take(event(1, "wrong_buffer", wrong, at_seconds=1.5))
+    (incident,) = collector.incidents({1: "a2"})
+    assert (incident.kind, incident.rank, incident.host) == (IncidentKind.CORRUPTED, 1, "a2")
+    assert incident.at_seconds == 1.5
+    facts = {fact.name: fact.value for fact in incident.evidence}
+    assert (facts["size_bytes"], facts["iteration"], facts["first_offset"]) == (16, 7, 1)
+    assert (facts["wrong_elements"], facts["xor_mask"]) == (2, "0x4")
+
+
+def test_versions_and_devices_come_from_what_ranks_say_of_themselves() -> None:
+    collector = CaseCollector(CASES, 2)
+    collector.take(event(1, "facts", RankFacts("2.13.0", "2.29.7", "GPU-5")))
+    report = RankReport(1, 1, "a1", 4241, "measure", 0)
+    assert (collector.torch_version, collector.nccl_version) == ("2.13.0", "2.29.7")
+    assert collector.with_device(report).device_uuid == "GPU-5"
+    assert collector.with_device(RankReport(0, 0, "a1", 4240, "init", -9)).device_uuid != "GPU-5"
+
+
+def test_versions_are_missing_where_no_rank_came_far_enough() -> None:
+    version = CaseCollector(CASES, 2).torch_version
+    assert isinstance(version, Missing)
+    assert version.reason is MissingReason.ERROR
+
+
+def test_events_of_another_kind_are_left_alone() -> None:
+    collector = CaseCollector(CASES, 1)
+    collector.take(RankEvent(0, 1.0, {"kind": "something new"}))
+    assert collector.results == ()

@@ -1,0 +1,151 @@
+"""Where an nccl-test runs: gloo only where there is no trace of a GPU, sick GPUs kept out of sight."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.device import (
+    Device,
+    DeviceView,
+    Snapshot,
+    SourceState,
+    SourceStatus,
+    TorchFacts,
+)
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.ranks.environment import Launcher, RankEnvironment
+from gpudiag.runs.placement import Placement, place_ranks
+from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
+
+GIB = 1024**3
+LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost")
+
+
+def make_torch(**facts: Any) -> TorchFacts:
+    known: dict[str, Any] = {
+        "version": "2.13.0+cu130",
+        "python": "python3",
+        "cuda_runtime_version": "13.0",
+        "architectures": ("sm_90",),
+        "nccl_version": "2.29.7",
+        "nccl_available": True,
+        "gloo_available": True,
+        "cuda_available": True,
+        "device_count": 2,
+        "nvml_device_count": 2,
+        "context_starts": True,
+        **facts,
+    }
+    return TorchFacts(**known)
+
+
+def view_of(device: Device, ordinal: int) -> DeviceView:
+    missing = NOT_SUPPORTED
+    return DeviceView(
+        "torch",
+        ordinal,
+        device.id.uuid,
+        device.id.bus_id,
+        "H100",
+        missing,
+        missing,
+        missing,
+        missing,
+        missing,
+    )
+
+
+def make_machine_with(count: int, sick: tuple[int, ...] = (), **torch_facts: Any) -> Snapshot:
+    """A machine with that many GPUs, all seen by torch; the sick ones are off the bus."""
+    devices = tuple(
+        make_device(index, **({"responding": LOST} if index in sick else {"memory_free_bytes": 60 * GIB}))
+        for index in range(count)
+    )
+    views = tuple(view_of(device, ordinal) for ordinal, device in enumerate(devices))
+    return make_snapshot(*devices, views=views, torch=make_torch(**torch_facts))
+
+
+def without_gpus() -> Snapshot:
+    absent = SourceStatus("nvml", SourceState.LIBRARY_ABSENT, "libnvidia-ml.so.1 is not there")
+    return make_snapshot(sources=(absent,), machine=make_machine(pci_devices=(), device_nodes=()))
+
+
+def place(snapshot: Snapshot | None, environment: RankEnvironment | None = None, **fields: Any) -> Placement:
+    def take(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
+        assert snapshot is not None, "nothing was to be asked"
+        assert deadline_seconds > 0
+        return snapshot
+
+    return place_ranks(NcclTestPlan(**fields), environment, take=take)
+
+
+def launched(world_size: int, local_world_size: int) -> RankEnvironment:
+    return RankEnvironment(Launcher.TORCHRUN, 0, world_size, 0, local_world_size, "env://", "run")
+
+
+def test_gloo_asks_no_gpu() -> None:
+    placement = place(None, backend="gloo", nproc=3)
+    assert (placement.backend, placement.world_size) == ("gloo", 3)
+
+
+def test_without_a_trace_of_a_gpu_four_gloo_ranks_go_up_to_64_mib() -> None:
+    placement = place(without_gpus())
+    assert (placement.backend, placement.world_size, placement.max_bytes) == ("gloo", 4, 64 * 1024**2)
+
+
+def test_nccl_without_a_trace_of_a_gpu_could_not_look() -> None:
+    with pytest.raises(SourceAbsentError):
+        place(without_gpus(), backend="nccl")
+
+
+def test_every_usable_gpu_gets_a_rank() -> None:
+    placement = place(make_machine_with(2))
+    assert (placement.backend, placement.world_size, placement.variables) == ("nccl", 2, {})
+    assert placement.findings == ()
+
+
+def test_the_largest_size_keeps_within_the_share_of_free_memory() -> None:
+    assert place(make_machine_with(2)).max_bytes == 8 * GIB
+    assert place(make_machine_with(2), max_bytes=1024).max_bytes == 1024
+
+
+def test_a_sick_gpu_is_hidden_and_named_and_the_others_run() -> None:
+    placement = place(make_machine_with(3, sick=(1,)))
+    assert placement.world_size == 2
+    assert placement.variables == {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
+    assert [finding.code for finding in placement.findings] == ["gpu.lost"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"cuda_runtime_version": NOT_SUPPORTED},
+        {"context_starts": False},
+        {"context_starts": Missing(MissingReason.ERROR, "CUDA error 802: system not yet initialized")},
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_an_error_and_never_gloo(facts: dict[str, Any]) -> None:
+    with pytest.raises(SourceFailedError) as refused:
+        place(make_machine_with(2, **facts))
+    assert "a GPU is here" in refused.value.message
+
+
+def test_more_ranks_than_gpus_are_refused() -> None:
+    with pytest.raises(UsageError):
+        place(make_machine_with(2), nproc=3)
+    with pytest.raises(UsageError):
+        place(make_machine_with(2), launched(16, 4))
+
+
+def test_a_launcher_says_how_many_ranks_there_are() -> None:
+    assert place(None, launched(2, 2), backend="gloo").world_size == 2
+    assert place(make_machine_with(2), launched(16, 2)).world_size == 16
+
+
+def test_the_launcher_and_nproc_must_agree() -> None:
+    assert place(None, launched(2, 2), backend="gloo", nproc=2).world_size == 2
+    with pytest.raises(UsageError):
+        place(None, launched(2, 2), backend="gloo", nproc=4)
