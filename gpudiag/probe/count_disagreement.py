@@ -57,16 +57,19 @@ def _explain_pci(machine: Machine, devices: tuple[Device, ...], listed: int, on_
     known = {device.id.bus_id for device in devices}
     missing = [gpu for gpu in pci_gpus(machine) if gpu.bus_id not in known]
     unbound = [gpu.bus_id for gpu in missing if gpu.driver != "nvidia"]
-    if missing and len(unbound) == len(missing):
+    if unbound and len(unbound) == len(missing):
         return f"the NVIDIA driver is not bound to {', '.join(unbound)}", False
-    where = ", ".join(gpu.bus_id for gpu in missing) or "some"
-    return f"NVML does not list the GPU at {where}: it fell off the bus or did not start (dmesg, NVRM)", False
+    if len(missing) == on_bus:
+        return "NVML lists no GPU on the bus: the driver started none of them (`dmesg | grep NVRM`)", False
+    where = ", ".join(gpu.bus_id for gpu in missing)
+    words = f"NVML does not list {where}: off the bus, or given up by the driver (`dmesg | grep NVRM`)"
+    return words, False
 
 
 def _explain_gputil(devices: tuple[Device, ...], status: SourceStatus) -> tuple[str, bool]:
-    silent = _silent(devices)
+    silent = name_silent(devices)
     if silent:
-        return f"nvidia-smi, which GPUtil runs, leaves out {silent}", False
+        return f"nvidia-smi, which GPUtil runs, leaves out {silent}, which NVML cannot read either", False
     return f"GPUtil: {status.reason or 'nvidia-smi lists other GPUs than NVML'}", False
 
 
@@ -83,9 +86,9 @@ def _explain_torch(
         return f"CUDA_VISIBLE_DEVICES={value} shows torch {count} of {len(devices)}", True
     if any(device.mig_mode == "enabled" for device in devices):
         return "with MIG on, a process uses one MIG instance, and no GPU that is split", True
-    silent = _silent(devices)
+    silent = name_silent(devices)
     if silent:
-        return f"CUDA does not use {silent}", False
+        return f"CUDA does not use {silent}, which NVML cannot read either", False
     if isinstance(torch.context_starts, Missing) and torch.context_starts.reason is MissingReason.ERROR:
         return f"CUDA does not start: {torch.context_starts.detail}", False
     if value is not None:
@@ -93,8 +96,8 @@ def _explain_torch(
     return "no setting explains torch's count: look at the job's device cgroup and at /dev/nvidia*", False
 
 
-def _silent(devices: tuple[Device, ...]) -> str:
+def name_silent(devices: tuple[Device, ...]) -> str:
     """The GPUs that are lost or hung, by index; empty where all respond."""
     silent = [device.id.nvml_index for device in devices if isinstance(device.responding, Missing)]
     names = [f"GPU {index}" for index in silent if not isinstance(index, Missing)]
-    return f"{', '.join(names)}, which NVML cannot read either" if names else ""
+    return ", ".join(names)

@@ -32,6 +32,8 @@ def _ordinal(device: Device, torch: TorchAnswer, views: tuple[DeviceView, ...]) 
     for view in views:
         if view.source == torch.status.name and is_same_gpu(view, device):
             return view.source_index
+        if view.source == torch.status.name and view.bus_id == device.id.bus_id:
+            return Missing(MissingReason.NOT_SUPPORTED, "CUDA numbers its MIG instances instead")
     if isinstance(facts.cuda_runtime_version, Missing):
         return Missing(MissingReason.SOURCE_ABSENT, CPU_BUILD)
     if isinstance(facts.context_starts, Missing):

@@ -7,7 +7,7 @@ from gpudiag.model.device import Device, DeviceView, Disagreement, SourceState, 
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing, Reading
-from gpudiag.probe.count_disagreement import find_count_disagreement
+from gpudiag.probe.count_disagreement import find_count_disagreement, name_silent
 from gpudiag.probe.visibility import cuda_visible
 
 # Definitions of a GPU's total memory differ by what firmware and driver keep for themselves; a
@@ -57,7 +57,10 @@ def _contexts(gathered: Gathered) -> Iterator[Disagreement]:
     status = gathered.statuses.get("nvml")
     if status is not None and status.state is SourceState.OK:
         values = {"nvml": len(gathered.devices), **values}
-    yield Disagreement("context_starts", values, f"CUDA starts no context: {starts.detail}", expected=False)
+    silent = name_silent(gathered.devices)
+    cause = f"; NVML cannot read {silent} either" if silent else ""
+    reason = f"CUDA starts a context on {started} of {counted}: {starts.detail}{cause}"
+    yield Disagreement("context_starts", values, reason, expected=False)
 
 
 def _order_in_torch(gathered: Gathered) -> Iterator[Disagreement]:

@@ -22,6 +22,12 @@ _SENTENCES = (
     ("Insufficient Permissions", 4, SourceState.NO_PERMISSION),
     ("couldn't find libnvidia-ml.so", 12, SourceState.LIBRARY_ABSENT),
 )
+_MEANINGS = {
+    6: ", a query for a GPU failed",
+    8: ", a GPU's power cables are not attached",
+    14: ", an infoROM is corrupted",
+    15: ", a GPU is off the bus",
+}
 # Where nvidia-smi writes no value, and why; `[GPU is lost]` and so on.
 _REASON_OF_CELL = (
     ("gpu is lost", MissingReason.DEVICE_LOST),
@@ -77,7 +83,8 @@ def classify_run(run: Mapping[str, Any], view_count: int) -> tuple[SourceState, 
             return state, f"nvidia-smi: {said or f'exit status {status}'}{crashes}"
     if view_count and not said and not status and not error:
         return SourceState.OK, None
-    words = said or (f"exit status {status}" if status else error or "it printed nothing")
+    exit_words = f"exit status {status}{_MEANINGS.get(status, '')}"
+    words = said or (exit_words if status else error or "it printed nothing")
     return (SourceState.OK if view_count else SourceState.FAILED), f"nvidia-smi: {words}{crashes}"
 
 

@@ -107,11 +107,11 @@ def rows_of_pci(
         reason = MissingReason.DEVICE_LOST
     else:
         reason = reason_of_state(state)
-    why = Missing(reason, words)
+    why, rest = Missing(reason, words), Missing(reason)
     rows = []
     for gpu in pci_gpus(machine):
         if gpu.bus_id not in known:
-            identity = DeviceId(uuid_of_bus_id.get(gpu.bus_id) or why, gpu.bus_id, why)
+            identity = DeviceId(uuid_of_bus_id.get(gpu.bus_id) or rest, gpu.bus_id, rest)
             readings = _slot_readings(gpu.bus_id, machine)
-            rows.append(all_missing(Device, why, id=identity, responding=why, **readings))
+            rows.append(all_missing(Device, rest, id=identity, responding=why, **readings))
     return tuple(rows)

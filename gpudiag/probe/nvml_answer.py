@@ -192,11 +192,13 @@ class _Messages:
 
 
 def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:
-    """The document with every field of a Device that it lacks marked as missing for that reason."""
+    """The document with every field of a Device that it lacks marked as missing for that reason.
+
+    The words of the reason stand in `responding` alone.
+    """
     lacking = [name for name in Device.__dataclass_fields__ if name not in document]
     missing = dict.fromkeys(lacking, rest.reason.value) | document.get("missing", {})
-    details = dict.fromkeys(lacking, rest.detail) | document.get("missing_detail", {})
-    return {**document, "missing": missing, "missing_detail": details}
+    return {**document, "missing": missing}
 
 
 def _responding(document: Mapping[str, Any]) -> Reading[bool]:

@@ -36,7 +36,7 @@ class DeviceSheet(Sheet):
         super().read_together(fields, function, *arguments)
         reason = self.missing.get(fields[0])
         if reason is not None and reason[0] == DEVICE_LOST:
-            self.lost = reason
+            self.lost = (DEVICE_LOST, "")  # the words stand where the loss was noticed
 
 
 class Ask:

@@ -18,6 +18,7 @@ SOURCE = "torch"
 # system; a first context on an idle GPU without persistence mode takes seconds more.
 DEADLINE_SECONDS = 30.0
 CPU_BUILD = "CPU build of torch"
+_NO_GPUS = "No CUDA GPUs are available"  # torch's words for a driver that works and lists none
 _PROGRAM = os.path.join(os.path.dirname(__file__), "torch_cuda.py")
 # On a simulated machine torch's answer is read from the file that this variable names, as
 # {"facts": {...}, "devices": [...]} in the form of the JSON documents, or {"absent": true}.
@@ -150,7 +151,7 @@ def _status(facts: TorchFacts, seconds: float) -> SourceStatus:
     elif isinstance(count, Missing):
         late = count.reason is MissingReason.TIMED_OUT
         state, reason = SourceState.TIMED_OUT if late else SourceState.FAILED, count.detail
-    elif isinstance(starts, Missing) and count == 0:
+    elif isinstance(starts, Missing) and _NO_GPUS in starts.detail:
         state, reason = SourceState.NO_DEVICES, starts.detail
     elif isinstance(starts, Missing):
         some = facts.cuda_available is True
