@@ -228,7 +228,7 @@ def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:
 def _as_old(gpu: GpuBlueprint, branch: dict[str, Any]) -> GpuBlueprint:
     old = replace(gpu, gpu=replace(gpu.gpu, faults=()))
     for reason in ("function_not_found", "not_supported"):
-        old = old.without_readings(reason, *(name for name in branch[reason] if name in gpu.gpu.readings))
+        old = old.without_readings(reason, *branch[reason])
     readings = old.gpu.readings
     if branch["counts_reserved_as_used"] and "memory_reserved_bytes" in readings:
         used = readings["memory_used_bytes"] + readings["memory_reserved_bytes"]

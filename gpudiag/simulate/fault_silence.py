@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 from gpudiag.simulate.fault import Fault
-from gpudiag.simulate.gpu_layers import READINGS
 from gpudiag.simulate.kernel_log import xid_line
 from gpudiag.simulate.scenario import CallFault
 
@@ -92,7 +91,8 @@ def _hung(gpu: GpuBlueprint) -> GpuBlueprint:
 
 
 def _silent(gpu: GpuBlueprint, reason: str, known: tuple[str, ...]) -> GpuBlueprint:
-    return gpu.without_readings(reason, *(name for name in READINGS if name not in known), "responding")
+    said = (*gpu.gpu.readings, *gpu.gpu.missing)
+    return gpu.without_readings(reason, *(name for name in said if name not in known), "responding")
 
 
 def _with_fault(gpu: GpuBlueprint, fault: CallFault) -> GpuBlueprint:

@@ -26,6 +26,9 @@ _GPU_KEYS = (
 
 _ECC_COUNTERS = ("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate")
 _LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
+_PCIE_ERRORS = (
+    "correctable", "nonfatal", "fatal", "bad_tlp", "bad_dllp", "naks_received", "naks_sent",
+)  # fmt: skip
 _BANKS = ("max_banks", "high_banks", "partial_banks", "low_banks", "none_banks")
 
 
@@ -123,8 +126,30 @@ def _histogram(banks: Mapping[str, int]) -> dict[str, int]:
     return {**dict.fromkeys(_BANKS, 0), **banks}
 
 
+def _throttle_seconds(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Kinds that are not named were never the reason; boards without such limits do not count them."""
+    uncounted = {"board_limit": None, "reliability": None}
+    missing = {name: "not_supported" for name in uncounted if name not in entry}
+    return {"power": 0.0, "thermal": 0.0, "sync_boost": 0.0, **uncounted, **entry, "missing": missing}
+
+
+def _pcie_errors(entry: Mapping[str, int]) -> dict[str, int]:
+    """Kinds that are not named were not seen."""
+    return {**dict.fromkeys(_PCIE_ERRORS, 0), **entry}
+
+
+def _fabric(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Health and faults that are not said are not known: switches of NVLink 4 report none."""
+    said = {"clique_id": None, "cluster_uuid": None, "health": None, "faults": None, **entry}
+    missing = {name: "not_supported" for name, value in said.items() if value is None}
+    return {**said, "missing": missing} if missing else said
+
+
 _EXPANDED: dict[str, Callable[[Any], Any]] = {
     "ecc_locations": _ecc_locations,
+    "fabric": _fabric,
+    "pcie_errors": _pcie_errors,
+    "throttle_seconds": _throttle_seconds,
     "nvlinks": _nvlinks,
     "row_remap_histogram": _histogram,
 }

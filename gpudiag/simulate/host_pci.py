@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpudiag.simulate.blueprint import NVIDIA_VENDOR_ID, Blueprint, GpuBlueprint, PciFunction
+from gpudiag.simulate.blueprint import NVIDIA_VENDOR_ID, Blueprint, GpuBlueprint, HostFacts, PciFunction
 
 # PCIe generation -> transfer rate, as drivers/pci writes it.
 _SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
@@ -22,7 +22,7 @@ def render_pci(blueprint: Blueprint) -> Tree:
     for position, gpu in enumerate(on_bus):
         parent = _add_root_port(files, links, gpu, position)
         parents[_bus(gpu.sysfs_address)] = parent
-        _add_gpu(files, links, gpu, parent)
+        _add_gpu(files, links, gpu, parent, blueprint.host)
     for function in blueprint.host.pci_functions:
         parent = parents.get(_bus(function.address), f"sys/devices/pci{_bus(function.address)}")
         _add_function(files, links, function, parent)
@@ -56,7 +56,17 @@ def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBluepri
     return path
 
 
-def _add_gpu(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, parent: str) -> None:
+def cpulist(host: HostFacts, node: int) -> str:
+    """The processors of a NUMA node as a kernel list, `56-111`; for node -1, all that there are."""
+    if node < 0:
+        return f"0-{host.logical_processors - 1}"
+    share = host.logical_processors // host.sockets
+    return f"{node * share}-{(node + 1) * share - 1}"
+
+
+def _add_gpu(
+    files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, parent: str, host: HostFacts
+) -> None:
     readings = gpu.gpu.readings
     function = PciFunction(
         address=gpu.sysfs_address,
@@ -67,6 +77,7 @@ def _add_gpu(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, pa
         numa_node=readings.get("numa_node", -1),
     )
     path = _add_function(files, links, function, parent)
+    files[f"{path}/local_cpulist"] = f"{cpulist(host, readings.get('numa_node', -1))}\n"
     subsystem = gpu.gpu.pci_subsystem_id or "00000000"
     files[f"{path}/subsystem_device"] = f"0x{subsystem[:4]}\n"
     files[f"{path}/subsystem_vendor"] = f"0x{subsystem[4:]}\n"

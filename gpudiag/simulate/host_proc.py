@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from gpudiag.simulate.blueprint import Blueprint, HostFacts
+from gpudiag.simulate.host_pci import cpulist
 from gpudiag.simulate.host_processes import boot_time
 
 # Users that every machine here knows; a process may bring more.
@@ -66,10 +67,8 @@ def render_sys(host: HostFacts) -> dict[str, str]:
         "sys/fs/cgroup/memory.max": "max\n",
         "sys/fs/cgroup/pids.max": "max\n",
     }
-    share = host.logical_processors // host.sockets
     for node in range(host.sockets):
-        first = node * share
-        files[f"sys/devices/system/node/node{node}/cpulist"] = f"{first}-{first + share - 1}\n"
+        files[f"sys/devices/system/node/node{node}/cpulist"] = f"{cpulist(host, node)}\n"
     files["sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"] = "performance\n"
     return files
 

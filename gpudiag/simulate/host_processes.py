@@ -9,7 +9,7 @@ from gpudiag.simulate.blueprint import Blueprint, HostFacts, HostProcess
 
 USER_HZ = 100  # clock ticks per second in /proc/PID/stat, on every architecture that Linux runs GPUs on
 _STATE_NAMES = {"R": "running", "S": "sleeping", "D": "disk sleep", "Z": "zombie", "T": "stopped"}
-_NOT_OURS = ("user", "command", "container_id", "started_at")
+_NOT_OURS = ("user", "command", "container_id", "started_at", "state")
 
 
 def boot_time(host: HostFacts, now: datetime) -> int:
@@ -42,6 +42,7 @@ def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: dateti
         described["user"] = process.user
         described["command"] = " ".join(process.argv) if process.state != "Z" else f"[{_name(process)}]"
         described["container_id"] = process.container_id
+        described["state"] = process.state
         started = boot_time(blueprint.host, now) + _start_ticks(process, blueprint.host) / USER_HZ
         described["started_at"] = format_time(datetime.fromtimestamp(0, UTC) + timedelta(seconds=started))
         if process.container_id is None:

@@ -16,6 +16,8 @@ from gpudiag.units import KIB, MIB
 # What a CUDA context takes of a GPU's memory before anything is allocated; by design, the real figure
 # depends on the GPU and the driver and is of this order.
 _CONTEXT_BYTES = 512 * MIB
+_INVALID_ORDINAL = "CUDA error: invalid device ordinal"
+_NO_GPUS = "No CUDA GPUs are available"
 _CPU_BUILD = "CPU build of torch"
 _NOT_TOLD_BY_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
 
@@ -85,10 +87,14 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     views = [_view(at, gpu, instance, blueprint) for at, (gpu, instance) in enumerate(devices)]
     document["cuda_available"] = bool(views)
     document["device_count"] = len(views) if nvml_count is None else nvml_count
+    # A GPU that NVML counts and CUDA does not list.
+    views += [_broken_view(at, _INVALID_ORDINAL) for at in range(len(views), document["device_count"])]
     errors = [gpu.context_error for gpu, _ in devices if gpu.context_error]
-    started = (True if views else None) if not errors else None
-    _put(document, "context_starts", started, "error", errors[0] if errors else "no CUDA GPUs are available")
-    return views
+    if len(views) > len(devices):
+        errors.append(_INVALID_ORDINAL if devices else _NO_GPUS)
+    started = True if views and not errors else None
+    _put(document, "context_starts", started, "error", errors[0] if errors else _NO_GPUS)
+    return views if document["cuda_available"] else []
 
 
 def _nvml_count(blueprint: Blueprint) -> int | None:
@@ -124,14 +130,24 @@ def _view(
 ) -> dict[str, Any]:
     readings = gpu.gpu.readings
     memory = instance or readings
-    view: dict[str, Any] = {"source": "torch", "source_index": at, "missing": {}, "missing_detail": {}}
     if gpu.context_error is not None:
-        for name in ("uuid", "bus_id", "name", "memory_total_bytes", "memory_free_bytes", "context_starts"):
-            _put(view, name, None, "error", gpu.context_error)
-    else:
-        total, free = _memory(memory, blueprint)
-        view |= {"name": memory["name"], "memory_total_bytes": total, "memory_free_bytes": free}
-        view |= {"uuid": memory["uuid"], "bus_id": gpu.bus_id, "context_starts": True}
+        return _broken_view(at, gpu.context_error)
+    view = _empty_view(at)
+    total, free = _memory(memory, blueprint)
+    view |= {"name": memory["name"], "memory_total_bytes": total, "memory_free_bytes": free}
+    return view | {"uuid": memory["uuid"], "bus_id": gpu.bus_id, "context_starts": True}
+
+
+def _broken_view(at: int, error: str) -> dict[str, Any]:
+    """A GPU on which no context starts, which is all that CUDA says of it."""
+    view = _empty_view(at)
+    for name in ("uuid", "bus_id", "name", "memory_total_bytes", "memory_free_bytes", "context_starts"):
+        _put(view, name, None, "error", error)
+    return view
+
+
+def _empty_view(at: int) -> dict[str, Any]:
+    view: dict[str, Any] = {"source": "torch", "source_index": at, "missing": {}, "missing_detail": {}}
     for name in _NOT_TOLD_BY_TORCH:
         _put(view, name, None, "not_supported", "torch does not tell")
     return view
