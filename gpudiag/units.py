@@ -7,8 +7,6 @@ Inside gpudiag a size is in bytes, a rate in bytes per second, a time in seconds
 
 import re
 
-from gpudiag.errors import UsageError
-
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -28,6 +26,9 @@ def parse_size_bytes(text: str) -> int:
     Raises:
         UsageError: the text is not a size, or not a whole number of bytes.
     """
+    # Here, for the probes' children load this file for its factors and pay for every import.
+    from gpudiag.errors import UsageError
+
     match = _SIZE_PATTERN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a size", hint="write it as 8, 64K, 1M or 8G")

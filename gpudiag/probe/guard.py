@@ -185,7 +185,10 @@ def run_guarded(entry: str, deadline_seconds: float, *arguments: Any) -> Guarded
 
 def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any]) -> None:
     """The whole life of a forked child; never returns."""
+    import gc
+
     try:
+        gc.disable()  # it lives for one answer
         die_with(parent)
         _forget_signals()
         null = os.open(os.devnull, os.O_RDWR)
