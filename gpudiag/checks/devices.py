@@ -88,7 +88,7 @@ _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "s
 )
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""
-    found = (_lost(context.snapshot, device) for device in context.snapshot.devices)
+    found = (_lost(context.snapshot, device) for device in _listed(context.snapshot))
     return judged(*(finding for finding in found if finding is not None))
 
 
@@ -100,7 +100,7 @@ def gpu_lost(context: Context) -> Judgement:
 )
 def gpu_hung(context: Context) -> Judgement:
     """A finding for each GPU that did not answer in time, or not at all for another reason."""
-    found = (_silent(context.snapshot, device) for device in context.snapshot.devices)
+    found = (_silent(context.snapshot, device) for device in _listed(context.snapshot))
     return judged(*(finding for finding in found if finding is not None))
 
 
@@ -158,7 +158,7 @@ def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
 
 
 def _listed(snapshot: Snapshot) -> tuple[Device, ...]:
-    """The GPUs that NVML lists, lost and hung ones too; not the rows that only the PCI bus gave."""
+    """The GPUs that NVML lists, lost and hung ones too; rows that only the PCI bus gave are gpu.count's."""
     return tuple(device for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing))
 
 

@@ -9,7 +9,6 @@ from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
-
 # The driver is set up, and does not answer as it should.
 _UNCLEAR_STATES = (SourceState.TIMED_OUT, SourceState.FAILED)
 
@@ -85,19 +84,21 @@ def nvml_answers(context: Context) -> Judgement:
     kind = NVML_KINDS.get(status.state)
     if kind is None:
         return judged()
-    words = status.reason or status.state.value.replace("_", " ")
-    seen = tuple(Evidence("trace", trace.text, source=trace.place) for trace in traces)
-    message = f"NVML does not work on a machine with a GPU ({traces[0].text}): {words}"
+    message = f"NVML does not work on a machine with a GPU ({traces[0].text})"
+    evidence = [Evidence("state", status.state.value, source="NVML")]
+    if status.reason is not None:
+        evidence.append(Evidence("reason", status.reason, source="NVML"))
+    evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
     subject = SourceSubject("nvml", context.snapshot.host)
-    remedy = _remedy(context.snapshot, status)
-    return judged(kind.finding(subject, message, Evidence("state", status.state.value), *seen, remedy=remedy))
+    return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status)))
 
 
 @check("source.agreement", title="the sources tell the same story", reports=(DISAGREEMENT,))
 def sources_agree(context: Context) -> Judgement:
     """WARN for each disagreement that no setting explains."""
     snapshot = context.snapshot
-    unexplained = [item for item in snapshot.disagreements if not item.expected]
+    differing = (item for item in snapshot.disagreements if not _is_about_the_bus(item))
+    unexplained = [item for item in differing if not item.expected]
     if unexplained:
         return judged(*(_disagreement(snapshot, item) for item in unexplained))
     seers = [status for status in snapshot.sources if status.name in _SOURCES_OF_GPUS]
@@ -113,16 +114,17 @@ def sources_agree(context: Context) -> Judgement:
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:
-    """What to do where this machine shows more than the state alone says; empty: the catalogue's words."""
-    if snapshot.machine.container is not None and status.state in (
-        SourceState.LIBRARY_ABSENT,
-        SourceState.DRIVER_NOT_LOADED,
-    ):
-        return "Start the container with its GPUs (`--gpus all`, NVIDIA Container Toolkit); check the host first."
+    """What is wrong here and what to do, in the source's words; empty: the catalogue's will do."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
-    if "nouveau" in drivers:
+    if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
-    return ""
+    return f"{status.reason}." if status.reason else ""
+
+
+def _is_about_the_bus(item: Disagreement) -> bool:
+    """Whether only the PCI bus counts differently: that is gpu.count's to judge."""
+    counts = {count for source, count in item.values.items() if source != "pci"}
+    return item.field == "count" and len(counts) == 1
 
 
 def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:

@@ -13,6 +13,8 @@ from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 NVIDIA_VENDOR_ID = "10de"
 # PCI class and subclass, https://pcisig.com "Code and ID Assignment": VGA controller, 3D controller.
 DISPLAY_CLASS_IDS = ("0300", "0302")
+BRIDGE_CLASS_ID = "0680"  # other bridge: what an NVSwitch is
+_PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,30 @@ class Trace:
 
 
 def is_gpu(device: PciDevice) -> bool:
-    """Whether a PCI function is an NVIDIA GPU: not the audio, USB or NVSwitch function beside it."""
-    return device.vendor_id == NVIDIA_VENDOR_ID and device.class_id[:4] in DISPLAY_CLASS_IDS
+    """Whether a PCI function is an NVIDIA GPU for this machine's use.
+
+    Not the audio, USB or NVSwitch function beside it, and not a GPU that belongs to a virtual machine.
+    """
+    if device.vendor_id != NVIDIA_VENDOR_ID or device.driver == _PASSED_THROUGH:
+        return False
+    return device.class_id[:4] in DISPLAY_CLASS_IDS
 
 
 def pci_gpus(snapshot: Snapshot) -> tuple[PciDevice, ...]:
     """The NVIDIA GPUs on the PCI bus, as the kernel sees them; none where the bus is not readable."""
     devices = snapshot.machine.pci_devices
     return () if isinstance(devices, Missing) else tuple(device for device in devices if is_gpu(device))
+
+
+def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:
+    """The NVSwitches on the PCI bus; none where the bus is not readable."""
+    devices = snapshot.machine.pci_devices
+    found = () if isinstance(devices, Missing) else devices
+    return tuple(
+        device
+        for device in found
+        if device.vendor_id == NVIDIA_VENDOR_ID and device.class_id[:4] == BRIDGE_CLASS_ID
+    )
 
 
 def gpu_traces(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> tuple[Trace, ...]:

@@ -14,7 +14,7 @@ HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 _EPILOG = """\b
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,
 130 interrupted, 141 the reader of the output went away, 143 terminated.
-Completion: eval "$(_GPUDIAG_COMPLETE=bash_source gpudiag)"  (or zsh_source, fish_source)
+Completion: eval "$(_GPUDIAG_COMPLETE=bash_source gpudiag)"  (or zsh_source)
 NO_COLOR and FORCE_COLOR are obeyed."""
 
 
@@ -94,4 +94,4 @@ def gpudiag(context: click.Context) -> ExitStatus | None:
         return None
     from gpudiag.cli.overview import overview  # imported late: the other commands do without it
 
-    return overview()
+    return overview(context.obj)

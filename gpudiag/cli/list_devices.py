@@ -12,6 +12,7 @@ from gpudiag.cli.options import json_option, output_option, parse_names
 from gpudiag.errors import ExitStatus, SourceFailedError, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.probe.start import StartedProbes
 from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest, take_devices
 
 _MAX_DEADLINE_SECONDS = 600.0
@@ -45,7 +46,9 @@ _MIN_WATCH_SECONDS = 1.0
 )
 @json_option
 @output_option
+@click.pass_obj
 def list_devices(
+    started: StartedProbes | None,
     sources: str | None,
     wide: bool,
     wanted: int | None,
@@ -65,10 +68,10 @@ def list_devices(
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
     request = DeviceRequest(names, deadline)
     if wanted is not None:
-        return _print_free(take_devices(request), wanted, ids=ids)
+        return _print_free(take_devices(request, started), wanted, ids=ids)
     if watch is not None:
-        _watch(watch, request, wide=wide, as_json=as_json)
-    snapshot = take_devices(request)
+        _watch(watch, request, started, wide=wide, as_json=as_json)
+    snapshot = take_devices(request, started)
     if output is not None:
         from gpudiag.runs.output import write_document
 
@@ -102,12 +105,21 @@ def _render(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, as_json: 
     return render_list(snapshot, request, wide=wide, style=style)
 
 
-def _watch(interval_seconds: float, request: DeviceRequest, *, wide: bool, as_json: bool) -> NoReturn:
+def _watch(
+    interval_seconds: float,
+    request: DeviceRequest,
+    started: StartedProbes | None,
+    *,
+    wide: bool,
+    as_json: bool,
+) -> NoReturn:
     """Show the listing again and again: each with its time, or one JSON document a line."""
     from gpudiag.cli.watch import redraw
 
+    early = [started]  # for the first view only
+
     def draw() -> str:
-        snapshot = take_devices(request)
+        snapshot = take_devices(request, early.pop() if early else None)
         text = _render(snapshot, request, wide=wide, as_json=as_json)
         return text if as_json else f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n{text}"
 

@@ -3,7 +3,7 @@
 from gpudiag.checks.availability import Candidate, judge_availability
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.traces import gpu_traces
-from gpudiag.model.device import Snapshot
+from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.render.absent_text import render_absent
 from gpudiag.render.devices_text import render_devices
 from gpudiag.render.devices_wide import render_wide
@@ -17,7 +17,7 @@ def render_list(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, style
     """The table or the blocks, then the sources side by side where several were asked for."""
     if request.sources is not None and "nvml" not in request.sources:
         return render_sources(snapshot, style)
-    if not snapshot.devices:
+    if not snapshot.devices or snapshot.source("nvml").state is not SourceState.OK:
         return render_absent(snapshot, gpu_traces(snapshot), style)
     findings = findings_worst_first(judge_snapshot(snapshot).results)
     candidates = judge_availability(snapshot, findings)

@@ -1,10 +1,19 @@
 """The entry of the command line: arguments in, exit status out, every exception accounted for."""
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Sequence
-from types import FrameType
-from typing import NoReturn
+
+from gpudiag.runs.early import start_early
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+    from gpudiag.probe.start import StartedProbes
 
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
 _PROGRAM = "gpudiag"
@@ -12,11 +21,12 @@ _PROGRAM = "gpudiag"
 
 def run() -> NoReturn:
     """The console script: run the command line on the process's own arguments, and exit."""
+    _open_standard_files()
+    started = start_early(sys.argv[1:])  # before the imports that it overlaps with
     import signal
 
-    _open_standard_files()
     signal.signal(signal.SIGTERM, _terminate)
-    status = main(sys.argv[1:])
+    status = main(sys.argv[1:], started)
     try:
         sys.stdout.flush()
     except OSError:
@@ -25,17 +35,20 @@ def run() -> NoReturn:
     sys.exit(status)
 
 
-def main(argv: Sequence[str]) -> int:
-    """The exit status of one command line; whatever goes wrong becomes a sentence on standard error."""
+def main(argv: Sequence[str], started: StartedProbes | None = None) -> int:
+    """The exit status of one command line; whatever goes wrong becomes a sentence on standard error.
+
+    `started` are probes that `run` started before anything else was loaded.
+    """
     try:
-        status = _invoke(argv)
+        status = _invoke(argv, started)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the one place where everything ends
         return _report(error)
     return status
 
 
-def _invoke(argv: Sequence[str]) -> int:
+def _invoke(argv: Sequence[str], started: StartedProbes | None) -> int:
     import click
 
     from gpudiag.cli.commands import gpudiag
@@ -47,7 +60,7 @@ def _invoke(argv: Sequence[str]) -> int:
         return shell_complete(gpudiag, {}, _PROGRAM, _COMPLETE_VARIABLE, instruction)
     try:
         # Not click's main(): it turns a closed pipe into exit status 1, which is FAIL here.
-        with gpudiag.make_context(_PROGRAM, list(argv)) as context:
+        with gpudiag.make_context(_PROGRAM, list(argv), obj=started) as context:
             status = gpudiag.invoke(context)
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code

@@ -8,18 +8,19 @@ from gpudiag.checks.availability import judge_availability
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.cli.verdicts import EXIT_STATUSES
 from gpudiag.errors import ExitStatus
+from gpudiag.probe.start import StartedProbes
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import Style, wants_colour
 from gpudiag.runs.devices import DeviceRequest, take_devices
 from gpudiag.runs.instant import judge_snapshot
 
 
-def overview() -> ExitStatus:
-    """Print the overview; the exit status is its verdict's."""
-    started = monotonic()
-    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",))))
+def overview(started: StartedProbes | None) -> ExitStatus:
+    """Print the overview; the exit status is its verdict's. `started` are probes under way already."""
+    began = monotonic() if started is None else started.host.started_at
+    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",)), started))
     findings = findings_worst_first(report.results)
     candidates = judge_availability(report.snapshot, findings)
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    sys.stdout.write(render_overview(report, findings, candidates, monotonic() - started, style))
+    sys.stdout.write(render_overview(report, findings, candidates, monotonic() - began, style))
     return EXIT_STATUSES[report.verdict]

@@ -39,9 +39,12 @@ def say_index(device: Device) -> str:
 
 
 def say_name(device: Device) -> Reading[str]:
-    """The product's name without the words that every name has."""
+    """The product's name without the maker, the brand and the kind of memory: `H100 80GB`."""
     name = device.name
-    return name if isinstance(name, Missing) else name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    if isinstance(name, Missing):
+        return name
+    words = name.removeprefix("NVIDIA ").removeprefix("GeForce ").split()
+    return " ".join(word for word in words if not word.startswith("HBM"))
 
 
 def say_memory_gib(used: Reading[int], total: Reading[int]) -> Reading[str]:
@@ -104,10 +107,10 @@ def findings_about(device: Device, findings: tuple[Finding, ...]) -> tuple[Findi
     )
 
 
-def say_state(findings: tuple[Finding, ...]) -> str:
+def say_state(device: Device, findings: tuple[Finding, ...]) -> str:
     """The word for a GPU's state: `ok`, `warn`, or what is wrong in capitals."""
     if not findings:
-        return "ok"
+        return "ok" if device.responding is True else "SILENT"
     worst = findings[0]
     if worst.outcome is Outcome.WARN:
         return "warn"

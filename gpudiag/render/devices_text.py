@@ -61,7 +61,7 @@ def _rows(
 ) -> list[tuple[Sequence[str], str]]:
     """The rows of one GPU, each with its colour: its own, then its MIG instances."""
     about = findings_about(device, findings)
-    state = say_state(about)
+    state = say_state(device, about)
     marks = "".join(notes.mark(_note(device, finding)) for finding in about)
     colour = {"ok": "", "warn": "yellow"}.get(state, "red")
     if isinstance(device.responding, Missing):

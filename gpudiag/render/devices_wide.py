@@ -47,7 +47,7 @@ def render_wide(
 
 def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], style: Style) -> list[str]:
     name = "name not known" if isinstance(device.name, Missing) else device.name
-    state = say_state(findings)
+    state = say_state(device, findings)
     lines = [style.paint(f"GPU {say_index(device)}  {name}  {state}", "bold" if state == "ok" else "red")]
     for finding in findings:
         lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")

@@ -9,7 +9,7 @@ from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 from gpudiag.units import format_gib
 
 _INDENT = "  "
-_TRIALS = ("gpudiag list --sources all", "nvidia-smi", "gpudiag preflight")
+_TRIALS = ("gpudiag", "gpudiag list --sources all", "nvidia-smi")
 
 
 def render_machine(

@@ -11,7 +11,6 @@ from gpudiag.model.report import Report
 from gpudiag.render.device_words import findings_about, say_index, say_name, say_processes
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
-from gpudiag.units import format_seconds
 
 _MAX_FINDINGS = 3
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
@@ -31,7 +30,7 @@ def render_overview(
     snapshot = report.snapshot
     word = report.verdict.value.upper()
     lines = wrapped(
-        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({format_seconds(seconds)}, passive)",
+        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({seconds:.1f} s, passive)",
         indent="  ",
     )
     lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(report.verdict, "bold")), 1)
@@ -41,14 +40,14 @@ def render_overview(
         lines += wrapped(f"{sentence(finding.message)} -> {finding.remedy}", first="  ", indent="    ")
     if len(faults) > _MAX_FINDINGS:
         lines.append(f"  and {len(faults) - _MAX_FINDINGS} more: gpudiag list")
-    lines += _unlooked(report)
+    lines += _unlooked(report, explained=bool(faults))
     lines += _use(snapshot, candidates)
     return "\n".join([*lines, *_next(snapshot, faults)]) + "\n"
 
 
 def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
     """`8x H100 80GB, driver 580.105.08: 7 healthy, 1 lost`."""
-    if not snapshot.devices:
+    if not _works(snapshot):
         return NO_TRACE if not findings else "no working GPU"
     names = Counter(_name(device) for device in snapshot.devices)
     models = ", ".join(f"{count}x {name}" for name, count in names.items())
@@ -59,6 +58,11 @@ def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
     return f"{models}{driver}: {', '.join(counts)}"
 
 
+def _works(snapshot: Snapshot) -> bool:
+    """Whether any GPU answers."""
+    return any(device.responding is True for device in snapshot.devices)
+
+
 def _name(device: Device) -> str:
     name = say_name(device)
     return "GPU of unknown model" if isinstance(name, Missing) else name
@@ -67,27 +71,28 @@ def _name(device: Device) -> str:
 def _state(device: Device, findings: tuple[Finding, ...]) -> str:
     about = findings_about(device, findings)
     if not about:
-        return "healthy"
-    words = {"gpu.lost": "lost", "gpu.hung": "hung", "gpu.not_read": "not read"}
+        return "healthy" if device.responding is True else "silent"
+    words = {"gpu.lost": "lost", "gpu.hung": "hung", "gpu.missing": "missing", "gpu.not_read": "not read"}
     return words.get(about[0].code, "suspect" if about[0].outcome is Outcome.WARN else "faulty")
 
 
-def _unlooked(report: Report) -> list[str]:
-    """The checks that should have looked and could not, once per reason."""
+def _unlooked(report: Report, *, explained: bool) -> list[str]:
+    """The checks that should have looked and could not; `explained`: a fault above says why."""
     reasons: dict[str, list[str]] = {}
     for result in report.results:
         if result.outcome is Outcome.ERROR and not result.findings:
-            reasons.setdefault(result.reason or "no reason given", []).append(result.check)
+            reason = "" if explained else f": {result.reason or 'no reason given'}"
+            reasons.setdefault(reason, []).append(result.check)
     return [
         line
         for reason, checks in reasons.items()
-        for line in wrapped(f"could not judge {', '.join(checks)}: {reason}", first="  ", indent="    ")
+        for line in wrapped(f"Could not judge {', '.join(checks)}{reason}", first="  ", indent="    ")
     ]
 
 
 def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
     """Who is busy, what is free, and what nobody looked at."""
-    if not snapshot.devices:
+    if not _works(snapshot):
         return []
     users: dict[str, list[str]] = {}
     for device in snapshot.devices:
@@ -111,10 +116,11 @@ def _ranges(indices: list[str]) -> str:
 
 
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
-    if not snapshot.devices and not faults:
+    working = _works(snapshot)
+    if not working and not faults:
         return wrapped(
             "Nothing here to judge. Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag"
         )
-    if not snapshot.devices:
+    if not working:
         return ["Next: gpudiag list --sources all | --help"]
     return ["Next: gpudiag list | list --wide | list --sources all | nccl-test | --help"]

@@ -11,19 +11,19 @@ _GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
 
 def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
     """How every source answered, what they say of each GPU, and each disagreement with its reason."""
-    lines = [style.paint("SOURCE   STATE             GPUS   TIME  WHAT IT SAYS", "bold")]
+    lines = [style.paint("SOURCE STATE             GPUS     TIME  WHAT IT SAYS", "bold")]
     for status in snapshot.sources:
         lines += _source_lines(snapshot, status, style)
     if snapshot.views:
         lines += ["", *_side_by_side(snapshot, style)]
-    lines += ["", *_disagreement_lines(snapshot, style)]
+    lines += _disagreement_lines(snapshot, style)
     return "\n".join(lines) + "\n"
 
 
 def _source_lines(snapshot: Snapshot, status: SourceStatus, style: Style) -> list[str]:
     count = NO_VALUE if isinstance(status.device_count, Missing) else str(status.device_count)
     seconds = NO_VALUE if isinstance(status.seconds, Missing) else format_seconds(status.seconds)
-    head = f"{status.name:8} {status.state.value:18} {count:>3} {seconds:>6}  "
+    head = f"{status.name:6} {status.state.value:17} {count:>4} {seconds:>8}  "
     words = status.reason or _build_words(snapshot, status.name) or "-"
     lines = wrapped(words, first=head, indent=" " * len(head))
     return lines if status.state in _GOOD_STATES else [style.paint(line, "yellow") for line in lines]
@@ -40,6 +40,10 @@ def _build_words(snapshot: Snapshot, source: str) -> str:
         return ", ".join(
             f"{name} {version}" for name, version in versions if not isinstance(version, Missing)
         )
+    if source == "host":
+        machine = snapshot.machine
+        system = (machine.operating_system, machine.kernel_release)
+        return ", Linux ".join(fact for fact in system if not isinstance(fact, Missing))
     if source == "torch" and not isinstance(snapshot.torch, Missing):
         facts = snapshot.torch
         cuda = (
@@ -121,9 +125,13 @@ def _same(view: DeviceView, device: Device) -> bool:
 
 
 def _disagreement_lines(snapshot: Snapshot, style: Style) -> list[str]:
-    if not snapshot.disagreements:
-        return ["No disagreement between the sources."]
-    return [line for item in snapshot.disagreements for line in _one_disagreement(item, style)]
+    """Each disagreement; that there is none is said only where two sources could have differed."""
+    if snapshot.disagreements:
+        return ["", *(line for item in snapshot.disagreements for line in _one_disagreement(item, style))]
+    seeing = [
+        status for status in snapshot.sources if status.state is SourceState.OK and status.name != "host"
+    ]
+    return ["", "No disagreement between the sources."] if len(seeing) > 1 else []
 
 
 def _one_disagreement(item: Disagreement, style: Style) -> list[str]:

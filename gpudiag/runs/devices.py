@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.probe.inventory import take_snapshot
+from gpudiag.probe.start import StartedProbes, start_probes
 
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
@@ -20,11 +21,16 @@ class DeviceRequest:
     deadline_seconds: float = DEADLINE_SECONDS
 
 
-def take_devices(request: DeviceRequest) -> Snapshot:
-    """One snapshot of this machine, within the deadline."""
+def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
+    """One snapshot of this machine; `started` are probes that are under way already.
+
+    It comes within a second of the deadline; where GPUtil and torch are asked, of theirs.
+    """
     if request.sources is not None:
-        return take_snapshot(request.sources, request.deadline_seconds)
-    snapshot = take_snapshot(("nvml",), request.deadline_seconds)
+        return take_snapshot(request.sources, request.deadline_seconds, started=started)
+    started = started or start_probes()
+    snapshot = take_snapshot(("nvml",), request.deadline_seconds, started=started)
     if snapshot.source("nvml").state in _FINAL_STATES:
         return snapshot
-    return take_snapshot(SOURCES, request.deadline_seconds)
+    # NVML has answered: the same answer is joined with those of the others.
+    return take_snapshot(SOURCES, request.deadline_seconds, started=started)

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ def run_on(session: Session, *argv: str, **environment: str) -> Done:
     started = monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "gpudiag", *argv],
-        env={**session.environment, **environment},
+        env={**_without_colour(session.environment), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -63,6 +63,11 @@ def run_on(session: Session, *argv: str, **environment: str) -> Done:
         out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
     seconds = monotonic() - started
     return Done(process.returncode, out, err, seconds, processes_of(process.pid))
+
+
+def _without_colour(environment: Mapping[str, str]) -> dict[str, str]:
+    """Whoever runs the tests may have set these."""
+    return {name: value for name, value in environment.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
 
 
 def run_gpudiag(scenario: str, *argv: str, **environment: str) -> Done:

@@ -7,7 +7,6 @@ from gpudiag.model.device import Disagreement, SourceState, SourceStatus
 from gpudiag.model.evidence import SourceSubject
 from gpudiag.model.finding import Outcome
 from tests.unit.checks.machines import (
-    CONTAINER,
     look_at,
     make_bare_machine,
     make_broken_snapshot,
@@ -29,7 +28,7 @@ def test_a_machine_with_a_gpu_and_without_a_working_nvml_fails(state: SourceStat
     (finding,) = nvml_answers.judge(context).findings
     assert (finding.code, finding.outcome) == (f"nvml.{state.value}", Outcome.FAIL)
     assert finding.subject == SourceSubject("nvml", "a1")
-    assert "NVML's words" in finding.message
+    assert "NVML's words" in finding.remedy
     assert verdict(run_checks(context, BUILTIN)) is Outcome.FAIL
 
 
@@ -50,12 +49,10 @@ def test_an_nvml_that_answers_passes() -> None:
     assert nvml_answers.judge(look_at(make_snapshot(make_device(0)))).outcome is Outcome.PASS
 
 
-def test_in_a_container_the_remedy_is_the_container() -> None:
-    machine = make_bare_machine(gpus=8, container=CONTAINER)
-    (finding,) = nvml_answers.judge(
-        look_at(make_broken_snapshot(SourceState.LIBRARY_ABSENT, machine))
-    ).findings
-    assert "--gpus" in finding.remedy
+def test_without_words_of_the_source_the_remedy_is_the_catalogue_s() -> None:
+    snapshot = make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, make_bare_machine(gpus=8), reason="")
+    (finding,) = nvml_answers.judge(look_at(snapshot)).findings
+    assert finding.remedy == NVML_KINDS[SourceState.DRIVER_NOT_LOADED].remedy
 
 
 def test_where_nouveau_holds_the_gpu_the_remedy_says_so() -> None:
@@ -79,6 +76,15 @@ def test_a_disagreement_that_nothing_explains_is_a_warning_with_both_values() ->
     (finding,) = sources_agree.judge(look_at(snapshot)).findings
     assert (finding.code, finding.outcome) == ("source.disagreement", Outcome.WARN)
     assert {item.source: item.value for item in finding.evidence} == {"nvml": "H100", "gputil": "A100"}
+
+
+@pytest.mark.parametrize(("gputil", "outcome"), [(7, Outcome.PASS), (8, Outcome.WARN)])
+def test_a_gpu_that_only_the_bus_shows_is_left_to_the_count(gputil: int, outcome: Outcome) -> None:
+    asked = tuple(SourceStatus(name, SourceState.OK) for name in ("nvml", "gputil"))
+    counts = {"nvml": 7, "gputil": gputil, "pci": 8}
+    differs = Disagreement("count", counts, "NVML does not list it", expected=False)
+    snapshot = make_snapshot(make_device(0), sources=asked, disagreements=(differs,))
+    assert sources_agree.judge(look_at(snapshot)).outcome is outcome
 
 
 def test_one_source_alone_agrees_with_nobody() -> None:

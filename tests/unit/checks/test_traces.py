@@ -27,8 +27,12 @@ def test_a_display_function_of_nvidia_is_a_trace(class_id: str) -> None:
     assert places(make_broken_snapshot(SourceState.LIBRARY_ABSENT, machine)) == ["pci"]
 
 
-@pytest.mark.parametrize("facts", [{"class_id": "068000"}, {"class_id": "040300"}, {"vendor_id": "8086"}])
-def test_a_switch_a_sound_function_and_another_vendor_are_none(facts: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "facts", [{"class_id": "068000"}, {"class_id": "040300"}, {"vendor_id": "8086"}, {"driver": "vfio-pci"}]
+)
+def test_a_switch_a_sound_function_another_vendor_and_a_virtual_machine_s_gpu_are_none(
+    facts: dict[str, str],
+) -> None:
     machine = make_bare_machine(pci_devices=(make_pci_gpu(0, **facts),))
     assert places(make_broken_snapshot(SourceState.LIBRARY_ABSENT, machine)) == []
 

@@ -15,10 +15,10 @@ from tests.unit.model.nouns import NOT_SUPPORTED, make_snapshot
 from tests.unit.render.rows import LATE, LOST, judge, make_busy, make_idle, make_process, make_silent
 
 TABLE = """\
-GPU NAME             MEM GiB UTIL TEMP POWER W USER/COMMAND    STATE
-  0 H100 80GB HBM3 66.3/79.6  98%  61C 640/700 ann train.py 6h ok
-  1 H100 80GB HBM3  0.0/79.6   0%  29C  69/700 -               ok
-  3 H100 80GB HBM3         -    -    -       - -               LOST [1]
+GPU NAME        MEM GiB UTIL TEMP POWER W USER/COMMAND    STATE
+  0 H100 80GB 66.3/79.6  98%  61C 640/700 ann train.py 6h ok
+  1 H100 80GB  0.0/79.6   0%  29C  69/700 -               ok
+  3 H100 80GB         -    -    -       - -               LOST [1]
 [1] GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) (GPU-3). Drain the
     machine and power-cycle it; if the GPU is lost again, have it replaced.
 Free: 1.  --wide: UUID, slot, clocks, ECC  --free N --ids
@@ -53,6 +53,13 @@ def test_the_same_reason_on_eight_gpus_is_one_note() -> None:
     text = render(*(make_idle(place, power_draw_watts=NOT_SUPPORTED) for place in range(8)))
     assert text.count("POWER W: ") == 1
     assert text.count("-[1]") == 8
+
+
+@pytest.mark.parametrize("reason", list(MissingReason))
+def test_a_gpu_that_gives_nothing_is_never_ok(reason: MissingReason) -> None:
+    silent = make_silent(0, Missing(reason))
+    row = render(silent).splitlines()[1]
+    assert "ok" not in row.split()
 
 
 def test_a_fault_that_is_about_no_row_is_said_under_the_table() -> None:

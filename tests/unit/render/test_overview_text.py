@@ -8,8 +8,7 @@ from tests.unit.model.nouns import make_snapshot
 from tests.unit.render.rows import LOST, judge, make_busy, make_idle, make_silent
 
 SICK = """\
-FAIL a1: 4x H100 80GB HBM3, driver 580.105.08: 3 healthy, 1 lost (310 ms,
-  passive)
+FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3 s, passive)
   GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) -> Drain the machine and
     power-cycle it; if the GPU is lost again, have it replaced.
   Busy 0-1 (ann train.py 6h). Free 2. Not tested: speed, data, network
@@ -29,7 +28,7 @@ def test_a_machine_with_a_lost_gpu() -> None:
 def test_a_healthy_machine_passes_in_three_lines() -> None:
     snapshot = make_snapshot(make_idle(0), make_idle(1), machine=make_bare_machine(gpus=2))
     lines = render(snapshot).splitlines()
-    assert lines[0].startswith("PASS a1: 2x H100 80GB HBM3")
+    assert lines[0].startswith("PASS a1: 2x H100 80GB, driver 580")
     assert "Free 0 1" in lines[1]
     assert len(lines) == 3
 
@@ -42,9 +41,11 @@ def test_a_machine_without_a_trace_of_a_gpu_is_told_so_and_what_to_try() -> None
 
 
 def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:
-    text = render(make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, make_bare_machine(gpus=8)))
+    machine = make_bare_machine(gpus=8)
+    text = render(make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, machine, "run `modprobe nvidia`"))
     assert text.startswith("FAIL a1: no working GPU")
-    assert "modprobe" in text
+    assert "-> run `modprobe nvidia`." in " ".join(text.split())
+    assert "Could not judge gpu.lost, gpu.hung, gpu.count" in " ".join(text.split())
 
 
 def test_many_faults_are_counted_and_not_all_told() -> None:

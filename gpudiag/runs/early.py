@@ -1,0 +1,26 @@
+"""Start asking before the command line is even parsed: the quickest commands win what their imports take.
+
+Whoever wants another command, or other sources, does not need what was started; it dies with us.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpudiag.probe.start import StartedProbes
+
+
+def start_early(argv: Sequence[str]) -> StartedProbes | None:
+    """NVML and the host being asked, where these arguments will want them; None where they may not."""
+    if argv and (argv[0] != "list" or not _asks_nvml(argv)):
+        return None
+    from gpudiag.probe.start import start_probes
+
+    return start_probes()
+
+
+def _asks_nvml(argv: Sequence[str]) -> bool:
+    """Whether `list` with these arguments asks NVML, as far as can be told without parsing them."""
+    return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
