@@ -41,7 +41,8 @@ def encode_identity(placed: PlacedGpu, table: AnswerTable) -> None:
     answers.reply("nvmlDeviceGetMinorNumber", placed.nvml_index if minor_number is None else minor_number)
     answers.reply("nvmlDeviceGetArchitecture", placed.read("architecture"), _architecture)
     answers.reply("nvmlDeviceGetCudaComputeCapability", placed.read("compute_capability"), _capability)
-    answers.reply("nvmlDeviceGetBrand", placed.read("name"), _brand)
+    brand = placed.read("brand")
+    answers.reply("nvmlDeviceGetBrand", placed.read("name") if isinstance(brand, Refusal) else brand, _brand)
     _encode_modes(placed, answers)
     _encode_pci(placed, answers)
     _encode_look_ups(placed, table)
@@ -56,10 +57,10 @@ def _capability(version: str) -> bytes:
     return u32(int(major)) + u32(int(minor))
 
 
-def _brand(name: str) -> bytes:
-    """The brand that goes with a product name; data-center GPUs are plain NVIDIA since driver 450."""
-    brand = "NVML_BRAND_GEFORCE" if "GeForce" in name else "NVML_BRAND_NVIDIA"
-    return u32(constant(brand))
+def _brand(word: str) -> bytes:
+    """The brand, or the one that goes with a product name: data-center GPUs are plain NVIDIA."""
+    brands = constants_with_prefix("NVML_BRAND_")
+    return u32(brands.get(word, brands["geforce" if "GeForce" in word else "nvidia"]))
 
 
 def _encode_modes(placed: PlacedGpu, answers: GpuAnswers) -> None:

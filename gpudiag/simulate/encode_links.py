@@ -1,10 +1,11 @@
-"""How a GPU is connected: PCIe, NVLink, and what lies between two GPUs."""
+"""A GPU's links: PCIe and NVLink."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudiag.reference.nvml import constant
-from gpudiag.simulate.answers import AnswerTable, Refusal, u32, u64
+from gpudiag.simulate.answers import AnswerTable, Refusal, u64
+from gpudiag.simulate.encode_details import encode_bit_error_rate
 from gpudiag.simulate.encode_identity import pack_pci_info
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
@@ -20,7 +21,6 @@ _SCOPED_FIELDS = {
     "crc_flit_errors": "DEV_NVLINK_ERROR_DL_CRC",
 }
 _LINKS_WITH_FIELDS = 12  # NVML_FI_DEV_NVLINK_*_L0 to _L11
-_P2P_READ, _P2P_WRITE, _P2P_NVLINK, _P2P_ATOMICS, _P2P_PCI = 0, 1, 2, 3, 4  # nvmlGpuP2PCapsIndex_t
 
 
 def encode_pcie(placed: PlacedGpu, table: AnswerTable) -> None:
@@ -39,8 +39,10 @@ def encode_pcie(placed: PlacedGpu, table: AnswerTable) -> None:
 def _link_maximum(placed: PlacedGpu, name: str) -> Any:
     """What the link can reach with this GPU in this slot: the smaller of the two limits."""
     by_gpu, by_slot = placed.read(f"{name}_gpu_max"), placed.read(f"{name}_slot_max")
-    if isinstance(by_gpu, Refusal) or isinstance(by_slot, Refusal):
-        return by_slot if isinstance(by_gpu, Refusal) else by_gpu
+    if isinstance(by_gpu, Refusal):
+        return by_gpu if isinstance(by_slot, Refusal) else by_slot
+    if isinstance(by_slot, Refusal):
+        return by_gpu
     return min(by_gpu, by_slot)
 
 
@@ -76,6 +78,10 @@ def _encode_link(answers: GpuAnswers, link: Mapping[str, Any], gpu_bus_ids: set[
     kind = "GPU" if remote in gpu_bus_ids else "SWITCH"
     kind_number = remote if isinstance(remote, Refusal) else constant(f"NVML_NVLINK_DEVICE_TYPE_{kind}")
     answers.reply("nvmlDeviceGetNvLinkRemoteDeviceType", kind_number, keys=(number,))
+    failures, rate = read_member(link, "recovery_failures"), read_member(link, "bit_error_rate")
+    answers.reply_field("DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", failures, wide=True, scope=number)
+    encoded = rate if isinstance(rate, Refusal) else encode_bit_error_rate(rate)
+    answers.reply_field("DEV_NVLINK_COUNT_EFFECTIVE_BER", encoded, wide=True, scope=number)
     for name, (counter, word) in _ERROR_COUNTERS.items():
         count = read_member(link, name)
         answers.reply("nvmlDeviceGetNvLinkErrorCounter", count, u64, keys=(number, counter))
@@ -89,81 +95,3 @@ def _total(links: Sequence[Mapping[str, Any]], name: str) -> Any:
     counts = [read_member(link, name) for link in links]
     known = [count for count in counts if not isinstance(count, Refusal)]
     return sum(known) if known else Refusal()
-
-
-def encode_topology(gpus: Sequence[PlacedGpu], table: AnswerTable) -> None:
-    """Answer what lies between each two GPUs: the nearest common PCI ancestor, and peer access."""
-    levels = {
-        (first.subject, second.subject): _common_ancestor(first, second)
-        for first in gpus
-        for second in gpus
-        if first is not second
-    }
-    for (first_subject, second_subject), level in levels.items():
-        table.answer("nvmlDeviceGetTopologyCommonAncestor", first_subject, u32(level), keys=(second_subject,))
-    for first in gpus:
-        _encode_nearest(first, gpus, levels, table)
-        for second in gpus:
-            table.answer("nvmlDeviceOnSameBoard", first.subject, u32(first is second), keys=(second.subject,))
-            if first is not second:
-                _encode_peer_access(first, second, table)
-
-
-def _encode_nearest(
-    first: PlacedGpu, gpus: Sequence[PlacedGpu], levels: dict[tuple[int, int], int], table: AnswerTable
-) -> None:
-    for name in ("INTERNAL", "SINGLE", "MULTIPLE", "HOSTBRIDGE", "NODE", "SYSTEM"):
-        level = constant(f"NVML_TOPOLOGY_{name}")
-        near = [gpu.subject for gpu in gpus if levels.get((first.subject, gpu.subject)) == level]
-        value = u32(len(near)) + b"".join(u32(subject) for subject in near)
-        table.answer("nvmlDeviceGetTopologyNearestGpus", first.subject, value, keys=(level,))
-
-
-def _common_ancestor(first: PlacedGpu, second: PlacedGpu) -> int:
-    """The NVML_TOPOLOGY_* level of two GPUs, by where sysfs has them, else by their NUMA nodes."""
-    first_chain, second_chain = _pci_chain(first), _pci_chain(second)
-    if first_chain and second_chain and first_chain[0] == second_chain[0]:
-        shared = sum(1 for one, other in zip(first_chain, second_chain, strict=False) if one == other)
-        if shared == 1:
-            return constant("NVML_TOPOLOGY_HOSTBRIDGE")
-        # Below a shared switch stand its downstream port and the GPU; more is more than one switch.
-        one_switch = max(len(first_chain), len(second_chain)) - shared <= 2
-        return constant("NVML_TOPOLOGY_SINGLE" if one_switch else "NVML_TOPOLOGY_MULTIPLE")
-    same_node = first.gpu.readings.get("numa_node") == second.gpu.readings.get("numa_node")
-    return constant("NVML_TOPOLOGY_NODE" if same_node else "NVML_TOPOLOGY_SYSTEM")
-
-
-def _pci_chain(placed: PlacedGpu) -> list[str]:
-    """The names of the folders from the PCI root to the GPU in the host tree's sysfs, or none."""
-    bus_id = placed.gpu.readings.get("bus_id") or "-"
-    for path in placed.host.files:
-        if path.endswith(f"/{bus_id[4:]}/device") and "/pci" in path:
-            folders = path.split("/")[:-1]
-            root = next(
-                (i for i, folder in enumerate(folders) if folder.startswith("pci") and ":" in folder), None
-            )
-            return folders[root:] if root is not None else []
-    return []
-
-
-def _encode_peer_access(first: PlacedGpu, second: PlacedGpu, table: AnswerTable) -> None:
-    """Answer P2PStatus: NVLink, directly or by way of the same switches, is what gives peer access."""
-    linked = _are_linked(first, second)
-    ok, none = constant("NVML_P2P_STATUS_OK"), constant("NVML_P2P_STATUS_NOT_SUPPORTED")
-    for index in (_P2P_READ, _P2P_WRITE, _P2P_NVLINK, _P2P_ATOMICS, _P2P_PCI):
-        reachable = linked and index != _P2P_PCI
-        keys = (second.subject, index)
-        table.answer("nvmlDeviceGetP2PStatus", first.subject, u32(ok if reachable else none), keys=keys)
-
-
-def _are_linked(first: PlacedGpu, second: PlacedGpu) -> bool:
-    ends = [_active_ends(first), _active_ends(second)]
-    direct = second.gpu.readings.get("bus_id") in ends[0] or first.gpu.readings.get("bus_id") in ends[1]
-    return direct or bool(ends[0] & ends[1])
-
-
-def _active_ends(placed: PlacedGpu) -> set[str]:
-    links = placed.read("nvlinks")
-    if isinstance(links, Refusal):
-        return set()
-    return {link["remote_bus_id"] for link in links if link.get("active") and link.get("remote_bus_id")}

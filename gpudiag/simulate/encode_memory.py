@@ -31,6 +31,7 @@ def encode_memory(placed: PlacedGpu, table: AnswerTable) -> None:
     encode_memory_info(answers, {**placed.gpu.readings, "missing": placed.gpu.missing})
     _encode_ecc(placed, answers)
     _encode_ecc_locations(placed, answers)
+    _encode_sram_status(placed, answers)
     _encode_rows(placed, answers)
     _encode_pages(placed, answers)
 
@@ -58,9 +59,7 @@ def encode_memory_info(answers: GpuAnswers, readings: Any) -> None:
     version = struct_version("c_nvmlMemory_v2_t", 2)
     # A machine without a reserved figure has a driver that is older than the second version.
     second = both(total, both(both(used, free), reserved))
-    answers.reply("nvmlDeviceGetMemoryInfo_v2", second, pack_second, keys=(version,))
-    if isinstance(second, Refusal):
-        answers.table.refuse_all("nvmlDeviceGetMemoryInfo_v2", answers.subject, second)
+    answers.reply_versioned("nvmlDeviceGetMemoryInfo_v2", second, pack_second, version)
 
 
 def _encode_ecc(placed: PlacedGpu, answers: GpuAnswers) -> None:
@@ -102,7 +101,6 @@ def _encode_ecc_locations(placed: PlacedGpu, answers: GpuAnswers) -> None:
                 keys = (error_number, counter_number, numbers[location])
                 answers.reply("nvmlDeviceGetMemoryErrorCounter", count, u64, keys)
                 _reply_location_field(answers, location, f"{_bits(error)}_{counter[:3].upper()}", count)
-    _encode_sram_status(answers, {record["location"]: record for record in locations})
 
 
 def _reply_location_field(answers: GpuAnswers, location: str, which: str, count: Any) -> None:
@@ -110,23 +108,26 @@ def _reply_location_field(answers: GpuAnswers, location: str, which: str, count:
         answers.reply_field(f"DEV_ECC_{which}_{_FIELD_NAMES[location]}", count, wide=True)
 
 
-def _encode_sram_status(answers: GpuAnswers, locations: dict[str, Any]) -> None:
+def _encode_sram_status(placed: PlacedGpu, answers: GpuAnswers) -> None:
     """Answer SramEccErrorStatus from the place `sram`: its uncorrected errors count as SEC-DED ones."""
-    sram = locations.get("sram")
-    if sram is None or any(
-        sram.get(name) is None for name in ("corrected_volatile", "uncorrected_aggregate")
-    ):
-        return
+    locations = placed.gpu.readings.get("ecc_locations") or ()
+    sram = next((record for record in locations if record["location"] == "sram"), None)
     version = struct_version("c_nvmlEccSramErrorStatus_v1_t", 1)
-    packed = pack_struct(
-        "c_nvmlEccSramErrorStatus_v1_t",
-        version=version,
-        aggregateUncSecDed=sram["uncorrected_aggregate"],
-        aggregateCor=sram["corrected_aggregate"],
-        volatileUncSecDed=sram["uncorrected_volatile"],
-        volatileCor=sram["corrected_volatile"],
-    )
-    answers.reply("nvmlDeviceGetSramEccErrorStatus", packed, bytes, keys=(version,))
+    members = {
+        "aggregateUncSecDed": "uncorrected_aggregate",
+        "aggregateCor": "corrected_aggregate",
+        "volatileUncSecDed": "uncorrected_volatile",
+        "volatileCor": "corrected_volatile",
+    }
+
+    def pack(exceeded: bool) -> bytes:
+        counts = {} if sram is None else {member: sram.get(name) or 0 for member, name in members.items()}
+        return pack_struct(
+            "c_nvmlEccSramErrorStatus_v1_t", version=version, bThresholdExceeded=exceeded, **counts
+        )
+
+    exceeded = placed.read("ecc_sram_threshold_exceeded")
+    answers.reply_versioned("nvmlDeviceGetSramEccErrorStatus", exceeded, pack, version)
 
 
 def _encode_rows(placed: PlacedGpu, answers: GpuAnswers) -> None:

@@ -63,32 +63,22 @@ def _encode_temperatures(placed: PlacedGpu, answers: GpuAnswers) -> None:
             "c_nvmlTemperature_v1_t", version=version, sensorType=_SENSOR_GPU, temperature=value
         )
 
-    _reply_versioned(answers, "nvmlDeviceGetTemperatureV", temperature, pack, (version, _SENSOR_GPU))
+    answers.reply_versioned("nvmlDeviceGetTemperatureV", temperature, pack, version, _SENSOR_GPU)
     margin_version = struct_version("c_nvmlMarginTemperature_v1_t", 1)
 
     def pack_margin(value: int) -> bytes:
         return pack_struct("c_nvmlMarginTemperature_v1_t", version=margin_version, marginTemperature=value)
 
     margin = placed.read("temperature_margin_celsius")
-    _reply_versioned(answers, "nvmlDeviceGetMarginTemperature", margin, pack_margin, (margin_version,))
+    answers.reply_versioned("nvmlDeviceGetMarginTemperature", margin, pack_margin, margin_version)
     for threshold in ("shutdown", "slowdown"):
         number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
         reading = placed.read(f"temperature_{threshold}_celsius")
         answers.reply("nvmlDeviceGetTemperatureThreshold", reading, keys=(number,))
-    for threshold in ("mem_max", "gpu_max", "acoustic_min", "acoustic_curr", "acoustic_max", "gps_curr"):
+    for threshold in ("acoustic_min", "acoustic_curr", "acoustic_max", "gps_curr"):
         number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
         answers.reply("nvmlDeviceGetTemperatureThreshold", Refusal(), keys=(number,))
     answers.reply_field("DEV_MEMORY_TEMP", placed.read("memory_temperature_celsius"))
-
-
-def _reply_versioned(
-    answers: GpuAnswers, function: str, reading: Any, pack: Any, keys: Iterable[int]
-) -> None:
-    """Answer a call with a versioned struct; a GPU that refuses does so whatever the version is."""
-    if isinstance(reading, Refusal):
-        answers.table.refuse_all(function, answers.subject, reading)
-    else:
-        answers.reply(function, reading, pack, keys)
 
 
 def _encode_power(placed: PlacedGpu, answers: GpuAnswers) -> None:
@@ -130,10 +120,11 @@ def _encode_clocks(placed: PlacedGpu, answers: GpuAnswers) -> None:
         answers.reply("nvmlDeviceGetClockInfo", current, keys=(number,))
         answers.reply("nvmlDeviceGetMaxClockInfo", highest, keys=(number,))
         answers.reply("nvmlDeviceGetApplicationsClock", application, keys=(number,))
-        answers.reply("nvmlDeviceGetDefaultApplicationsClock", application, keys=(number,))
+        default = placed.read(f"{'graphics' if clock == 'sm' else clock}_clock_application_default_mhz")
+        answers.reply("nvmlDeviceGetDefaultApplicationsClock", default, keys=(number,))
         answers.reply("nvmlDeviceGetClock", current, keys=(number, _CURRENT))
         answers.reply("nvmlDeviceGetClock", application, keys=(number, _APPLICATION))
-        answers.reply("nvmlDeviceGetClock", application, keys=(number, _APPLICATION_DEFAULT))
+        answers.reply("nvmlDeviceGetClock", default, keys=(number, _APPLICATION_DEFAULT))
     answers.reply_each(("nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerState"), placed.read("pstate"))
     answers.reply_each(
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),

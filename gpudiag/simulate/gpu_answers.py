@@ -81,6 +81,15 @@ class GpuAnswers:
         for function in functions:
             self.reply(function, reading, encode)
 
+    def reply_versioned(
+        self, function: str, reading: Any, encode: Callable[[Any], bytes], *keys: int
+    ) -> None:
+        """Let a call with a versioned struct answer the reading; a refusal holds whatever the version is."""
+        if isinstance(reading, Refusal):
+            self.table.refuse_all(function, self.subject, reading)
+        else:
+            self.reply(function, reading, encode, keys)
+
     def reply_field(self, field: str, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE) -> None:
         """Let NVML_FI_`field` of nvmlDeviceGetFieldValues answer the reading, with its own code.
 

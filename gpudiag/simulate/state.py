@@ -14,12 +14,14 @@ from gpudiag.simulate.answers import (
     text,
     u32,
 )
+from gpudiag.simulate.encode_details import encode_details
 from gpudiag.simulate.encode_identity import encode_identity
-from gpudiag.simulate.encode_links import encode_nvlinks, encode_pcie, encode_topology
+from gpudiag.simulate.encode_links import encode_nvlinks, encode_pcie
 from gpudiag.simulate.encode_memory import encode_memory
 from gpudiag.simulate.encode_mig import encode_mig, list_mig_instances
 from gpudiag.simulate.encode_processes import encode_processes
 from gpudiag.simulate.encode_sensors import encode_sensors
+from gpudiag.simulate.encode_topology import encode_affinity, encode_topology
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
 from gpudiag.simulate.scenario import CallFault, Scenario, SimulatedNvml
 
@@ -42,7 +44,9 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
         encode_identity(placed, table)
         encode_memory(placed, table)
         encode_sensors(placed, table)
+        encode_details(placed, table)
         encode_pcie(placed, table)
+        encode_affinity(placed, table)
         encode_nvlinks(placed, gpus, table)
         encode_processes(GpuAnswers(table, placed.subject), placed.read("processes"))
         encode_mig(placed, table)
