@@ -81,7 +81,7 @@ def nccl_test(*flags: str) -> Completed:
 def torchrun(world_size: int, *flags: str) -> Completed:
     """The same under torchrun, one process per rank."""
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size))
-    return run(*launcher, "--master-port", "0", *GPUDIAG[1:], *flags)
+    return run(*launcher, "--standalone", *GPUDIAG[1:], *flags)
 
 
 def marked_processes(mark: str) -> tuple[int, ...]:
