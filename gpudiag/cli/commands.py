@@ -34,6 +34,9 @@ COMMANDS = {
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
+    "explain": LazyCommand(
+        "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."
+    ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
     ),

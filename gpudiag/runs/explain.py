@@ -1,0 +1,54 @@
+"""What `gpudiag explain` was asked about: a topic of the catalogues, or a log."""
+
+import re
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+from gpudiag.errors import UsageError
+from gpudiag.model.explanation import Explanation, LogExplanation
+from gpudiag.reference.failures import failures
+from gpudiag.runs.read_log import explain_log
+from gpudiag.runs.topics import explain_failure, explain_sxid, explain_xid, known_topics
+
+_NUMBERED_TOPIC = re.compile(r"(?P<kind>s?xid)[ -]?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII)
+_NUMBERED = {"xid": explain_xid, "sxid": explain_sxid}
+_HINT = "give a code (gpu.lost), xid 79, the file of a log, or - for standard input"
+
+
+def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
+    """The explanation of a finding code, a check, an Xid, a known failure, or of a log (`-`: standard input).
+
+    Raises:
+        UsageError: nothing of that name, with the nearest there is; or a log that cannot be read.
+    """
+    numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
+    if numbered:
+        return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    if len(words) > 1:
+        raise UsageError(f"cannot explain {' '.join(words)!r} at once", hint=_HINT)
+    if words[0] == "-":
+        return explain_log("standard input", sys.stdin.buffer)
+    return explain_topic(words[0]) or _explain_file(words[0])
+
+
+def explain_topic(name: str) -> Explanation | None:
+    """The explanation of a finding code, a check or a known failure; None where there is none of that name."""
+    known = known_topics().get(name)
+    if known is None and name in failures():
+        return explain_failure(failures()[name])
+    return known
+
+
+def _explain_file(name: str) -> LogExplanation:
+    path = Path(name)
+    try:
+        with path.open("rb") as stream:
+            return explain_log(name, stream)
+    except FileNotFoundError as error:
+        topics = (*known_topics(), *failures())
+        near = get_close_matches(name, topics, n=1)
+        question = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{name!r} is no finding code and no file{question}", hint=_HINT) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}") from error

@@ -1,0 +1,101 @@
+import re
+
+import pytest
+
+from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.cli.commands import COMMANDS, gpudiag
+from gpudiag.reference.codes import code_entries
+from gpudiag.reference.failures import failures
+from gpudiag.reference.tables import read_table
+from tests.unit.reference.failure_texts import HARMLESS, OTHERS, TWENTY
+
+
+def recognised(text):
+    matching = [
+        failure
+        for failure in failures().values()
+        if any(pattern.search(text) for pattern in failure.patterns)
+    ]
+    specific = {failure.id for failure in matching if not failure.generic}
+    return specific or {failure.id for failure in matching}
+
+
+@pytest.mark.parametrize(("number", "expected", "text"), TWENTY)
+def test_the_twenty_failures_are_recognised(number, expected, text):
+    assert expected in recognised(text)
+
+
+def test_the_twenty_are_twenty():
+    assert {number for number, _, _ in TWENTY} == set(range(1, 21))
+
+
+@pytest.mark.parametrize(("expected", "text"), OTHERS)
+def test_errors_of_cuda_nccl_and_the_kernel_are_recognised(expected, text):
+    assert expected in recognised(text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_failure_is_not_recognised(text):
+    assert recognised(text) == set()
+
+
+def test_every_failure_has_a_text_that_shows_it():
+    shown = {expected for _, expected, _ in TWENTY} | {expected for expected, _ in OTHERS}
+    assert shown == set(failures())
+
+
+def test_no_id_stands_twice():
+    assert len(read_table("failures.toml")["failure"]) == len(failures())
+
+
+@pytest.mark.parametrize("failure", failures().values(), ids=lambda failure: failure.id)
+def test_an_entry_is_whole(failure):
+    assert failure.cause.endswith(".")
+    assert failure.mend
+    assert failure.source
+    # A failure follows other failures of the list, or an Xid.
+    assert all(other in failures() or other.startswith("Xid ") for other in failure.follows)
+
+
+def test_every_code_that_gpudiag_can_report_has_an_entry_and_no_other_has():
+    assert set(code_entries()) == {kind.code for kind in finding_kinds()}
+
+
+def test_every_topic_to_look_at_can_be_explained():
+    from gpudiag.runs.explain import explain_topic
+
+    topics = {topic for entry in code_entries().values() for topic in entry.look_also if is_topic(topic)}
+    assert {topic for topic in topics if explain_topic(topic) is None} == set()
+    assert topics
+
+
+def is_topic(text):
+    return re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", text) is not None
+
+
+def commands_in_the_texts():
+    texts = [
+        *(failure.proof for failure in failures().values()),
+        *(text for entry in code_entries().values() for text in entry.look_also),
+        *(kind.remedy for kind in finding_kinds()),
+    ]
+    return sorted(
+        {
+            match[0]
+            for text in texts
+            for match in re.finditer(r"gpudiag (?!list --free)[a-z][a-z -]*[a-z]", text)
+        }
+    )
+
+
+@pytest.mark.parametrize("command", commands_in_the_texts())
+def test_every_command_that_a_text_names_exists(command):
+    import click
+
+    name, *flags = command.removeprefix("gpudiag ").split()
+    if name not in COMMANDS and name == "preflight":
+        pytest.skip("`gpudiag preflight` has not landed")
+    tree = gpudiag.get_command(click.Context(gpudiag), name)
+    assert tree is not None, command
+    known = {option for parameter in tree.params for option in parameter.opts}
+    assert {flag for flag in flags if flag.startswith("--")} <= known | {"--help"}
