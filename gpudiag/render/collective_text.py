@@ -11,6 +11,7 @@ from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
 
 SHOWN_SIZES = 6
+SHOWN_FINDINGS = 3
 _SMALLEST_RATE = 0.001  # GB/s; below it the time says more
 
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
@@ -27,8 +28,10 @@ _COLUMNS = (
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
     """The whole report: verdict first, at most 80 columns."""
     lines = [*_verdict_lines(report, style)]
-    for place, finding in enumerate(report.findings):
+    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
+    if len(report.findings) > SHOWN_FINDINGS:
+        lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
     lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
     return "\n".join(lines) + "\n"
@@ -78,6 +81,20 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
+def _more_findings(findings: Sequence[Finding]) -> list[str]:
+    """One line per code for the findings that are not shown whole."""
+    by_code: dict[str, list[str]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(_subject(finding))
+    return [
+        line
+        for code, subjects in by_code.items()
+        for line in wrapped(
+            f"{len(subjects)} more {code}: {', '.join(subjects)} (--json has all)", indent="  "
+        )
+    ]
+
+
 def _subject(finding: Finding) -> str:
     subject = finding.subject
     if isinstance(subject, RankSubject):
@@ -120,10 +137,11 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
 
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:
-    torch = _text(measurement.torch_version) or "not known"
-    nccl = f", NCCL {_text(measurement.nccl_version)}" if measurement.backend == "nccl" else ""
+    torch = _text(measurement.torch_version)
+    nccl = _text(measurement.nccl_version) if measurement.backend == "nccl" else ""
+    versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
     return (
-        f"On {measurement.host}: torch {torch}{nccl}, ranks by {measurement.launcher}, "
+        f"On {measurement.host}: {versions}ranks by {measurement.launcher}, "
         f"{format_seconds(measurement.seconds)}. Times are those of the slowest rank."
     )
 

@@ -66,7 +66,9 @@ def place_ranks(
                 hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU",
             )
         return _on_cpu(plan, wanted, snapshot)
-    return _on_gpus(plan, environment, wanted, take(("nvml", "torch"), _SNAPSHOT_SECONDS))
+    if snapshot.simulated is None:
+        snapshot = take(("nvml", "torch"), _SNAPSHOT_SECONDS)
+    return _on_gpus(plan, environment, wanted, snapshot)
 
 
 def _probe_machine(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
@@ -123,8 +125,13 @@ def _require_context(snapshot: Snapshot) -> None:
     """Return where torch can use the GPUs.
 
     Raises:
-        SourceFailedError: it cannot, with the trace of a GPU and the cause.
+        SourceFailedError: it cannot, with the trace of a GPU and the cause; or they are simulated.
     """
+    if snapshot.simulated is not None:
+        raise SourceFailedError(
+            f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing",
+            hint="--backend gloo runs on the CPU",
+        )
     trace = gpu_traces(snapshot)[0].text
     torch = snapshot.torch
     if isinstance(torch, Missing):

@@ -133,6 +133,13 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_and_never_gloo(facts: dict[str,
     assert "a GPU is here" in refused.value.message
 
 
+def test_simulated_gpus_compute_nothing() -> None:
+    with pytest.raises(SourceFailedError) as refused:
+        place(make_snapshot(make_device(0), simulated="h100x8"))
+    assert "h100x8" in refused.value.message
+    assert place(None, backend="gloo").backend == "gloo"
+
+
 def test_more_ranks_than_gpus_are_refused() -> None:
     with pytest.raises(UsageError):
         place(make_machine_with(2), nproc=3)
