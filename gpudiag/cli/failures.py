@@ -12,9 +12,7 @@ anything else                  70: our bug, never the user's machine
 
 import errno
 import os
-import traceback
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import click
 
@@ -56,6 +54,8 @@ def describe_failure(error: BaseException) -> Failure:
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
     """`; did you mean --wide?` for the known word nearest to a wrong one; empty where none is near."""
+    from difflib import get_close_matches  # late, as traceback below: most commands never fail
+
     near = get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -77,6 +77,8 @@ def _parameters(context: click.Context | None) -> list[click.Parameter]:
 
 
 def _describe_bug(error: BaseException) -> Failure:
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     message = (

@@ -1,9 +1,10 @@
 """`gpudiag list`: what GPUs are here, who uses them, which are free."""
 
+from __future__ import annotations
+
 import os
 import sys
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -12,8 +13,12 @@ from gpudiag.cli.options import json_option, output_option, parse_names
 from gpudiag.errors import ExitStatus, SourceFailedError, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.probe.start import StartedProbes
 from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest, take_devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpudiag.probe.start import StartedProbes
 
 _MAX_DEADLINE_SECONDS = 600.0
 # Every snapshot asks the driver about every GPU; more often would disturb what runs there.

@@ -1,13 +1,17 @@
 """Options that several commands share, each defined once."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpudiag.cli.failures import nearest
 from gpudiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -23,7 +27,7 @@ def output_option(command: _Command) -> _Command:
     """`--output FILE`: the JSON document, also in a file; checked before any work starts."""
     return click.option(
         "--output",
-        type=click.Path(path_type=Path, dir_okay=True),
+        type=click.Path(),
         callback=_writable,
         metavar="FILE",
         help="Write the JSON document to FILE too.",
@@ -48,9 +52,15 @@ def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ..
     return known if "all" in names else names
 
 
-def _writable(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and not context.resilient_parsing:
-        from gpudiag.runs.output import require_writable
+def _writable(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
+    """The path that was named, proved writable; None where none was."""
+    if name is None:
+        return None
+    from pathlib import Path
 
+    from gpudiag.runs.output import require_writable
+
+    path = Path(name)
+    if not context.resilient_parsing:  # a shell completes the line: nothing runs
         require_writable(path)
     return path

@@ -4,11 +4,11 @@ import types
 from dataclasses import Field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import default_of
+from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import Missing, MissingReason
 
 
@@ -42,7 +42,7 @@ def decode_value(expected: Any, data: Any, path: str) -> Any:
 
 
 def _decode_noun(noun_type: Any, document: dict[str, Any], path: str) -> Any:
-    hints = _hints(noun_type)
+    hints = type_hints(noun_type)
     values = {
         field.name: _decode_field(field, hints[field.name], document, f"{path}.{field.name}")
         for field in fields(noun_type)
@@ -85,7 +85,7 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
 
 
 def _member_of_kind(kinds: list[Any], document: dict[str, Any], path: str) -> Any:
-    by_kind = {get_args(_hints(kind)["kind"])[0]: kind for kind in kinds}
+    by_kind = {get_args(type_hints(kind)["kind"])[0]: kind for kind in kinds}
     return by_kind[_one_of(tuple(by_kind), document.get("kind"), f"{path}.kind")]
 
 
@@ -124,8 +124,3 @@ def _object(data: Any, path: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(f"{path} should be an object, not {data!r}")
     return data
-
-
-@cache
-def _hints(noun_type: Any) -> dict[str, Any]:
-    return get_type_hints(noun_type)

@@ -3,16 +3,20 @@
 Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to 100), seconds.
 """
 
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
-from typing import ClassVar
+from __future__ import annotations
 
-from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
-from gpudiag.model.evidence import Scalar
-from gpudiag.model.host import Machine
-from gpudiag.model.kernel_log import KernelEvent
-from gpudiag.model.reading import NOT_ASKED, Reading
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
+
+if TYPE_CHECKING:  # model.hints loads these for whoever needs to know the types
+    from datetime import datetime
+
+    from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
+    from gpudiag.model.host import Machine
+    from gpudiag.model.kernel_log import KernelEvent
 
 # The codec writes such a field's members beside it instead of under its name.
 FLATTEN = {"flatten": True}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Union
 
 from gpudiag.model.reading import Reading
+from gpudiag.model.reading import Scalar as Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,6 @@ class FileSubject:
 
 
 Subject = Union[DeviceSubject, RankSubject, LinkSubject, HostSubject, SourceSubject, FileSubject]  # noqa: UP007 - used as a type alias at run time
-
-Scalar = Union[str, int, float, bool]  # noqa: UP007 - used as a type alias at run time
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
 """The machine around the GPUs: processor, memory, kernel, PCI bus, network, container, allocation."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from gpudiag.model.host_state import HostState
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from gpudiag.model.reading import NOT_ASKED, Reading
+
+if TYPE_CHECKING:  # model.hints loads it for whoever needs to know the types
+    from gpudiag.model.host_state import HostState
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class Missing:
 # `Reading[int]` is an int or the reason why there is none.
 Reading = Union[_T, Missing]  # noqa: UP007 - `_T | Missing` cannot be subscripted on Python 3.11
 
+# A plain fact, as evidence and disagreements carry it.
+Scalar = Union[str, int, float, bool]  # noqa: UP007 - used as a type alias at run time
+
 NOT_ASKED = Missing(MissingReason.NOT_ASKED)
 
 

@@ -4,9 +4,10 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.model.documents import noun_type
+from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import Missing, MissingReason
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -34,7 +35,7 @@ def json_schema(schema: str) -> dict[str, Any]:
 
 
 def _noun_schema(noun: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(noun)
+    hints = type_hints(noun)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field in fields(noun):

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from gpudiag.model.device import Device, Disagreement, SourceStatus, TorchFacts
-from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
-from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.reading import Missing, MissingReason, Reading, Scalar
 from gpudiag.probe.identity import pci_gpus
 from gpudiag.probe.visibility import cuda_visible, explain_given
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpudiag.model.device import Device, DeviceView, Disagreement, SourceState, SourceStatus, TorchFacts
-from gpudiag.model.evidence import Scalar
 from gpudiag.model.host import Machine
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, Reading, Scalar
 from gpudiag.probe.count_disagreement import find_count_disagreement, name_silent
 from gpudiag.probe.visibility import cuda_visible
 
