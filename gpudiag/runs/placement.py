@@ -9,16 +9,16 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.runs.instant import judge_snapshot
-from gpudiag.units import GIB, MIB
+from gpudiag.units import GIB, MIB, format_size
 
 DEFAULT_CPU_RANKS = 4
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
-# Of the free memory of a GPU: a job may come and want some while we measure.
-_GPU_MEMORY_SHARE = 0.4
+# Of the free memory of a GPU or of the host: a job may come and want some while we measure.
+_MEMORY_SHARE = 0.4
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
 # largest size.
 _BUFFERS_PER_RANK = 3
@@ -55,9 +55,9 @@ def place_ranks(
         SourceFailedError: there is a trace of a GPU, and torch cannot use it; with the cause.
     """
     wanted = _wanted_ranks(plan, environment)
-    if plan.backend == "gloo":
-        return _on_cpu(plan, wanted, None)
     take = take or _probe_machine
+    if plan.backend == "gloo":
+        return _on_cpu(plan, environment, wanted, take((), _SNAPSHOT_SECONDS))
     snapshot = take(("nvml",), _SNAPSHOT_SECONDS)
     if not gpu_traces(snapshot):
         if plan.backend == "nccl":
@@ -65,7 +65,7 @@ def place_ranks(
                 "--backend nccl needs a GPU, and there is no trace of one here",
                 hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU",
             )
-        return _on_cpu(plan, wanted, snapshot)
+        return _on_cpu(plan, environment, wanted, snapshot)
     if snapshot.simulated is None:
         snapshot = take(("nvml", "torch"), _SNAPSHOT_SECONDS)
     return _on_gpus(plan, environment, wanted, snapshot)
@@ -90,10 +90,21 @@ def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> in
     return environment.world_size
 
 
-def _on_cpu(plan: NcclTestPlan, wanted: int | None, snapshot: Snapshot | None) -> Placement:
-    max_bytes = plan.max_bytes or max(_CPU_MAX_BYTES, plan.min_bytes)
-    simulated = None if snapshot is None else snapshot.simulated
-    return Placement("gloo", wanted or DEFAULT_CPU_RANKS, max_bytes, simulated=simulated)
+def _on_cpu(
+    plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
+) -> Placement:
+    world_size = wanted or DEFAULT_CPU_RANKS
+    here = environment.local_world_size if environment is not None else world_size
+    fitting = _fitting_bytes(snapshot.machine.memory_available_bytes, here)
+    if plan.max_bytes is not None and fitting is not None and plan.max_bytes > fitting:
+        raise UsageError(
+            f"--max-bytes {plan.max_bytes} needs {format_size(plan.max_bytes * _BUFFERS_PER_RANK * here)} "
+            f"for {here} ranks here, which is more than {_MEMORY_SHARE:.0%} of the memory that is available",
+            hint=f"--max-bytes {fitting} fits",
+        )
+    automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
+    max_bytes = plan.max_bytes or max(automatic, plan.min_bytes)
+    return Placement("gloo", world_size, max_bytes, simulated=snapshot.simulated)
 
 
 def _on_gpus(
@@ -180,9 +191,11 @@ def _visibility(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
 
 def _largest_for(usable: Sequence[Device], min_bytes: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    free = [device.memory_free_bytes for device in usable]
-    known = [reading for reading in free if not isinstance(reading, Missing)]
-    if not known:
-        return max(_CPU_MAX_BYTES, min_bytes)
-    fitting = int(min(known) * _GPU_MEMORY_SHARE / _BUFFERS_PER_RANK)
-    return max(min(_GPU_MAX_BYTES, fitting), min_bytes)
+    fitting = [_fitting_bytes(device.memory_free_bytes, 1) for device in usable]
+    known = [size for size in fitting if size is not None]
+    return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), min_bytes)
+
+
+def _fitting_bytes(free: Reading[int], ranks: int) -> int | None:
+    """The largest size of which that many ranks' buffers fit in the share of `free`; None if unknown."""
+    return None if isinstance(free, Missing) else int(free * _MEMORY_SHARE / _BUFFERS_PER_RANK / ranks)

@@ -75,7 +75,6 @@ def without_gpus() -> Snapshot:
 
 def place(snapshot: Snapshot | None, environment: RankEnvironment | None = None, **fields: Any) -> Placement:
     def take(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
-        assert snapshot is not None, "nothing was to be asked"
         assert deadline_seconds > 0
         return snapshot
 
@@ -86,9 +85,26 @@ def launched(world_size: int, local_world_size: int) -> RankEnvironment:
     return RankEnvironment(Launcher.TORCHRUN, 0, world_size, 0, local_world_size, "env://", "run")
 
 
+def host_only(available_bytes: int = 64 * GIB) -> Snapshot:
+    return make_snapshot(sources=(), machine=make_machine(memory_available_bytes=available_bytes))
+
+
 def test_gloo_asks_no_gpu() -> None:
-    placement = place(None, backend="gloo", nproc=3)
-    assert (placement.backend, placement.world_size) == ("gloo", 3)
+    asked: list[tuple[str, ...]] = []
+
+    def take(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
+        asked.append(tuple(sources))
+        return host_only()
+
+    placement = place_ranks(NcclTestPlan(backend="gloo", nproc=3), None, take=take)
+    assert (placement.backend, placement.world_size, asked) == ("gloo", 3, [()])
+
+
+def test_on_the_cpu_the_buffers_of_all_ranks_must_fit_in_memory() -> None:
+    assert place(host_only(GIB), backend="gloo").max_bytes < 64 * 1024**2
+    assert place(host_only(64 * GIB), backend="gloo", max_bytes=GIB).max_bytes == GIB
+    with pytest.raises(UsageError):
+        place(host_only(16 * GIB), backend="gloo", max_bytes=GIB)
 
 
 def test_without_a_trace_of_a_gpu_four_gloo_ranks_go_up_to_64_mib() -> None:
@@ -137,7 +153,7 @@ def test_simulated_gpus_compute_nothing() -> None:
     with pytest.raises(SourceFailedError) as refused:
         place(make_snapshot(make_device(0), simulated="h100x8"))
     assert "h100x8" in refused.value.message
-    assert place(None, backend="gloo").backend == "gloo"
+    assert place(host_only(), backend="gloo").backend == "gloo"
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
@@ -148,11 +164,11 @@ def test_more_ranks_than_gpus_are_refused() -> None:
 
 
 def test_a_launcher_says_how_many_ranks_there_are() -> None:
-    assert place(None, launched(2, 2), backend="gloo").world_size == 2
+    assert place(host_only(), launched(2, 2), backend="gloo").world_size == 2
     assert place(make_machine_with(2), launched(16, 2)).world_size == 16
 
 
 def test_the_launcher_and_nproc_must_agree() -> None:
-    assert place(None, launched(2, 2), backend="gloo", nproc=2).world_size == 2
+    assert place(host_only(), launched(2, 2), backend="gloo", nproc=2).world_size == 2
     with pytest.raises(UsageError):
-        place(None, launched(2, 2), backend="gloo", nproc=4)
+        place(host_only(), launched(2, 2), backend="gloo", nproc=4)
