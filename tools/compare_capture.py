@@ -58,7 +58,8 @@ class Comparison:
 
 def parse_number(text: str) -> float:
     """The number before a unit: `68.92 W`, `16x`, `2560 bank(s)`, `-2 C`."""
-    return float(text.split()[0].rstrip("x%"))
+    number = float(text.split()[0].rstrip("x%"))
+    return int(number) if number.is_integer() else number
 
 
 def parse_mib(text: str) -> float:

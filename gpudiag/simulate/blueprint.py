@@ -21,6 +21,7 @@ class GpuBlueprint:
     `link_lost`: it is on the bus, and its configuration space reads as ones.
     `initialized` False: the driver is bound to it, and could not start it.
     `context_error`: why CUDA cannot start a context on this GPU; None where it can.
+    `readings_of_kernel`: what the kernel still knows of a GPU that gives NVML no more readings.
     """
 
     gpu: SimulatedGpu
@@ -31,6 +32,12 @@ class GpuBlueprint:
     initialized: bool = True
     context_error: str | None = None
     cuda_lists_it: bool = True
+    readings_of_kernel: Mapping[str, Any] | None = None
+
+    @property
+    def kernel_view(self) -> Mapping[str, Any]:
+        """The readings as far as the kernel's own files repeat them: they outlive what NVML can read."""
+        return self.gpu.readings if self.readings_of_kernel is None else self.readings_of_kernel
 
     @property
     def bus_id(self) -> str:

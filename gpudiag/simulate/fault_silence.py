@@ -92,7 +92,8 @@ def _hung(gpu: GpuBlueprint) -> GpuBlueprint:
 
 def _silent(gpu: GpuBlueprint, reason: str, known: tuple[str, ...]) -> GpuBlueprint:
     said = (*gpu.gpu.readings, *gpu.gpu.missing)
-    return gpu.without_readings(reason, *(name for name in said if name not in known), "responding")
+    silent = gpu.without_readings(reason, *(name for name in said if name not in known), "responding")
+    return replace(silent, readings_of_kernel=gpu.gpu.readings)
 
 
 def _with_fault(gpu: GpuBlueprint, fault: CallFault) -> GpuBlueprint:

@@ -20,13 +20,11 @@ _SECONDS = re.compile(r"\d+(\.\d+)?")
 
 FAULTS = (
     # what a GPU is doing
-    FaultKind(
-        "busy", "N", "a training process: 98 % utilisation, most of the memory", fault_processes.train, _LOAD
-    ),
+    FaultKind("busy", "N", "a training process: 98 % busy, most of the memory", fault_processes.train, _LOAD),
     FaultKind(
         "idle-holder",
         "N",
-        "a notebook holds half of the memory, 0 % utilisation",
+        "a notebook holds half of the memory, does nothing",
         fault_processes.hold,
         _LOAD,
     ),

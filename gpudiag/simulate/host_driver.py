@@ -51,7 +51,7 @@ def _known_to_driver(blueprint: Blueprint) -> list[GpuBlueprint]:
 
 
 def _information(gpu: GpuBlueprint, blueprint: Blueprint) -> str:
-    readings = gpu.gpu.readings
+    readings = gpu.kernel_view
     lines = {
         "Model": readings.get("name", "Unknown"),
         "IRQ": 130 + (gpu.gpu.minor_number or 0),

@@ -38,7 +38,7 @@ def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBluepri
     """The directory that the GPU is in: its slot's root port, or the root of a bus that shows no slot."""
     domain = gpu.sysfs_address.split(":")[0]
     root = f"sys/devices/pci{domain}:00"
-    readings = gpu.gpu.readings
+    readings = gpu.kernel_view
     if "pcie_generation_slot_max" not in readings or "pcie_width_slot_max" not in readings:
         return f"sys/devices/pci{_bus(gpu.sysfs_address)}"
     port = PciFunction(
@@ -67,7 +67,7 @@ def cpulist(host: HostFacts, node: int) -> str:
 def _add_gpu(
     files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, parent: str, host: HostFacts
 ) -> None:
-    readings = gpu.gpu.readings
+    readings = gpu.kernel_view
     function = PciFunction(
         address=gpu.sysfs_address,
         vendor_id=NVIDIA_VENDOR_ID,

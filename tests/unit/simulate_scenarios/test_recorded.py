@@ -1,0 +1,134 @@
+"""A recorded machine comes back with the readings that it was recorded with."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import decode, dumps
+from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus, TorchFacts
+from gpudiag.model.host import Container, Machine, NetworkInterface, PciDevice
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.scenario import Scenario
+from tests.unit.simulate_scenarios.machines import NOW, device_of, listed, machine
+
+TAKEN_AT = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+def snapshot_of(scenario: Scenario) -> Snapshot:
+    """The snapshot that a probe of that machine would make, without asking one."""
+    gpus = listed(scenario)
+    torch = scenario.torch
+    return Snapshot(
+        host=scenario.hostname,
+        taken_at=TAKEN_AT,
+        simulated=None,
+        driver_version=scenario.nvml.driver_version,
+        cuda_driver_version=scenario.nvml.cuda_driver_version,
+        nvml_version=scenario.nvml.nvml_version,
+        sources=(SourceStatus("nvml", SourceState.OK),),
+        devices=tuple(map(device_of, gpus)),
+        views=tuple(decode(DeviceView, view) for view in torch["devices"]),
+        disagreements=(),
+        torch=decode(TorchFacts, torch["facts"]),
+        machine=machine_of(scenario),
+    )
+
+
+def machine_of(scenario: Scenario) -> Machine:
+    no_link = Missing(MissingReason.NOT_SUPPORTED)
+    return Machine(
+        hostname=scenario.hostname,
+        kernel_release="6.8.0-85-generic",
+        operating_system="Ubuntu 24.04.3 LTS",
+        boot_id=Missing(MissingReason.NO_PERMISSION),
+        processor="AMD EPYC",
+        processor_architecture="x86_64",
+        logical_processors=64,
+        logical_processors_allowed=64,
+        memory_total_bytes=1 << 40,
+        memory_available_bytes=1 << 39,
+        shared_memory_total_bytes=1 << 38,
+        kernel_driver_version=scenario.nvml.driver_version,
+        kernel_driver_flavor="open",
+        kernel_modules=("nvidia",),
+        pci_devices=tuple(
+            PciDevice(
+                gpu.readings["bus_id"], "10de", "2330", "0302", "nvidia",
+                0, no_link, no_link, 16, 16, no_link, no_link,
+            )
+            for gpu in scenario.gpus
+        ),
+        device_nodes=("/dev/nvidia0", "/dev/nvidiactl"),
+        interfaces=(NetworkInterface("eth0", True, False, 1500, no_link, ("10.1.2.3", "fe80::1")),),
+        container=Container("kubernetes", "ab" * 32),
+        allocation={"NVIDIA_VISIBLE_DEVICES": "all"},
+    )  # fmt: skip
+
+
+def record(folder: Path, snapshot: Snapshot) -> str:
+    path = folder / "a1.json"
+    path.write_text(dumps(snapshot))
+    return str(path)
+
+
+@pytest.mark.parametrize("spec", ["h100x8", "t4x1", "gb10", "h100-mig", "rtx4090x2", "h100x8-container2"])
+def test_readings_come_back(tmp_path: Path, spec: str):
+    original = machine(spec)
+    again = load_scenario(record(tmp_path, snapshot_of(original)), now=NOW)
+    assert again.hostname == original.hostname
+    assert again.nvml.driver_version == original.nvml.driver_version
+    for before, after in zip(listed(original), listed(again), strict=True):
+        assert device_of(before) == device_of(after)
+
+
+def test_the_machine_around_comes_back(tmp_path: Path):
+    scenario = load_scenario(record(tmp_path, snapshot_of(machine("h100x8"))), now=NOW)
+    files = scenario.host.files
+    assert files["proc/sys/kernel/osrelease"] == "6.8.0-85-generic\n"
+    assert "proc/sys/kernel/random/boot_id" not in files
+    assert "580.105.08" in files["proc/driver/nvidia/version"]
+    assert "10.1.2.3" in files["proc/net/fib_trie"]
+    assert "kubepods" in files["proc/self/cgroup"]
+    assert scenario.host.nodes == ("nvidia0", "nvidiactl")
+    assert scenario.environment == {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert len(scenario.torch["devices"]) == 8
+
+
+def test_a_lost_and_a_hung_gpu_stay_so(tmp_path: Path):
+    scenario = load_scenario(record(tmp_path, snapshot_of(machine("h100x8+lost:3+hang:6"))), now=NOW)
+    lost, hung = listed(scenario)[3], listed(scenario)[6]
+    assert lost.faults[0].code == 15
+    assert hung.faults[0].hang
+    assert listed(scenario)[4].faults == ()
+
+
+def test_faults_can_be_added_to_a_record(tmp_path: Path):
+    spec = record(tmp_path, snapshot_of(machine("h100x8")))
+    scenario = load_scenario(f"{spec}+ecc:2", now=NOW)
+    assert scenario.gpus[2].readings["ecc_uncorrected_volatile"] == 1
+    assert scenario.gpus[2].xid_codes == (48, 63)
+
+
+@pytest.mark.parametrize(
+    ("state", "init_code"),
+    [(SourceState.DRIVER_NOT_LOADED, 9), (SourceState.VERSION_MISMATCH, 18), (SourceState.NO_PERMISSION, 4)],
+)
+def test_a_broken_driver_stays_broken(tmp_path: Path, state: SourceState, init_code: int):
+    whole = snapshot_of(machine("h100x8"))
+    broken = replace(whole, sources=(SourceStatus("nvml", state),), devices=(), views=(), torch=NOT_ASKED)
+    scenario = load_scenario(record(tmp_path, broken), now=NOW)
+    assert scenario.nvml.init_code == init_code
+    assert listed(scenario) == []
+    assert len(scenario.gpus) == 8, "the bus still shows them"
+    assert scenario.torch == {"absent": True}
+
+
+def test_a_record_without_nvml_says_how_to_make_one(tmp_path: Path):
+    blind = replace(snapshot_of(machine("t4x1")), sources=())
+    with pytest.raises(UsageError) as raised:
+        load_scenario(record(tmp_path, blind), now=NOW)
+    assert "gpudiag list" in raised.value.hint
