@@ -7,6 +7,7 @@
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc says about one process on a GPU
+    ("peers", INDEX, [...])       what lies between one GPU and the others, when all of them are read
 
 A call that never returns holds up one thread; every other GPU is then asked in a thread of its own.
 """
@@ -17,6 +18,7 @@ import os
 from threading import Event, Thread
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text
+from gpudiag.probe.nvml_details import read_peers
 from gpudiag.probe.nvml_device import read_device
 from gpudiag.probe.nvml_errors import code_of, reason_of, state_of_init
 from gpudiag.probe.processes import read_process
@@ -50,6 +52,9 @@ def stream_nvml(emit: Emit, root: str = "/") -> None:
     while unread := [row for row in rows if not row.done.wait(_LATE_AFTER_SECONDS)]:
         for row in unread:
             row.send_late(emit)
+    # Only now: a question about two GPUs, one of which hangs, would cost both.
+    for row in rows:
+        row.send_peers(emit, rows)
 
 
 def _start_reading(rows: list[_Row], emit: Emit, root: str) -> None:
@@ -92,6 +97,23 @@ class _Row:
         for process in self._sheet.values.get("processes", ()):
             emit(("process", process["pid"], read_process(process["pid"], root)))
         self.done.set()
+
+    def send_peers(self, emit: Emit, rows: list[_Row]) -> None:
+        """Send what lies between this GPU and each of the others, if it answers and there are others."""
+        others = [(row.bus_id, row.handle) for row in rows if row is not self and row.handle is not None]
+        if self._ask is not None and self._sheet.lost is None and others:
+            emit(("peers", self._index, read_peers(self._ask, others)))
+
+    @property
+    def handle(self) -> Any:
+        """The GPU's handle; None for one that gave no bus id, or that is lost."""
+        known = self._ask is not None and self._sheet.lost is None and "bus_id" in self._sheet.values
+        return self._ask.handle if self._ask is not None and known else None
+
+    @property
+    def bus_id(self) -> str:
+        """The GPU's bus id; empty where it gave none."""
+        return str(self._sheet.values.get("bus_id", ""))
 
     def send_late(self, emit: Emit) -> None:
         """Send what is known so far, and the call that the GPU has not answered, if either is new."""

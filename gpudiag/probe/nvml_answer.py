@@ -17,12 +17,15 @@ from gpudiag.model.device import (
     SourceState,
     SourceStatus,
 )
+from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.nouns import missing_of, noun_of, reading_of
 
 SOURCE = "nvml"
 _LISTS = {"mig_instances": MigInstance, "nvlinks": NvLink, "ecc_locations": EccLocation}
+# Readings that are objects.
+_PARTS = {"throttle_seconds": ThrottleSeconds, "pcie_errors": PcieErrorCounts}
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these answers nothing that anybody can work with.
 _VITAL_FIELDS = (
@@ -105,6 +108,7 @@ class _Messages:
         self._whole: dict[int, dict[str, Any]] = {}
         self._late: dict[int, tuple[str, dict[str, Any]]] = {}
         self._processes: dict[int, dict[str, Any]] = {}
+        self._peers: dict[int, list[dict[str, Any]]] = {}
         for kind, *content in child.messages:
             getattr(self, f"_take_{kind}")(*content)
 
@@ -125,6 +129,9 @@ class _Messages:
 
     def _take_process(self, pid: int, document: dict[str, Any]) -> None:
         self._processes[pid] = document
+
+    def _take_peers(self, index: int, documents: list[dict[str, Any]]) -> None:
+        self._peers[index] = documents
 
     def failure(self) -> NvmlFailure | None:
         """Why there is no count of GPUs, or why the child did not live to read them all."""
@@ -169,6 +176,12 @@ class _Messages:
         given["row_remap_histogram"] = (
             histogram if isinstance(histogram, Missing) else RowRemapHistogram(**histogram)
         )
+        for name, noun_type in _PARTS.items():
+            part = reading_of(document, name)
+            given[name] = part if isinstance(part, Missing) else noun_of(noun_type, part)
+        given["fabric"] = _fabric(reading_of(document, "fabric"))
+        if index in self._peers:
+            given["peers"] = _nouns(PeerAccess, self._peers[index])
         reasons = reading_of(document, "clocks_event_reasons")
         given["clocks_event_reasons"] = reasons if isinstance(reasons, Missing) else tuple(reasons)
         processes = reading_of(document, "processes")
@@ -196,7 +209,8 @@ def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:
 
     The words of the reason stand in `responding` alone.
     """
-    lacking = [name for name in Device.__dataclass_fields__ if name not in document]
+    fields = (*DeviceId.__dataclass_fields__, *Device.__dataclass_fields__)
+    lacking = [name for name in fields if name not in document]
     missing = dict.fromkeys(lacking, rest.reason.value) | document.get("missing", {})
     return {**document, "missing": missing}
 
@@ -214,6 +228,13 @@ def _responding(document: Mapping[str, Any]) -> Reading[bool]:
     if failed and None not in vital:
         return Counter(failed).most_common(1)[0][0]
     return True
+
+
+def _fabric(document: Any) -> Reading[FabricState]:
+    if isinstance(document, Missing):
+        return document
+    faults = reading_of(document, "faults")
+    return noun_of(FabricState, document, faults=faults if isinstance(faults, Missing) else tuple(faults))
 
 
 def _nouns(noun_type: Any, documents: Any) -> Any:

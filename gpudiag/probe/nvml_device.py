@@ -7,6 +7,7 @@ it can be used, the long lists last.
 from __future__ import annotations
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet, bus_id_of, enable_state, word
+from gpudiag.probe.nvml_details import DETAIL_FIELDS, read_details
 from gpudiag.probe.nvml_links import read_links
 from gpudiag.probe.nvml_load import read_load
 from gpudiag.probe.nvml_memory import read_memory, read_reliability
@@ -21,7 +22,10 @@ RETIRED_PAGES = (29, 30, 31)  # single-bit, double-bit, pending
 NVLINK_COUNT = 91
 POWER_INSTANT = 186
 RECOVERY_ACTION = 230
-BATCH = (*ECC_TOTALS, *RETIRED_PAGES, MEMORY_TEMPERATURE, NVLINK_COUNT, POWER_INSTANT, RECOVERY_ACTION)
+BATCH = (
+    *ECC_TOTALS, *RETIRED_PAGES, MEMORY_TEMPERATURE, NVLINK_COUNT, POWER_INSTANT, RECOVERY_ACTION,
+    *DETAIL_FIELDS,
+)  # fmt: skip
 
 # nvmlDeviceArchitecture_t; 11, 12 and 15 are not GPUs that NVML lists as such.
 _ARCHITECTURES = (
@@ -49,6 +53,7 @@ def read_device(ask: Ask, sheet: DeviceSheet) -> None:
     read_mig(ask, sheet)
     read_links(ask, sheet)
     read_processes(ask, sheet)
+    read_details(ask, sheet)
 
 
 def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
