@@ -12,6 +12,7 @@ A shape is a word per argument:
     s       a text buffer, the next argument (n) being its length
     H       where a handle goes
     c       a count: room for so many goes in, so many there are comes out (INSUFFICIENT_SIZE)
+    C       a count where too little room is no error: 0 asks how many, else the room is filled
     a24     where that many elements of 24 bytes go; aH: of handles
     l8      where the rest of the answer goes, the argument before (n) saying for how many units of 8
     n  -    an argument that belongs to a neighbour, or is not looked at
@@ -148,7 +149,7 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetGpuFabricInfo": "d o",
     "nvmlDeviceGetGpuFabricInfoV": "d v",
     "nvmlDeviceGetTopologyCommonAncestor": "d h o",
-    "nvmlDeviceGetTopologyNearestGpus": "d k c aH",
+    "nvmlDeviceGetTopologyNearestGpus": "d k C aH",
     "nvmlDeviceGetP2PStatus": "d h k o",
     # processes
     "nvmlDeviceGetComputeRunningProcesses": "d c a16",
@@ -297,7 +298,7 @@ def _parse_word(kind: str, number: int, argument: int, in_struct: bool) -> _Step
         return _Step(_KINDS["m"], argument, size=4, offset=number)
     if kind == "T":
         return _Step(_KINDS["t"], argument, offset=number)
-    if kind == "c":
-        return _Step(_KINDS["c"], argument, offset=number if in_struct else 0)
+    if kind in ("c", "C"):
+        return _Step(_KINDS["c"], argument, size=int(kind == "C"), offset=number if in_struct else 0)
     neighbour = {"s": argument + 1, "l": argument - 1, "f": argument - 1}.get(kind, 0)
     return _Step(_KINDS[kind], argument, neighbour, size=number)

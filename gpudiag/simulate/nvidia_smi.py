@@ -127,9 +127,9 @@ def _answer(nvml: Nvml, request: _Request) -> int:
     if "-q" in request.flags:
         from gpudiag.simulate.nvidia_smi_xml import render_xml  # GPUtil never needs it
 
-        text, worst = render_xml(nvml, gpus)
+        text, is_lost = render_xml(nvml, gpus)
         print(text)
-        return _status(worst) if worst == GPU_IS_LOST else SUCCESS
+        return GPU_IS_LOST if is_lost else SUCCESS
     print(render_table(nvml, gpus))
     return SUCCESS
 
@@ -143,12 +143,12 @@ def _print_rows(gpus: list[Gpu], request: _Request) -> int:
     with_units = "nounits" not in request.formats
     if "noheader" not in request.formats:
         print(render_header(request.fields, with_units=with_units))
-    worst = SUCCESS
+    any_lost = False
     for gpu in gpus:
-        row, code = render_row(gpu, request.fields, with_units=with_units)
+        row, is_lost = render_row(gpu, request.fields, with_units=with_units)
         print(row)
-        worst = max(worst, code if code == GPU_IS_LOST else SUCCESS)
-    return _status(worst)
+        any_lost |= is_lost
+    return GPU_IS_LOST if any_lost else SUCCESS
 
 
 def _print_list(gpus: list[Gpu]) -> int:

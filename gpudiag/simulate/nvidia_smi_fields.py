@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from gpudiag.simulate.nvidia_smi_nvml import NOT_SUPPORTED, SUCCESS, Gpu, NvmlError, Reader, words_of
+from gpudiag.simulate.nvidia_smi_nvml import GPU_IS_LOST, NOT_SUPPORTED, Gpu, NvmlError, Reader, words_of
 
 _MIB = 1024**2
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)  # nvmlClockType_t
@@ -177,9 +177,9 @@ def render_header(names: list[str], *, with_units: bool) -> str:
     return ", ".join(cells)
 
 
-def render_row(gpu: Gpu, names: list[str], *, with_units: bool) -> tuple[str, int]:
-    """One GPU's line of CSV, and the worst return code among its cells."""
-    cells, worst = [], SUCCESS
+def render_row(gpu: Gpu, names: list[str], *, with_units: bool) -> tuple[str, bool]:
+    """One GPU's line of CSV, and whether one of its cells says that the GPU is lost."""
+    cells, is_lost = [], False
     for name in names:
         field = find_field(name)
         if field is None:
@@ -190,5 +190,5 @@ def render_row(gpu: Gpu, names: list[str], *, with_units: bool) -> tuple[str, in
             cells.append(f"{value} {unit}" if unit and with_units else value)
         except NvmlError as error:
             cells.append(f"[{words_of(gpu.nvml, error.code)}]")
-            worst = max(worst, error.code)
-    return ", ".join(cells), worst
+            is_lost |= error.code == GPU_IS_LOST
+    return ", ".join(cells), is_lost

@@ -7,7 +7,7 @@ import time
 from gpudiag.simulate.nvidia_smi_fields import find_field
 from gpudiag.simulate.nvidia_smi_nvml import Gpu, Nvml, NvmlError, words_of
 
-_WIDTH = 89
+_WIDTH = 91
 _RULE = "+" + "-" * _WIDTH + "+"
 
 
@@ -26,7 +26,7 @@ def render_table(nvml: Nvml, gpus: list[Gpu]) -> str:
 
 
 _HEADS = (
-    ("GPU  Name                    Persistence-M", "Bus-Id          Disp.A", "Volatile Uncorr. ECC"),
+    ("GPU  Name                   Persistence-M", "Bus-Id          Disp.A", "Volatile Uncorr. ECC"),
     ("Fan  Temp  Perf          Pwr:Usage/Cap", "Memory-Usage", "GPU-Util  Compute M."),
 )
 
@@ -37,7 +37,7 @@ def _gpu_lines(gpu: Gpu) -> tuple[str, str]:
     fan, temperature, pstate = _cell(gpu, "fan.speed"), _cell(gpu, "temperature.gpu"), _cell(gpu, "pstate")
     power = f"{_cell(gpu, 'power.draw')}W / {_cell(gpu, 'enforced.power.limit')}W"
     memory = f"{_cell(gpu, 'memory.used')}MiB / {_cell(gpu, 'memory.total')}MiB"
-    mode = f"{_cell(gpu, 'utilization.gpu')}%  {_cell(gpu, 'compute_mode'):>10}"
+    mode = f"{_cell(gpu, 'utilization.gpu')}%  {_short(_cell(gpu, 'compute_mode')):>10}"
     return (
         _columns(
             f"{gpu.nvml_index:>3}  {name[:26]:<26} {persistence:>9}",
@@ -49,7 +49,7 @@ def _gpu_lines(gpu: Gpu) -> tuple[str, str]:
 
 
 def _columns(first: str, second: str, third: str) -> str:
-    return f"{first:<41} | {second:>22} | {third:>18}"
+    return f"{first:<41} | {second:>22} | {third:>20}"
 
 
 def _process_lines(gpus: list[Gpu]) -> list[str]:
@@ -82,7 +82,7 @@ def _cell(gpu: Gpu, name: str) -> str:
 
 
 def _short(word: str) -> str:
-    return {"Enabled": "On", "Disabled": "Off"}.get(word, word)
+    return {"Enabled": "On", "Disabled": "Off", "Exclusive_Process": "E. Process"}.get(word, word)
 
 
 def _row(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from xml.sax.saxutils import escape
 
 from gpudiag.simulate.nvidia_smi_fields import find_field
-from gpudiag.simulate.nvidia_smi_nvml import SUCCESS, Gpu, Nvml, NvmlError, words_of
+from gpudiag.simulate.nvidia_smi_nvml import GPU_IS_LOST, Gpu, Nvml, NvmlError, words_of
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace",
@@ -26,19 +26,23 @@ Element = tuple[str, "str | list[Element]"]
 
 
 class _Writer:
-    """The elements of one GPU; remembers the worst return code among its readings."""
+    """The elements of one GPU; remembers whether a reading said that it is lost."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.worst = SUCCESS
+        self.is_lost = False
+
+    def words(self, code: int) -> str:
+        """nvidia-smi's words for a reading that is not there."""
+        self.is_lost |= code == GPU_IS_LOST
+        return words_of(self.gpu.nvml, code)
 
     def element(self, tag: str, read: Callable[[Gpu], object], unit: str = "") -> Element:
         """An element with a reading and its unit, or nvidia-smi's words for why there is none."""
         try:
             value = str(read(self.gpu))
         except NvmlError as error:
-            self.worst = max(self.worst, error.code)
-            return tag, words_of(self.gpu.nvml, error.code)
+            return tag, self.words(error.code)
         return tag, f"{value} {unit}" if unit and value != "N/A" else value
 
     def field(self, tag: str, name: str, unit: str = "") -> Element:
@@ -47,8 +51,8 @@ class _Writer:
         return self.element(tag, reader, unit or own_unit)
 
 
-def render_xml(nvml: Nvml, gpus: list[Gpu]) -> tuple[str, int]:
-    """The whole document, and the worst return code among the readings."""
+def render_xml(nvml: Nvml, gpus: list[Gpu]) -> tuple[str, bool]:
+    """The whole document, and whether a GPU in it is lost."""
     major, minor = divmod(nvml.number("nvmlSystemGetCudaDriverVersion_v2"), 1000)
     lines = [
         '<?xml version="1.0" ?>',
@@ -62,14 +66,14 @@ def render_xml(nvml: Nvml, gpus: list[Gpu]) -> tuple[str, int]:
         ("attached_gpus", str(len(gpus))),
     ]
     lines += _render(head, 1)
-    worst = SUCCESS
+    is_lost = False
     for gpu in gpus:
         writer = _Writer(gpu)
         elements = _describe(writer)
         bus_id = writer.field("id", "pci.bus_id")[1]
         lines += [f'\t<gpu id="{escape(str(bus_id))}">', *_render(elements, 2), "\t</gpu>", ""]
-        worst = max(worst, writer.worst)
-    return "\n".join([*lines, "</nvidia_smi_log>"]), worst
+        is_lost |= writer.is_lost
+    return "\n".join([*lines, "</nvidia_smi_log>"]), is_lost
 
 
 def _render(elements: list[Element], depth: int) -> list[str]:
@@ -194,8 +198,7 @@ def _event_reasons(w: _Writer) -> str | list[Element]:
     try:
         bits = w.gpu.wide("GetCurrentClocksEventReasons")
     except NvmlError as error:
-        w.worst = max(w.worst, error.code)
-        return words_of(w.gpu.nvml, error.code)
+        return w.words(error.code)
     return [
         (f"{prefix}{reason}", "Active" if bits >> bit & 1 else "Not Active")
         for bit, reason in enumerate(_EVENT_REASONS)
@@ -231,8 +234,7 @@ def _remapped_rows(w: _Writer) -> str | list[Element]:
     try:
         corrected, uncorrected, pending, failed = w.gpu.four("GetRemappedRows")
     except NvmlError as error:
-        w.worst = max(w.worst, error.code)
-        return words_of(w.gpu.nvml, error.code)
+        return w.words(error.code)
     names = ("max", "high", "partial", "low", "none")
     try:
         banks = w.gpu.numbers("GetRowRemapperHistogram", len(names))
@@ -289,7 +291,7 @@ def _processes(w: _Writer) -> list[Element]:
         try:
             processes = w.gpu.processes(kind)
         except NvmlError as error:
-            w.worst = max(w.worst, error.code)
+            w.words(error.code)
             continue
         for pid, memory in processes:
             used = "N/A" if memory is None else f"{-(-memory // _MIB)} MiB"

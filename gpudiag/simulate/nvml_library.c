@@ -365,16 +365,19 @@ static void put_handle(struct output *output, unsigned char *target)
         memcpy(target, &handle, sizeof handle);
 }
 
-/* The count that goes in is room for so many; what comes out is how many there are. */
-static int put_count(struct output *output, unsigned char *target)
+/* The count that goes in is room for so many; what comes out is how many there are. Too little room
+ * is INSUFFICIENT_SIZE; where `fills_room`, 0 only asks for the number and else the room is filled. */
+static int put_count(struct output *output, unsigned char *target, int fills_room)
 {
-    uint32_t room;
-    put(output, (unsigned char *)&output->elements, sizeof output->elements);
+    uint32_t room, there = 0;
+    put(output, (unsigned char *)&there, sizeof there);
     if (target == NULL)
         return INVALID_ARGUMENT;
     memcpy(&room, target, sizeof room);
-    memcpy(target, &output->elements, sizeof output->elements);
-    return room < output->elements ? INSUFFICIENT_SIZE : SUCCESS;
+    output->elements = room < there ? room : there;
+    uint32_t told = fills_room && room != 0 ? output->elements : there;
+    memcpy(target, &told, sizeof told);
+    return room < there && !fills_room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 static int put_step(struct output *output, const struct step *step, const uintptr_t *arguments)
@@ -394,7 +397,7 @@ static int put_step(struct output *output, const struct step *step, const uintpt
         put_handle(output, target);
         return SUCCESS;
     case COUNT:
-        return put_count(output, target);
+        return put_count(output, target, step->size != 0);
     case ARRAY:
         put(output, target, output->elements * step->size);
         return SUCCESS;

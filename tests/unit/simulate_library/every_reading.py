@@ -15,8 +15,14 @@ REASONS = {
     "sw_power_cap": N.nvmlClocksEventReasonSwPowerCap,
     "hw_thermal_slowdown": N.nvmlClocksEventReasonHwThermalSlowdown,
 }
-COMPUTE_MODES = {N.NVML_COMPUTEMODE_DEFAULT: "default", N.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process"}
-RECOVERY_ACTIONS = {N.NVML_GPU_RECOVERY_ACTION_NONE: "none", N.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset"}
+COMPUTE_MODES = {
+    N.NVML_COMPUTEMODE_DEFAULT: "default",
+    N.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+}
+RECOVERY_ACTIONS = {
+    N.NVML_GPU_RECOVERY_ACTION_NONE: "none",
+    N.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain_and_reset",
+}
 LOCATIONS = {
     "dram": N.NVML_MEMORY_LOCATION_DRAM,
     "sram": N.NVML_MEMORY_LOCATION_SRAM,
@@ -59,7 +65,9 @@ def ecc(error, counter, number):
 
 
 def clock(kind):
-    return lambda h: N.nvmlDeviceGetClockInfo(h, kind), lambda h: N.nvmlDeviceGetClock(h, kind, N.NVML_CLOCK_ID_CURRENT)
+    return lambda h: N.nvmlDeviceGetClockInfo(h, kind), lambda h: N.nvmlDeviceGetClock(
+        h, kind, N.NVML_CLOCK_ID_CURRENT
+    )
 
 
 def max_clock(kind):
@@ -149,7 +157,9 @@ def sram_status(handle):
 def throttle_seconds(handle):
     policies = ("power", "thermal", "sync_boost", "board_limit", "reliability")
     return {
-        policy: N.nvmlDeviceGetViolationStatus(handle, getattr(N, f"NVML_PERF_POLICY_{policy.upper()}")).violationTime
+        policy: N.nvmlDeviceGetViolationStatus(
+            handle, getattr(N, f"NVML_PERF_POLICY_{policy.upper()}")
+        ).violationTime
         / 1e9
         for policy in policies
     }
@@ -157,7 +167,10 @@ def throttle_seconds(handle):
 
 def throttle_fields(handle):
     policies = ("power", "thermal", "sync_boost", "board_limit", "reliability")
-    return {policy: field(handle, getattr(N, f"NVML_FI_DEV_PERF_POLICY_{policy.upper()}")) / 1e9 for policy in policies}
+    return {
+        policy: field(handle, getattr(N, f"NVML_FI_DEV_PERF_POLICY_{policy.upper()}")) / 1e9
+        for policy in policies
+    }
 
 
 def pcie_errors(handle):
@@ -181,7 +194,10 @@ def fabric(handle):
     faults = []
     if info.healthMask & 3 == N.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE:
         faults.append("degraded_bw")
-    if info.healthMask >> 8 & 15 == N.NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS:
+    if (
+        info.healthMask >> 8 & 15
+        == N.NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS
+    ):
         faults.append("insufficient_nvlinks")
     return {
         "state": {N.NVML_GPU_FABRIC_STATE_COMPLETED: "completed"}[info.state],
@@ -271,7 +287,10 @@ WAYS = {
         lambda h: reason_words(N.nvmlDeviceGetCurrentClocksEventReasons(h)),
         lambda h: reason_words(N.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
     ),
-    "ecc_mode": (lambda h: switch(N.nvmlDeviceGetEccMode(h)[0]), lambda h: switch(field(h, N.NVML_FI_DEV_ECC_CURRENT))),
+    "ecc_mode": (
+        lambda h: switch(N.nvmlDeviceGetEccMode(h)[0]),
+        lambda h: switch(field(h, N.NVML_FI_DEV_ECC_CURRENT)),
+    ),
     "ecc_mode_pending": (
         lambda h: switch(N.nvmlDeviceGetEccMode(h)[1]),
         lambda h: switch(field(h, N.NVML_FI_DEV_ECC_PENDING)),
@@ -281,7 +300,10 @@ WAYS = {
     "ecc_corrected_aggregate": ecc(0, 1, N.NVML_FI_DEV_ECC_SBE_AGG_TOTAL),
     "ecc_uncorrected_aggregate": ecc(1, 1, N.NVML_FI_DEV_ECC_DBE_AGG_TOTAL),
     "ecc_locations": (location_counts,),
-    "row_remap_correctable": (lambda h: N.nvmlDeviceGetRemappedRows(h)[0], lambda h: field(h, N.NVML_FI_DEV_REMAPPED_COR)),
+    "row_remap_correctable": (
+        lambda h: N.nvmlDeviceGetRemappedRows(h)[0],
+        lambda h: field(h, N.NVML_FI_DEV_REMAPPED_COR),
+    ),
     "row_remap_uncorrectable": (
         lambda h: N.nvmlDeviceGetRemappedRows(h)[1],
         lambda h: field(h, N.NVML_FI_DEV_REMAPPED_UNC),
@@ -313,7 +335,10 @@ WAYS = {
     "pcie_generation_slot_max": (N.nvmlDeviceGetMaxPcieLinkGeneration,),
     "pcie_width": (N.nvmlDeviceGetCurrPcieLinkWidth,),
     "pcie_width_gpu_max": (N.nvmlDeviceGetMaxPcieLinkWidth,),
-    "pcie_replay_count": (N.nvmlDeviceGetPcieReplayCounter, lambda h: field(h, N.NVML_FI_DEV_PCIE_REPLAY_COUNTER)),
+    "pcie_replay_count": (
+        N.nvmlDeviceGetPcieReplayCounter,
+        lambda h: field(h, N.NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+    ),
     "nvlinks": (links,),
     "recovery_action": (lambda h: RECOVERY_ACTIONS[field(h, N.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)],),
     "fan_speed_percent": (N.nvmlDeviceGetFanSpeed, lambda h: N.nvmlDeviceGetFanSpeed_v2(h, 0)),
@@ -343,9 +368,7 @@ WAYS = {
         lambda h: N.nvmlDeviceGetDefaultApplicationsClock(h, GRAPHICS),
         lambda h: N.nvmlDeviceGetClock(h, GRAPHICS, N.NVML_CLOCK_ID_APP_CLOCK_DEFAULT),
     ),
-    "memory_clock_application_default_mhz": (
-        lambda h: N.nvmlDeviceGetDefaultApplicationsClock(h, MEMORY),
-    ),
+    "memory_clock_application_default_mhz": (lambda h: N.nvmlDeviceGetDefaultApplicationsClock(h, MEMORY),),
     "throttle_seconds": (throttle_seconds, throttle_fields),
     "pcie_errors": (pcie_errors,),
     "nvlink_bytes_per_second": (

@@ -31,7 +31,9 @@ def faulty(*faults: CallFault) -> Scenario:
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 9, 10, 13, 14, 15, 16, 18, 25, 26, 999])
 def test_a_call_answers_any_code_on_one_gpu_only(switch_on: _SwitchOn, code: int) -> None:
     session = switch_on(faulty(CallFault("nvmlDeviceGetPowerUsage", code=code)))
-    expression = "[code(N.nvmlDeviceGetPowerUsage, gpu(i)) for i in (0, 1)] + [code(N.nvmlDeviceGetName, gpu(1))]"
+    expression = (
+        "[code(N.nvmlDeviceGetPowerUsage, gpu(i)) for i in (0, 1)] + [code(N.nvmlDeviceGetName, gpu(1))]"
+    )
     assert ask(session, expression) == [0, code, 0]
 
 
@@ -136,7 +138,9 @@ print("it came back", flush=True)
 
 def test_a_fault_of_the_library_hits_every_gpu(switch_on: _SwitchOn) -> None:
     session = switch_on(with_nvml(faults=(CallFault("nvmlDeviceGetMemoryInfo*", code=3),)))
-    expression = "[code(N.nvmlDeviceGetMemoryInfo, gpu(i)) for i in (0, 1)] + [code(N.nvmlDeviceGetName, gpu())]"
+    expression = (
+        "[code(N.nvmlDeviceGetMemoryInfo, gpu(i)) for i in (0, 1)] + [code(N.nvmlDeviceGetName, gpu())]"
+    )
     assert ask(session, expression) == [3, 3, 0]
 
 
@@ -175,7 +179,11 @@ def test_init_is_counted(switch_on: _SwitchOn) -> None:
 
 
 def test_an_omitted_symbol_is_not_found_by_the_linker(switch_on: _SwitchOn) -> None:
-    omitted = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3")
+    omitted = (
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+    )
     session = switch_on(with_nvml(omitted_symbols=omitted))
     program = f"""
 import ctypes

@@ -69,7 +69,7 @@ def test_a_missing_reading_answers_the_code_of_its_reason(
     names = asked_readings() - {"nvml_index"}
     gpu = SimulatedGpu(readings=own, missing=dict.fromkeys(names, reason))
     answers = run_script(switch_on(make_machine(gpu)), _SCRIPT)
-    assert answers == {**own, **dict.fromkeys(names, {"code": code})}
+    assert answers == {**own, **{key: {"code": code} for key in names}}
 
 
 @pytest.mark.parametrize("together", _TOGETHER, ids=lambda names: names[0])
@@ -80,7 +80,7 @@ def test_a_missing_reading_takes_only_those_of_its_call_with_it(
     gpu = SimulatedGpu(readings=readings, missing={together[0]: "no_permission"})
     healthy = run_script(switch_on(make_machine()), _SCRIPT, "--first")
     answers = run_script(switch_on(make_machine(gpu)), _SCRIPT, "--first")
-    assert answers == {**healthy, **dict.fromkeys(together, {"code": 4})}
+    assert answers == {**healthy, **{key: {"code": 4} for key in together}}
 
 
 def test_a_reading_that_nobody_mentions_is_not_supported(switch_on: _SwitchOn) -> None:
