@@ -1,0 +1,264 @@
+from dataclasses import MISSING, fields
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from gpudiag.model.device import Device
+from gpudiag.probe.nvml_ask import Ask, DeviceSheet
+from gpudiag.probe.nvml_device import read_device
+from gpudiag.probe.nvml_load import parse_event_reasons
+from tests.unit.probe.fake_nvml import (
+    FUNCTION_NOT_FOUND,
+    LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    FakeNvml,
+    Raises,
+)
+
+GIB = 1024**3
+MEMORY_V1 = SimpleNamespace(total=80 * GIB, used=3 * GIB, free=77 * GIB)
+MEMORY_V2 = SimpleNamespace(total=80 * GIB, used=2 * GIB, free=77 * GIB, reserved=GIB)
+# Filled by the parent: from the PCI bus, from torch, or by what the row as a whole says.
+NOT_NVMLS = {"id", "responding", "numa_node", "pcie_generation_slot_max", "pcie_width_slot_max"}
+REQUIRED = {field.name for field in fields(Device) if field.default is MISSING} - NOT_NVMLS
+
+
+def memory(version=None):
+    return MEMORY_V2 if version else MEMORY_V1
+
+
+def process(pid, used=GIB, gpu_instance=0xFFFFFFFF):
+    return SimpleNamespace(
+        pid=pid, usedGpuMemory=used, gpuInstanceId=gpu_instance, computeInstanceId=0xFFFFFFFF
+    )
+
+
+def read(answers=(), **options):
+    nvml = FakeNvml(answers, **options)
+    sheet = DeviceSheet()
+    read_device(Ask(nvml, "handle"), sheet)
+    return sheet
+
+
+def reason(sheet, field):
+    return sheet.missing[field][0]
+
+
+def test_every_reading_of_a_device_is_a_value_or_a_reason():
+    sheet = read()
+    assert set(sheet.values) | set(sheet.missing) >= REQUIRED
+    assert {why for why, _ in sheet.missing.values()} == {"not_supported"}
+
+
+def test_memory_has_its_reserved_part_apart():
+    sheet = read({"nvmlDeviceGetMemoryInfo": memory})
+    assert sheet.values["memory_used_bytes"] == 2 * GIB
+    assert sheet.values["memory_reserved_bytes"] == GIB
+    assert sheet.values["memory_kind"] == "dedicated"
+
+
+@pytest.mark.parametrize("code", [FUNCTION_NOT_FOUND, VERSION_MISMATCH])
+def test_an_old_driver_counts_the_reserved_part_as_used(code):
+    def old(version=None):
+        if version:
+            raise pynvml.NVMLError(code)
+        return MEMORY_V1
+
+    sheet = read({"nvmlDeviceGetMemoryInfo": old})
+    assert sheet.values["memory_used_bytes"] == 3 * GIB
+    assert reason(sheet, "memory_reserved_bytes") == "function_not_found"
+
+
+def test_a_total_of_zero_is_no_memory():
+    sheet = read({"nvmlDeviceGetMemoryInfo": SimpleNamespace(total=0, used=0, free=0, reserved=0)})
+    assert reason(sheet, "memory_total_bytes") == "not_supported"
+    assert reason(sheet, "memory_kind") == "not_supported"
+
+
+def test_the_older_temperature_is_asked_where_the_newer_is_not_there():
+    answers = {"nvmlDeviceGetTemperatureV": Raises(FUNCTION_NOT_FOUND), "nvmlDeviceGetTemperature": 41}
+    assert read(answers).values["temperature_celsius"] == 41
+    older_pynvml = read({"nvmlDeviceGetTemperature": 41}, absent={"nvmlDeviceGetTemperatureV"})
+    assert older_pynvml.values["temperature_celsius"] == 41
+
+
+def test_power_is_that_of_the_instant_or_else_the_average():
+    assert read({"nvmlDeviceGetPowerUsage": 70_000}, fields={186: 68_920}).values["power_draw_watts"] == 68.92
+    assert read({"nvmlDeviceGetPowerUsage": 70_000}).values["power_draw_watts"] == 70.0
+    without_fields = {
+        "nvmlDeviceGetFieldValues": Raises(FUNCTION_NOT_FOUND),
+        "nvmlDeviceGetPowerUsage": 70_000,
+    }
+    assert read(without_fields).values["power_draw_watts"] == 70.0
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, []),
+        (0x1, ["gpu_idle"]),
+        (0x48, ["hw_slowdown", "hw_thermal_slowdown"]),
+        (0x1000, ["bit_12"]),
+    ],
+)
+def test_event_reasons_are_the_bits_of_the_mask(mask, words):
+    assert parse_event_reasons(mask) == words
+
+
+def test_event_reasons_have_an_older_name():
+    answers = {
+        "nvmlDeviceGetCurrentClocksEventReasons": Raises(FUNCTION_NOT_FOUND),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
+    }
+    assert read(answers).values["clocks_event_reasons"] == ["sw_power_cap"]
+
+
+@pytest.mark.parametrize(
+    ("function", "answer", "field", "expected"),
+    [
+        ("nvmlDeviceGetPerformanceState", 32, "pstate", "not_supported"),
+        ("nvmlDeviceGetSerial", "0", "serial", "not_supported"),
+        ("nvmlDeviceGetCurrPcieLinkWidth", 0, "pcie_width", "error"),
+        ("nvmlDeviceGetArchitecture", 0xFFFFFFFF, "architecture", "error"),
+        ("nvmlDeviceGetComputeMode", 17, "compute_mode", "error"),
+        ("nvmlDeviceGetPersistenceMode", 2, "persistence_mode", "error"),
+        ("nvmlDeviceGetFanSpeed", Raises(NO_PERMISSION), "fan_speed_percent", "no_permission"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_reason(function, answer, field, expected):
+    assert reason(read({function: answer}), field) == expected
+
+
+def test_zero_is_an_answer():
+    utilization = SimpleNamespace(gpu=0, memory=0)
+    answers = {"nvmlDeviceGetUtilizationRates": utilization, "nvmlDeviceGetPerformanceState": 0}
+    sheet = read({**answers, "nvmlDeviceGetFanSpeed": 0}, fields={3: 0})
+    for field in ("utilization_percent", "pstate", "fan_speed_percent", "ecc_corrected_volatile"):
+        assert sheet.values[field] == 0
+
+
+def test_ecc_counts_come_by_place_where_the_gpu_has_them():
+    def count(error, counter, location):
+        if location not in (2, 7):
+            raise pynvml.NVMLError(NOT_SUPPORTED)
+        return 5 if (error, counter, location) == (1, 0, 7) else 0
+
+    sheet = read({"nvmlDeviceGetMemoryErrorCounter": count}, fields={3: 0, 4: 5, 5: 0, 6: 5})
+    places = {place["location"]: place for place in sheet.values["ecc_locations"]}
+    assert set(places) == {"dram", "sram"}
+    assert places["sram"]["uncorrected_volatile"] == 5
+
+
+def test_without_ecc_no_place_is_asked():
+    nvml = FakeNvml()
+    sheet = DeviceSheet()
+    read_device(Ask(nvml, "handle"), sheet)
+    assert reason(sheet, "ecc_locations") == "not_supported"
+    assert "nvmlDeviceGetMemoryErrorCounter" not in nvml.calls
+
+
+@pytest.mark.parametrize(
+    ("number", "action"), [(0, "none"), (1, "gpu_reset"), (4, "drain_and_reset"), (7, "system_reboot")]
+)
+def test_the_recovery_action_is_the_drivers(number, action):
+    assert read(fields={230: number}).values["recovery_action"] == action
+
+
+def test_a_recovery_action_of_the_future_is_not_none():
+    assert reason(read(fields={230: 12}), "recovery_action") == "error"
+
+
+def test_nvlinks_are_counted_by_the_driver():
+    answers = {
+        "nvmlDeviceGetNvLinkState": lambda link: int(link != 2),
+        "nvmlDeviceGetNvLinkErrorCounter": lambda link, counter: counter,
+    }
+    links = read(answers, fields={91: 4}).values["nvlinks"]
+    assert [(link["link"], link["active"]) for link in links] == [(0, True), (1, True), (2, False), (3, True)]
+    assert links[0]["crc_data_errors"] == 3
+    assert links[0]["missing"] == {"remote_bus_id": "not_supported"}
+
+
+def test_a_link_number_that_stands_for_no_link_is_left_out():
+    def state(link):
+        if link > 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return 1
+
+    old_driver = {"nvmlDeviceGetFieldValues": Raises(FUNCTION_NOT_FOUND), "nvmlDeviceGetNvLinkState": state}
+    assert [link["link"] for link in read(old_driver).values["nvlinks"]] == [0, 1]
+
+
+def test_a_gpu_without_nvlink_has_no_list():
+    assert reason(read(fields={91: 0}), "nvlinks") == "not_supported"
+    assert reason(read(), "nvlinks") == "not_supported"
+
+
+def test_mig_indices_are_sparse():
+    def handle(index):
+        if index not in (0, 3):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return f"instance {index}"
+
+    answers = {
+        "nvmlDeviceGetMigMode": (1, 1),
+        "nvmlDeviceGetMaxMigDeviceCount": 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": handle,
+        "nvmlDeviceGetGpuInstanceId": 9,
+    }
+    sheet = read(answers)
+    assert sheet.values["mig_mode"] == "enabled"
+    assert [instance["gpu_instance_id"] for instance in sheet.values["mig_instances"]] == [9, 9]
+
+
+def test_mig_that_is_off_has_no_instances_and_mig_that_is_not_there_has_no_list():
+    assert read({"nvmlDeviceGetMigMode": (0, 0)}).values["mig_instances"] == []
+    assert reason(read(), "mig_instances") == "not_supported"
+
+
+def test_processes_are_listed_once_with_what_nvml_says():
+    answers = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": [process(200, None), process(100, gpu_instance=3)],
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": [process(200), process(300)],
+    }
+    listed = read(answers).values["processes"]
+    assert [(one["pid"], one["kind"]) for one in listed] == [
+        (100, "compute"),
+        (200, "compute"),
+        (300, "graphics"),
+    ]
+    assert listed[0]["gpu_instance_id"] == 3
+    assert listed[1]["missing"]["memory_used_bytes"] == "not_supported"
+
+
+def test_an_old_driver_lists_processes_by_the_older_call():
+    answers = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": Raises(FUNCTION_NOT_FOUND),
+        "nvmlDeviceGetComputeRunningProcesses_v2": [process(100)],
+    }
+    assert [one["pid"] for one in read(answers).values["processes"]] == [100]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(NO_PERMISSION, "no_permission"), (UNKNOWN, "error")])
+def test_a_process_list_that_fails_is_not_an_empty_one(code, expected):
+    answers = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": Raises(code),
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": [],
+    }
+    assert reason(read(answers), "processes") == expected
+
+
+def test_a_gpu_that_is_lost_half_way_keeps_who_it_is():
+    answers = {
+        "nvmlDeviceGetUUID": "GPU-1",
+        "nvmlDeviceGetName": "H100",
+        "nvmlDeviceGetVbiosVersion": Raises(LOST),
+    }
+    sheet = read(answers)
+    assert sheet.values["uuid"] == "GPU-1"
+    after = {"memory_total_bytes", "temperature_celsius", "nvlinks", "processes"}
+    assert {reason(sheet, field) for field in after} == {"device_lost"}
