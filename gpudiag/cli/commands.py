@@ -1,5 +1,6 @@
 """The command tree: each command is imported only when it is the one that was asked for."""
 
+import gc
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -56,6 +57,7 @@ class LazyGroup(click.Group):
             return None
         place = COMMANDS[cmd_name]
         command = getattr(import_module(place.module), place.name)
+        _start_collecting()
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.module}:{place.name} is not a command")
         return command
@@ -79,6 +81,12 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
 
 
+def _start_collecting() -> None:
+    """Let garbage be collected from here on, and leave alone what the imports made: it stays."""
+    gc.freeze()
+    gc.enable()
+
+
 @click.group(
     "gpudiag",
     cls=LazyGroup,
@@ -97,4 +105,5 @@ def gpudiag(context: click.Context) -> ExitStatus | None:
         return None
     from gpudiag.cli.overview import overview  # imported late: the other commands do without it
 
+    _start_collecting()
     return overview(context.obj)

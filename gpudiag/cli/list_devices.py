@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.listing import ListOptions, list_machine
 from gpudiag.cli.options import json_option, output_option, parse_names
-from gpudiag.errors import ExitStatus, SourceFailedError, UsageError
-from gpudiag.model.codec import dumps
-from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest, take_devices
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,17 +69,7 @@ def list_devices(
     _refuse_conflicts(wanted, ids=ids, watch=watch, wide=wide, as_json=as_json, output=output)
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
     request = DeviceRequest(names, deadline)
-    if wanted is not None:
-        return _print_free(take_devices(request, started), wanted, ids=ids)
-    if watch is not None:
-        _watch(watch, request, started, wide=wide, as_json=as_json)
-    snapshot = take_devices(request, started)
-    if output is not None:
-        from gpudiag.runs.output import write_document
-
-        write_document(output, dumps(snapshot) + "\n")
-    sys.stdout.write(_render(snapshot, request, wide=wide, as_json=as_json))
-    return ExitStatus.PASS
+    return list_machine(ListOptions(request, wide, as_json, wanted, ids, watch, output), started)
 
 
 def _refuse_conflicts(
@@ -97,56 +84,3 @@ def _refuse_conflicts(
                 raise UsageError(f"--free and {option} do not go together", hint="give one of them")
     if watch is not None and output is not None:
         raise UsageError("--watch and --output do not go together", hint="use --watch with --json > FILE")
-
-
-def _render(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, as_json: bool) -> str:
-    """The document, or the table with what belongs to it."""
-    if as_json:
-        return dumps(snapshot) + "\n"
-    from gpudiag.cli.list_text import render_list
-    from gpudiag.render.style import Style, wants_colour
-
-    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    return render_list(snapshot, request, wide=wide, style=style)
-
-
-def _watch(
-    interval_seconds: float,
-    request: DeviceRequest,
-    started: StartedProbes | None,
-    *,
-    wide: bool,
-    as_json: bool,
-) -> NoReturn:
-    """Show the listing again and again: each with its time, or one JSON document a line."""
-    from gpudiag.cli.watch import redraw
-
-    early = [started]  # for the first view only
-
-    def draw() -> str:
-        snapshot = take_devices(request, early.pop() if early else None)
-        text = _render(snapshot, request, wide=wide, as_json=as_json)
-        return text if as_json else f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n{text}"
-
-    redraw(interval_seconds, draw, as_json=as_json)
-
-
-def _print_free(snapshot: Snapshot, wanted: int, *, ids: bool) -> ExitStatus:
-    """Print `wanted` free GPUs; where there are fewer, nothing but the reasons on standard error."""
-    from gpudiag.cli.list_text import find_candidates
-    from gpudiag.render.free_text import render_free, render_ids, render_too_few
-
-    status = snapshot.source("nvml")
-    if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
-        raise SourceFailedError(
-            f"NVML cannot say which GPUs are free: {status.reason or status.state.value}",
-            hint="see `gpudiag`",
-        )
-    candidates = find_candidates(snapshot)
-    free = tuple(candidate for candidate in candidates if candidate.free)
-    if len(free) < wanted:
-        print(f"gpudiag: {render_too_few(wanted, candidates)}", file=sys.stderr)
-        return ExitStatus.FAIL
-    chosen = free[:wanted]
-    sys.stdout.write(render_ids(chosen) if ids else render_free(snapshot, chosen))
-    return ExitStatus.PASS

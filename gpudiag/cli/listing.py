@@ -1,0 +1,106 @@
+"""What `gpudiag list` does once its arguments are known. It does without click: see `plain_options`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpudiag.errors import ExitStatus, SourceFailedError
+from gpudiag.model.codec import dumps
+from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest, take_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import NoReturn
+
+    from gpudiag.probe.start import StartedProbes
+
+_PLAIN_FLAGS = ("--json", "--wide")
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The arguments of `gpudiag list`, read and found to go together."""
+
+    request: DeviceRequest
+    wide: bool = False
+    as_json: bool = False
+    wanted: int | None = None  # --free N
+    ids: bool = False
+    watch_seconds: float | None = None
+    output: Path | None = None
+
+
+def plain_options(argv: Sequence[str]) -> ListOptions | None:
+    """The options of a listing that scripts call over and over; None where a parser is needed.
+
+    Loading click takes a third of the time of such a listing, and flags without values need no parser.
+    """
+    if not argv or argv[0] != "list" or not set(argv[1:]).issubset(_PLAIN_FLAGS):
+        return None
+    request = DeviceRequest(deadline_seconds=DEADLINE_SECONDS)
+    return ListOptions(request, wide="--wide" in argv, as_json="--json" in argv)
+
+
+def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitStatus:
+    """Print the listing that the options ask for; `started` are probes under way already."""
+    if options.watch_seconds is not None:
+        _watch(options.watch_seconds, options, started)
+    snapshot = take_devices(options.request, started)
+    if options.wanted is not None:
+        return _print_free(snapshot, options.wanted, ids=options.ids)
+    if options.output is not None:
+        from gpudiag.runs.output import write_document
+
+        write_document(options.output, dumps(snapshot) + "\n")
+    sys.stdout.write(_render(snapshot, options))
+    return ExitStatus.PASS
+
+
+def _render(snapshot: Snapshot, options: ListOptions) -> str:
+    """The document, or the table with what belongs to it."""
+    if options.as_json:
+        return dumps(snapshot) + "\n"
+    from gpudiag.cli.list_text import render_list
+    from gpudiag.render.style import Style, wants_colour
+
+    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
+    return render_list(snapshot, options.request, wide=options.wide, style=style)
+
+
+def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes | None) -> NoReturn:
+    """Show the listing again and again: each with its time, or one JSON document a line."""
+    from gpudiag.cli.watch import redraw
+
+    early = [started]  # for the first view only
+
+    def draw() -> str:
+        snapshot = take_devices(options.request, early.pop() if early else None)
+        text = _render(snapshot, options)
+        heading = f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n"
+        return text if options.as_json else heading + text
+
+    redraw(interval_seconds, draw, as_json=options.as_json)
+
+
+def _print_free(snapshot: Snapshot, wanted: int, *, ids: bool) -> ExitStatus:
+    """Print `wanted` free GPUs; where there are fewer, nothing but the reasons on standard error."""
+    from gpudiag.cli.list_text import find_candidates
+    from gpudiag.render.free_text import render_free, render_ids, render_too_few
+
+    status = snapshot.source("nvml")
+    if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
+        words = status.reason or status.state.value
+        raise SourceFailedError(f"NVML cannot say which GPUs are free: {words}", hint="see `gpudiag`")
+    candidates = find_candidates(snapshot)
+    free = tuple(candidate for candidate in candidates if candidate.free)
+    if len(free) < wanted:
+        print(f"gpudiag: {render_too_few(wanted, candidates)}", file=sys.stderr)
+        return ExitStatus.FAIL
+    chosen = free[:wanted]
+    sys.stdout.write(render_ids(chosen) if ids else render_free(snapshot, chosen))
+    return ExitStatus.PASS
