@@ -1,0 +1,75 @@
+"""A report as Markdown, for the summary page of a CI job."""
+
+import re
+
+from gpudiag.model.finding import Finding
+from gpudiag.model.report import Report
+from gpudiag.render.one_line import one_line
+from gpudiag.render.report_words import (
+    coverage,
+    faults_worst_first,
+    say_fact,
+    say_machine,
+    say_message,
+    say_owners,
+    say_reason,
+    say_remedy,
+    say_subject,
+)
+
+MAX_FINDINGS = 50  # GitHub cuts a summary at 1 MiB
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&$@:])")
+
+
+def render_markdown(report: Report) -> str:
+    """Verdict, what failed, and every check in a fold."""
+    faults = faults_worst_first(report)
+    covered = coverage(report)
+    parts = [_heading(report, faults), f"{escape_markdown(covered.sentence())}."]
+    if faults:
+        parts.append(_findings_table(faults[:MAX_FINDINGS]))
+    if len(faults) > MAX_FINDINGS:
+        parts.append(f"And {len(faults) - MAX_FINDINGS} more findings: the JSON report has all.")
+    parts.append(_checks_fold(report))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """`text` on one line, every character that Markdown could read as more than itself escaped."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
+    worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
+    host = escape_markdown(report.snapshot.host)
+    who = f", {escape_markdown(say_owners(worst))} must act" if worst else ""
+    lines = [f"## gpudiag: {report.verdict.value.upper()} on {host}{who}"]
+    machine = say_machine(report)
+    if machine:
+        lines += ["", f"**{escape_markdown(machine)}**"]
+    return "\n".join(lines)
+
+
+def _findings_table(faults: tuple[Finding, ...]) -> str:
+    rows = ["| outcome | code | where | what | evidence | do |", "| --- | --- | --- | --- | --- | --- |"]
+    for finding in faults:
+        facts = "<br>".join(escape_markdown(say_fact(fact)) for fact in finding.evidence)
+        cells = (
+            finding.outcome.value.upper(),
+            escape_markdown(finding.code),
+            escape_markdown(say_subject(finding.subject)),
+            escape_markdown(say_message(finding)),
+            facts,
+            escape_markdown(say_remedy(finding)),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _checks_fold(report: Report) -> str:
+    rows = ["| outcome | check | reason |", "| --- | --- | --- |"]
+    for result in report.results:
+        reason = escape_markdown(say_reason(result)) if result.reason else ""
+        rows.append(f"| {result.outcome.value.upper()} | {escape_markdown(result.check)} | {reason} |")
+    table = "\n".join(rows)
+    return f"<details><summary>All {len(report.results)} checks</summary>\n\n{table}\n\n</details>"

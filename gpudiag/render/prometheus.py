@@ -1,0 +1,105 @@
+"""A report in Prometheus' text format, for node_exporter's textfile collector.
+
+Every series is a gauge of this moment. A check's outcome is a label on a series of value 1, so that
+`gpudiag_check_status{outcome="fail"}` is an alert; `gpudiag_report_timestamp_seconds` says how old the
+file is, and an alert on it notices when nobody writes it any more.
+"""
+
+from collections.abc import Iterable
+
+from gpudiag import __version__
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome
+from gpudiag.model.reading import Missing
+from gpudiag.model.report import Report
+from gpudiag.render.one_line import one_line
+from gpudiag.render.report_words import finite_seconds
+
+_MAX_LABEL_CHARACTERS = 200
+
+_Labels = dict[str, str]
+_Samples = dict[tuple[tuple[str, str], ...], float]
+
+
+def render_prometheus(report: Report) -> str:
+    """Every metric with its HELP and TYPE, each series once."""
+    host = {"host": report.snapshot.host}
+    information = {**host, "version": __version__, "simulated": report.snapshot.simulated or ""}
+    checks = _worst_of_each(report.results)
+    statuses = [({**host, "check": name, "outcome": outcome.value}, 1.0) for name, outcome in checks.items()]
+    seconds = [({**host, "check": result.check}, finite_seconds(result.seconds)) for result in report.results]
+    findings = [
+        (_finding_labels(host, finding), 1.0) for result in report.results for finding in result.findings
+    ]
+    moment = report.snapshot.taken_at.timestamp()
+    blocks = (
+        _metric(
+            "gpudiag_info", "The gpudiag that wrote this; simulated names a scenario.", [(information, 1.0)]
+        ),
+        _metric(
+            "gpudiag_report_verdict",
+            "1 for the verdict on this machine: pass, warn, fail or error.",
+            [({**host, "verdict": report.verdict.value}, 1.0)],
+        ),
+        _metric("gpudiag_report_timestamp_seconds", "When the machine was looked at.", [(host, moment)]),
+        _metric("gpudiag_check_status", "1 for the outcome of a check; skip did not apply.", statuses),
+        _metric("gpudiag_check_duration_seconds", "How long a check took.", seconds),
+        _metric(
+            "gpudiag_findings", "How many findings of a code there are, by what they are about.", findings
+        ),
+    )
+    return "".join(blocks)
+
+
+def _worst_of_each(results: tuple[CheckResult, ...]) -> dict[str, Outcome]:
+    """Each check's outcome; the worst, should a name stand twice."""
+    order = (*WORST_FIRST, Outcome.SKIP)
+    worst: dict[str, Outcome] = {}
+    for result in results:
+        known = worst.get(result.check, Outcome.SKIP)
+        worst[result.check] = min(known, result.outcome, key=order.index)
+    return worst
+
+
+def _finding_labels(host: _Labels, finding: Finding) -> _Labels:
+    labels = {
+        **host,
+        "code": finding.code,
+        "outcome": finding.outcome.value,
+        "severity": finding.severity.value,
+        "owner": finding.owner.value,
+    }
+    subject = finding.subject
+    if isinstance(subject, DeviceSubject):
+        if not isinstance(subject.uuid, Missing):
+            labels["uuid"] = subject.uuid
+        if not isinstance(subject.bus_id, Missing):
+            labels["bus_id"] = subject.bus_id
+    return labels
+
+
+def _metric(name: str, text: str, samples: Iterable[tuple[_Labels, float]]) -> str:
+    """HELP, TYPE and the samples; those of the same labels are added up. Nothing where there is no sample."""
+    series: _Samples = {}
+    for labels, value in samples:
+        # Label values are cut and cleaned before they are compared: what looks alike is one series.
+        key = tuple((label, one_line(word, _MAX_LABEL_CHARACTERS)) for label, word in labels.items())
+        series[key] = series.get(key, 0.0) + value
+    if not series:
+        return ""
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    lines += [f"{name}{{{_labels(key)}}} {_number(value)}" for key, value in series.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(key: tuple[tuple[str, str], ...]) -> str:
+    return ",".join(f'{label}="{_escape(word)}"' for label, word in key)
+
+
+def _escape(word: str) -> str:
+    """Backslash, quote and line end, as the text exposition format asks for."""
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

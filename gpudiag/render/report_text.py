@@ -1,0 +1,92 @@
+"""A report as text: verdict and owner, what failed and what to do, what was not looked at, what to type next."""
+
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.report import Report
+from gpudiag.render.one_line import one_line
+from gpudiag.render.report_words import (
+    Coverage,
+    coverage,
+    faults_worst_first,
+    finite_seconds,
+    say_fact,
+    say_machine,
+    say_message,
+    say_owners,
+    say_remedy,
+    say_subject,
+)
+from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.units import format_seconds
+
+MAX_FINDINGS = 20  # shown whole; `--format json` has all
+_MAX_CHECKS_NAMED = 6  # of those that were skipped for one reason
+_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
+
+
+def render_report_text(report: Report, style: Style = PLAIN) -> str:
+    """The whole report, at most 80 columns wide where words allow."""
+    faults = faults_worst_first(report)
+    covered = coverage(report)
+    lines = _verdict(report, faults, style)
+    for subject, findings in _by_subject(faults[:MAX_FINDINGS]).items():
+        lines += ["", *wrapped(subject)]
+        lines += [line for finding in findings for line in _finding(finding, style)]
+    if len(faults) > MAX_FINDINGS:
+        lines += ["", f"and {len(faults) - MAX_FINDINGS} more findings: --format json has all"]
+    lines += ["", *_coverage(covered)]
+    return "\n".join([*lines, *_next(report, faults)]) + "\n"
+
+
+def _verdict(report: Report, faults: tuple[Finding, ...], style: Style) -> list[str]:
+    word = report.verdict.value.upper()
+    machine = say_machine(report)
+    seconds = sum(finite_seconds(result.seconds) for result in report.results)
+    worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
+    who = f"{say_owners(worst)} must act, " if worst else ""
+    count = len(faults)
+    found = f"{count} finding{'s' * (count != 1)} in {len(report.results)} checks"
+    prefix = f"{machine} " if machine else ""
+    text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found} ({format_seconds(seconds)})"
+    lines = wrapped(text, indent="  ")
+    lines[0] = style.paint(word, _COLOURS.get(report.verdict, "bold")) + lines[0][len(word) :]
+    if report.snapshot.simulated:
+        lines.append("  no real GPU was read")
+    return lines
+
+
+def _by_subject(findings: tuple[Finding, ...]) -> dict[str, list[Finding]]:
+    """The findings by what they are about, so that a sick GPU is one paragraph."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(say_subject(finding.subject), []).append(finding)
+    return groups
+
+
+def _finding(finding: Finding, style: Style) -> list[str]:
+    word = finding.outcome.value.upper()
+    lines = wrapped(
+        f"{word} {one_line(finding.code)}: {say_message(finding)}", first="  ", indent="    "
+    ) or ["  "]
+    lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(finding.outcome, "bold")), 1)
+    for fact in finding.evidence:
+        lines += wrapped(say_fact(fact), first="    - ", indent="      ")
+    return lines + wrapped(say_remedy(finding), first="    Do: ", indent="        ")
+
+
+def _coverage(covered: Coverage) -> list[str]:
+    lines = wrapped(f"Coverage: {covered.sentence()}")
+    for word, reasons in (("could not look", covered.errors), ("skipped", covered.skipped)):
+        for reason, checks in reasons.items():
+            named = ", ".join(checks[:_MAX_CHECKS_NAMED])
+            more = f" and {len(checks) - _MAX_CHECKS_NAMED} more" if len(checks) > _MAX_CHECKS_NAMED else ""
+            lines += wrapped(f"{word}: {reason}: {named}{more}", first="  ", indent="    ")
+    return lines
+
+
+def _next(report: Report, faults: tuple[Finding, ...]) -> list[str]:
+    if faults:
+        codes = list(dict.fromkeys(one_line(finding.code) for finding in faults))
+        return wrapped(f"Next: gpudiag explain {codes[0]} | gpudiag list --wide", indent="      ")
+    if report.verdict is Outcome.PASS:
+        return wrapped("Next: gpudiag nccl-test | gpudiag list", indent="      ")
+    return wrapped("Next: gpudiag list --sources all", indent="      ")

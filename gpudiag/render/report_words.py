@@ -1,0 +1,171 @@
+"""What every format of a report says in the same words: subjects, evidence, faults, coverage.
+
+What others wrote (messages, process names, lines of logs) goes through `one_line`, so that no format
+needs to fear it; formats still escape what is special to them.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from gpudiag.checks.runner import findings_worst_first
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.model.evidence import (
+    DeviceSubject,
+    Evidence,
+    FileSubject,
+    HostSubject,
+    LinkSubject,
+    RankSubject,
+    SourceSubject,
+    Subject,
+)
+from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
+from gpudiag.model.reading import Missing
+from gpudiag.model.report import Report
+from gpudiag.render.one_line import one_line
+from gpudiag.units import significant
+
+MAX_TEXT_CHARACTERS = 400  # of one message, fact or remedy; a document has them whole
+
+_OWNERS = {
+    Owner.HARDWARE: "hardware",
+    Owner.HOST: "the host's administrator",
+    Owner.SOFTWARE: "whoever installs the software",
+    Owner.JOB: "the job's owner",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much was looked at, and why the rest was not: the checks by each reason."""
+
+    looked: int
+    skipped: dict[str, tuple[str, ...]]
+    errors: dict[str, tuple[str, ...]]
+
+    def sentence(self) -> str:
+        """`41 looked, 3 skipped, 1 could not look`."""
+        parts = [f"{self.looked} looked"]
+        for word, reasons in (("skipped", self.skipped), ("could not look", self.errors)):
+            count = sum(len(checks) for checks in reasons.values())
+            if count:
+                parts.append(f"{count} {word}")
+        return ", ".join(parts)
+
+
+def say_subject(subject: Subject) -> str:
+    """What a finding is about: `GPU 5 (5d:00.0)`, `rank 2 on a1`, `a1`, `train.py:12`."""
+    return one_line(_subject_words(subject), MAX_TEXT_CHARACTERS)
+
+
+def _subject_words(subject: Subject) -> str:
+    if isinstance(subject, DeviceSubject):
+        return _device(subject)
+    if isinstance(subject, RankSubject):
+        return f"rank {subject.rank} on {subject.host}"
+    if isinstance(subject, LinkSubject):
+        return f"{subject.ends[0]} to {subject.ends[1]} on {subject.host}"
+    if isinstance(subject, SourceSubject):
+        return f"{subject.source} on {subject.host}"
+    if isinstance(subject, FileSubject):
+        return f"{subject.path}:{subject.line}"
+    assert isinstance(subject, HostSubject)  # noqa: S101 - the last of the union
+    return subject.host
+
+
+def _device(subject: DeviceSubject) -> str:
+    bus_id = None if isinstance(subject.bus_id, Missing) else subject.bus_id.removeprefix("00000000:")
+    if not isinstance(subject.nvml_index, Missing):
+        return f"GPU {subject.nvml_index}" + (f" ({bus_id})" if bus_id else "")
+    if bus_id:
+        return f"the GPU at {bus_id}"
+    return "a GPU" if isinstance(subject.uuid, Missing) else subject.uuid
+
+
+def say_fact(fact: Evidence) -> str:
+    """One fact: `recovery action gpu_reset (NVML field 230)`, `busbw 21.3 GB/s (limit 25.2; PCIe Gen4 x16)`."""
+    unit = f" {fact.unit}" if fact.unit else ""
+    limit = "" if fact.limit is None else f"limit {_scalar(fact.limit)}"
+    notes = "; ".join(note for note in (limit, fact.source) if note)
+    words = f"{fact.name.replace('_', ' ')} {_scalar(fact.value)}{unit}" + (f" ({notes})" if notes else "")
+    return one_line(words, MAX_TEXT_CHARACTERS)
+
+
+def _scalar(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and isfinite(value):
+        return f"{value:.0f}" if value == int(value) else significant(value)
+    return str(value)
+
+
+def say_message(finding: Finding) -> str:
+    """The finding's sentence, on one line."""
+    return one_line(finding.message, MAX_TEXT_CHARACTERS)
+
+
+def say_remedy(finding: Finding) -> str:
+    """What to do about it, on one line."""
+    return one_line(finding.remedy, MAX_TEXT_CHARACTERS)
+
+
+def say_owners(findings: tuple[Finding, ...]) -> str:
+    """Who must act on these findings: `hardware`, `hardware and the job's owner`."""
+    owners = list(dict.fromkeys(_OWNERS[finding.owner] for finding in findings))
+    return " and ".join(", ".join(owners).rsplit(", ", 1)) if owners else ""
+
+
+def faults_worst_first(report: Report) -> tuple[Finding, ...]:
+    """Every finding that is not a plain observation, worst first."""
+    return tuple(
+        finding for finding in findings_worst_first(report.results) if finding.outcome is not Outcome.PASS
+    )
+
+
+def coverage(report: Report) -> Coverage:
+    """How much was looked at, and why the rest was not."""
+    looked = sum(_looked(result) for result in report.results)
+    skipped = [result for result in report.results if result.outcome is Outcome.SKIP]
+    errors = [
+        result for result in report.results if not _looked(result) and result.outcome is not Outcome.SKIP
+    ]
+    return Coverage(looked, _by_reason(skipped), _by_reason(errors))
+
+
+def _looked(result: CheckResult) -> bool:
+    """An ERROR with a finding has looked, and met what it could not read."""
+    return result.outcome in (Outcome.PASS, Outcome.WARN, Outcome.FAIL) or (
+        result.outcome is Outcome.ERROR and bool(result.findings)
+    )
+
+
+def _by_reason(results: list[CheckResult]) -> dict[str, tuple[str, ...]]:
+    reasons: dict[str, tuple[str, ...]] = {}
+    for result in results:
+        reason = say_reason(result)
+        reasons[reason] = (*reasons.get(reason, ()), one_line(result.check))
+    return reasons
+
+
+def say_reason(result: CheckResult) -> str:
+    """Why a check was skipped or could not look, on one line."""
+    return one_line(result.reason or "no reason given", MAX_TEXT_CHARACTERS) or "no reason given"
+
+
+def is_cpu_only(report: Report) -> bool:
+    """Whether there is no GPU here and no trace of one, so that only the CPU was judged."""
+    return not report.snapshot.devices and not gpu_traces(report.snapshot)
+
+
+def say_machine(report: Report) -> str:
+    """What kind of machine was judged, where that must be said: simulated, or without a GPU; else empty."""
+    simulated = report.snapshot.simulated
+    words = [f"SIMULATED {one_line(simulated, 100)}"] if simulated else []
+    if is_cpu_only(report):
+        words.append("CPU ONLY")
+    return ", ".join(words)
+
+
+def finite_seconds(seconds: float) -> float:
+    """A duration, or 0 for one that is no number: a format must not break on it."""
+    return seconds if isfinite(seconds) and seconds >= 0 else 0.0

@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given
+
+from gpudiag.model.finding import Outcome
+from gpudiag.render.report_text import MAX_FINDINGS, render_report_text
+from gpudiag.render.style import COLUMNS, Style
+from tests.unit.render.reports import (
+    ALL_SKIPPED,
+    CPU_ONLY,
+    EMPTY,
+    HEALTHY,
+    REPORTS,
+    SICK,
+    SIMULATED,
+    hostile_reports,
+    make_finding,
+    make_report,
+    make_result,
+)  # fmt: skip
+
+
+def lines(report, **keywords):
+    return render_report_text(report, **keywords).splitlines()
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_verdict_comes_first_and_what_to_type_last(report):
+    text = lines(report)
+    assert text[0].startswith(report.verdict.value.upper())
+    assert text[-1].startswith("Next: gpudiag ")
+    assert all(len(line) <= COLUMNS for line in text)
+
+
+def test_the_verdict_names_who_must_act():
+    assert lines(SICK)[0].startswith("FAIL a1: hardware must act, 4 findings in 7 checks")
+
+
+def test_a_sick_gpu_is_one_paragraph_with_evidence_and_remedy():
+    text = lines(SICK)
+    start = text.index("GPU 5 (5d:00.0)")
+    paragraph = text[start : text.index("", start)]
+    assert [
+        line.split(":")[0].strip() for line in paragraph if line.startswith("  ") and line[2] in "FW"
+    ] == [
+        "FAIL gpu.lost",
+        "FAIL xid.hardware",
+        "WARN xid.application",
+    ]
+    assert sum(line.startswith("    Do: ") for line in paragraph) == 3
+    assert "    - responding GPU is lost (NVML)" in paragraph
+
+
+def test_what_was_not_looked_at_is_said_once_per_reason():
+    text = "\n".join(lines(SICK))
+    assert "Coverage: 4 looked, 2 skipped, 1 could not look" in text
+    assert "skipped: this GPU has no ECC: ecc.mode, fabric.state" in text
+    assert "could not look: torch did not answer by the deadline: torch.build" in text
+
+
+@pytest.mark.parametrize(
+    ("report", "start"),
+    [
+        (HEALTHY, "PASS a1: 0 findings in 2 checks"),
+        (CPU_ONLY, "PASS CPU ONLY a1: 0 findings in 2 checks"),
+        (SIMULATED, "FAIL SIMULATED h100x8+lost:5 a1: hardware must act"),
+        (EMPTY, "ERROR a1: 0 findings in 0 checks"),
+        (ALL_SKIPPED, "ERROR a1: 0 findings in 1 checks"),
+    ],
+)
+def test_the_first_line(report, start):
+    assert lines(report)[0].startswith(start)
+
+
+def test_the_cause_is_what_the_next_command_explains():
+    assert lines(SICK)[-1] == "Next: gpudiag explain gpu.lost | gpudiag list --wide"
+
+
+def test_many_findings_are_cut_and_counted():
+    many = make_report(make_result("x", Outcome.FAIL, *[make_finding(f"code.{n}") for n in range(30)]))
+    assert f"and {30 - MAX_FINDINGS} more findings: --format json has all" in lines(many)
+
+
+def test_colour_is_only_where_it_is_wanted():
+    assert "\x1b" not in render_report_text(SICK)
+    assert lines(SICK, style=Style(colour=True))[0].startswith("\x1b[31mFAIL\x1b[0m a1")
+
+
+@given(report=hostile_reports)
+def test_nothing_breaks_the_lines(report):
+    text = render_report_text(report)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert text.startswith(report.verdict.value.upper())
