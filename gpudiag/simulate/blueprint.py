@@ -104,6 +104,7 @@ class HostFacts:
     boot_id: str
     uptime_seconds: float
     sockets: int = 1
+    virtual_machine: bool = False
     kernel_modules: tuple[str, ...] = ()
     kernel_driver_version: str | None = None  # None: /proc/driver/nvidia is not there
     kernel_driver_flavor: str = "open"

@@ -10,6 +10,7 @@ from gpudiag.simulate.fault import Fault
 from gpudiag.simulate.scenario import CallFault
 
 _SECONDS_AGO = 1800.0
+_FABRIC_MANAGER = "nv-fabricmanager"
 _AT_BOOT = float("inf")  # the kernel log puts it where the driver is loaded
 _NO_PERMISSION, _DRIVER_NOT_LOADED, _VERSION_MISMATCH = 4, 9, 18  # nvmlReturn_t
 
@@ -138,11 +139,14 @@ def install_old_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """NVML is fine and CUDA does not start; with NVSwitches, as when the fabric manager is not running."""
+    """NVML is fine and CUDA does not start; behind NVSwitches because the fabric manager does not run."""
     if blueprint.torch.cuda_runtime_version is None:
         raise fault.refuse("torch there is a CPU build")
-    switched = any(function.driver == "nvidia-nvswitch" for function in blueprint.host.pci_functions)
-    return _cuda_fails(blueprint, _unexpected(802) if switched else _UNKNOWN_ERROR)
+    if not any(_FABRIC_MANAGER in process.argv[0] for process in blueprint.processes):
+        return _cuda_fails(blueprint, _UNKNOWN_ERROR)
+    kept = tuple(process for process in blueprint.processes if _FABRIC_MANAGER not in process.argv[0])
+    blueprint = replace(blueprint, processes=kept).change_gpus(_unregistered)
+    return _cuda_fails(blueprint, _unexpected(802))
 
 
 def install_cpu_torch(blueprint: Blueprint, fault: Fault) -> Blueprint:
@@ -208,6 +212,12 @@ def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Faul
 
 def _is_nvidias(function: PciFunction) -> bool:
     return function.driver is not None and function.driver.startswith("nvidia")
+
+
+def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:
+    """The GPU waits for the fabric manager; one that keeps no account of the fabric is as before."""
+    fabric = gpu.gpu.readings.get("fabric")
+    return gpu if fabric is None else gpu.with_readings(fabric={**fabric, "state": "in_progress"})
 
 
 def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:

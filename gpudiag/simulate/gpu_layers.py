@@ -8,6 +8,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.model.reading import MissingReason
 from gpudiag.simulate.blueprint import GpuBlueprint
+from gpudiag.simulate.build import build
 from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu
 
@@ -45,7 +46,7 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
         said_missing = _missing(layer["missing"], name)
         for key, value in layer.items():
             if key in READINGS:
-                readings[key] = _EXPANDED.get(key, _as_is)(value)
+                readings[key] = _expand(key, value, name)
                 missing.pop(key, None)
             elif key in _GPU_KEYS:
                 others[key] = value
@@ -59,16 +60,16 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
     forgotten = [key for key in _REQUIRED if key not in readings and key not in missing]
     if forgotten:
         raise UsageError(f"{name}: GPU {index} has neither a value nor a reason for {', '.join(forgotten)}")
-    return _blueprint(readings, missing, others, index)
+    return _blueprint(readings, missing, others, index, name)
 
 
 def _blueprint(
-    readings: dict[str, Any], missing: dict[str, str], others: dict[str, Any], index: int
+    readings: dict[str, Any], missing: dict[str, str], others: dict[str, Any], index: int, name: str
 ) -> GpuBlueprint:
     gpu = SimulatedGpu(
         readings=readings,
         missing=missing,
-        faults=tuple(CallFault(**call) for call in others.get("calls", ())),
+        faults=tuple(build(CallFault, call, name) for call in others.get("calls", ())),
         minor_number=others.get("minor_number", index if others.get("on_bus", True) else None),
         pci_device_id=others.get("pci_device_id"),
         pci_subsystem_id=others.get("pci_subsystem_id"),
@@ -94,8 +95,16 @@ def _missing(said: Mapping[str, Any], name: str) -> dict[str, str]:
     return missing
 
 
-def _as_is(value: Any) -> Any:
-    return value
+def _expand(reading: str, value: Any, name: str) -> Any:
+    """The reading in full, where the file may write it in short."""
+    if reading not in _EXPANDED:
+        return value
+    try:
+        return _EXPANDED[reading](value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{name}: {reading} does not fit: {value!r}", hint="docs/simulate.md shows how"
+        ) from error
 
 
 def _ecc_locations(entries: list[Any]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from datetime import datetime
 from gpudiag.simulate.blueprint import Blueprint, HostFacts
 from gpudiag.simulate.host_pci import cpulist
 from gpudiag.simulate.host_processes import boot_time
+from gpudiag.units import KIB
 
 # Users that every machine here knows; a process may bring more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
@@ -18,6 +19,7 @@ def render_etc(blueprint: Blueprint) -> dict[str, str]:
     files = {
         "etc/os-release": f'PRETTY_NAME="{host.operating_system}"\n',
         "etc/hostname": f"{host.hostname}\n",
+        "etc/hosts": _hosts(host),
         "etc/passwd": "".join(_passwd_line(user, uid) for user, uid in users.items()),
     }
     if host.container_runtime == "docker":
@@ -62,15 +64,36 @@ def render_sys(host: HostFacts) -> dict[str, str]:
         "sys/devices/system/clocksource/clocksource0/current_clocksource": (
             "tsc\n" if host.processor_architecture == "x86_64" else "arch_sys_counter\n"
         ),
+        "sys/devices/system/clocksource/clocksource0/available_clocksource": (
+            "tsc hpet acpi_pm\n" if host.processor_architecture == "x86_64" else "arch_sys_counter\n"
+        ),
+        "sys/devices/system/edac/mc/mc0/ce_count": "0\n",
+        "sys/devices/system/edac/mc/mc0/ue_count": "0\n",
         "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma misc\n",
-        "sys/fs/cgroup/cpu.max": "max 100000\n",
-        "sys/fs/cgroup/memory.max": "max\n",
-        "sys/fs/cgroup/pids.max": "max\n",
     }
+    group = f"sys/fs/cgroup{host.cgroup.removeprefix('0::').rstrip('/')}"
+    used = (host.memory_total_kib - host.memory_available_kib) * KIB // 4
+    limits = {"cpu.max": "max 100000", "memory.max": "max", "memory.current": used, "pids.max": "max"}
+    files |= {f"{group}/{name}": f"{value}\n" for name, value in limits.items()}
+    files |= {f"sys/module/{name}/initstate": "live\n" for name in host.kernel_modules}
     for node in range(host.sockets):
         files[f"sys/devices/system/node/node{node}/cpulist"] = f"{cpulist(host, node)}\n"
     files["sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"] = "performance\n"
     return files
+
+
+def _hosts(host: HostFacts) -> str:
+    """The host's own name with its first address that others can reach, as a cluster's installer writes it."""
+    addresses = (
+        address.split("/")[0]
+        for interface in host.interfaces
+        if not interface.loopback
+        for address in interface.addresses
+        if ":" not in address
+    )
+    return (
+        f"127.0.0.1 localhost\n{next(addresses, '127.0.1.1')} {host.hostname}\n::1 localhost ip6-localhost\n"
+    )
 
 
 def _passwd_line(user: str, uid: int) -> str:
@@ -80,13 +103,14 @@ def _passwd_line(user: str, uid: int) -> str:
 
 def _cpuinfo(host: HostFacts) -> str:
     share = host.logical_processors // host.sockets
+    flags = "fpu tsc msr sse2 avx2 constant_tsc nonstop_tsc" + " hypervisor" * host.virtual_machine
     blocks = []
     for number in range(host.logical_processors):
         if host.processor_architecture == "x86_64":
             vendor = "AuthenticAMD" if "AMD" in host.processor else "GenuineIntel"
             lines = (
                 f"processor\t: {number}\nvendor_id\t: {vendor}\nmodel name\t: {host.processor}\n"
-                f"physical id\t: {number // share}\nsiblings\t: {share}\n"
+                f"physical id\t: {number // share}\nsiblings\t: {share}\nflags\t\t: {flags}\n"
             )
         else:
             lines = f"processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: {_ARM_PART}\n"

@@ -8,7 +8,7 @@ A layer either gives a reading, or lists it under `missing` with its reason; the
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,14 +24,16 @@ from gpudiag.simulate.blueprint import (
     PciFunction,
     TorchBuild,
 )
+from gpudiag.simulate.build import build
 from gpudiag.simulate.gpu_layers import build_gpu
 from gpudiag.simulate.names import nearest_hint
-from gpudiag.simulate.scenario import SimulatedNvml
+from gpudiag.simulate.scenario import CallFault, SimulatedNvml
 
 _TOP_KEYS = frozenset((
     "base", "description", "sources", "faults", "nvml", "gpu", "each", "gpus", "visible_gpus", "host", "torch",
     "environment", "nvidia_smi_present",
 ))  # fmt: skip
+_TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
 _MAX_BASES = 8  # how deep files may build on one another; a loop ends here too
 
 Layer = Mapping[str, Any]
@@ -67,13 +69,14 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         UsageError: a layer says something that does not fit.
     """
     top = _merged(layers, name)
-    host = _merge_section(layers, "host", name)
-    processes = tuple(_built(HostProcess, entry, name) for entry in host.pop("processes", ()))
+    host = _merge_section(layers, "host")
+    processes = tuple(build(HostProcess, entry, name) for entry in host.pop("processes", ()))
     host["pci_functions"] = tuple(
         function for entry in host.get("pci_functions", ()) for function in _pci_functions(entry, name)
     )
-    host["interfaces"] = tuple(_built(Interface, entry, name) for entry in host.get("interfaces", ()))
-    nvml = _built(SimulatedNvml, _merge_section(layers, "nvml", name), name)
+    host["interfaces"] = tuple(build(Interface, entry, name) for entry in host.get("interfaces", ()))
+    nvml = build(SimulatedNvml, _merge_section(layers, "nvml"), name)
+    nvml = replace(nvml, faults=tuple(build(CallFault, call, name) for call in nvml.faults))
     if host.get("kernel_modules") and "kernel_driver_version" not in host:
         host["kernel_driver_version"] = nvml.driver_version
     return Blueprint(
@@ -82,8 +85,8 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         sources=tuple(top.get("sources", ())),
         nvml=nvml,
         gpus=_build_gpus(layers, name),
-        host=_built(HostFacts, host, name),
-        torch=_built(TorchBuild, _merge_section(layers, "torch", name), name),
+        host=build(HostFacts, host, name),
+        torch=build(TorchBuild, _merge_section(layers, "torch"), name),
         environment=_environment(layers, name),
         nvidia_smi_present=top.get("nvidia_smi_present", True),
         processes=processes,
@@ -108,7 +111,21 @@ def _read_file(source: str | Path) -> Layer:
     for key in layer:
         if key not in _TOP_KEYS:
             raise UsageError(f"{source}: unknown key {key!r}", hint=nearest_hint(key, _TOP_KEYS))
+    _refuse_misshapen(layer, source)
     return layer
+
+
+def _refuse_misshapen(layer: Layer, source: str | Path) -> None:
+    """Fail where something that should be a table, or a list in one, is not."""
+    tables = {key: layer[key] for key in _TABLES if key in layer}
+    if isinstance(layer.get("gpus"), dict):
+        tables |= {f"gpus.{number}": gpu for number, gpu in layer["gpus"].items()}
+    for key, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{source}: [{key}] should be a table, not {table!r}")
+        missing = table.get("missing", {}) if key.startswith("gpu") else {}
+        if not isinstance(missing, dict) or not all(isinstance(names, list) for names in missing.values()):
+            raise UsageError(f"{source}: [{key}.missing] should be lists of readings, by reason")
 
 
 def _base_of(base: Any, source: str | Path) -> str | Path:
@@ -132,41 +149,25 @@ def _merged(layers: list[Layer], name: str) -> dict[str, Any]:
     return merged
 
 
-def _merge_section(layers: list[Layer], section: str, name: str) -> dict[str, Any]:
+def _merge_section(layers: list[Layer], section: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
-        values = layer.get(section, {})
-        if not isinstance(values, dict):
-            raise UsageError(f"{name}: [{section}] should be a table")
-        merged |= values
+        merged |= layer.get(section, {})
     return {key: tuple(value) if isinstance(value, list) else value for key, value in merged.items()}
 
 
 def _environment(layers: list[Layer], name: str) -> dict[str, str]:
-    variables = _merge_section(layers, "environment", name)
+    variables = _merge_section(layers, "environment")
     for variable, value in variables.items():
         if not isinstance(value, str):
             raise UsageError(f"{name}: [environment] {variable} should be a text, not {value!r}")
     return variables
 
 
-def _built(noun_type: Any, values: Mapping[str, Any], name: str) -> Any:
-    """A dataclass of ours from a table of the file."""
-    known = {field.name for field in fields(noun_type)}
-    for key in values:
-        if key not in known:
-            raise UsageError(f"{name}: unknown key {key!r}", hint=nearest_hint(key, known))
-    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    try:
-        return noun_type(**lists)
-    except TypeError as error:
-        raise UsageError(f"{name}: {noun_type.__name__} is not complete: {error}") from error
-
-
 def _pci_functions(entry: Mapping[str, Any], name: str) -> list[PciFunction]:
     """One function for each address of an entry."""
     shared = {key: value for key, value in entry.items() if key != "addresses"}
-    return [_built(PciFunction, {**shared, "address": at}, name) for at in entry.get("addresses", ())]
+    return [build(PciFunction, {**shared, "address": at}, name) for at in entry.get("addresses", ())]
 
 
 def _build_gpus(layers: list[Layer], name: str) -> tuple[GpuBlueprint, ...]:

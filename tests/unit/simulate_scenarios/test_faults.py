@@ -106,7 +106,7 @@ CASES = (
     Case("h100x8+no-library", parts={"nvml", "torch", "nvidia_smi_present"}),
     Case("h100x8+version-mismatch", parts={"nvml", "torch", "host"}),
     Case("h100x8+no-permission", parts={"nvml", "torch"}),
-    Case("h100x8+cuda-broken", parts={"torch"}),
+    Case("rtx4090x2+cuda-broken", parts={"torch"}),
     Case("h100x8+cpu-torch", parts={"torch"}),
     Case("h100x8+no-torch", parts={"torch"}),
     Case("h100x8+order", parts={"torch"}),
@@ -225,6 +225,15 @@ def test_r470_counts_what_it_reserves_as_used():
         after.readings["memory_used_bytes"] == before["memory_used_bytes"] + before["memory_reserved_bytes"]
     )
     assert after.missing["memory_reserved_bytes"] == "function_not_found"
+
+
+def test_cuda_behind_nvswitches_breaks_with_the_fabric_manager():
+    before, after = machine("h100x8"), machine("h100x8+cuda-broken")
+    assert "Error 802" in after.torch["facts"]["missing_detail"]["context_starts"]
+    assert after.torch["facts"]["device_count"] == 8
+    assert {gpu.readings["fabric"]["state"] for gpu in after.gpus} == {"in_progress"}
+    gone = set(before.host.files) - set(after.host.files)
+    assert gone == {f"proc/2101/{name}" for name in ("cmdline", "comm", "status", "stat", "cgroup")}
 
 
 def test_no_driver_leaves_no_trace_but_the_bus():

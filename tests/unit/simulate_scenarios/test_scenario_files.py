@@ -82,6 +82,16 @@ REFUSED = (
     ('base = "h100x8"\n[environment]\nLOCAL_RANK = 0', "LOCAL_RANK"),
     ('base = "h100x8"\nvisible_gpus = [9]', "visible_gpus"),
     ('[each]\nbus_id = ["00000000:01:00.0"]', "GPU 0"),
+    ('base = "h100x8"\n[gpu]\ncalls = [{ cal = "nvmlDeviceGetName" }]', "cal"),
+    ('base = "h100x8"\n[gpu]\ncalls = [{ code = 15 }]', "CallFault"),
+    ('base = "h100x8"\n[gpu]\ncalls = [15]', "table"),
+    ('base = "h100x8"\n[gpu]\nnvlinks = { links = 4 }', "nvlinks"),
+    ('base = "h100x8"\n[host]\nlogical_processors = "many"', "logical_processors"),
+    ('base = "h100x8"\n[nvml]\ninit_code = "broken"', "init_code"),
+    ('base = "h100x8"\nhost = 3', "host"),
+    ('base = "h100x8"\n[gpu]\nmissing = 3', "missing"),
+    ('base = "h100x8"\ngpu = 3', "gpu"),
+    ('base = "h100x8"\n[[host.interfaces]]\nmtu = 1500', "Interface"),
 )
 
 
