@@ -5,10 +5,11 @@ Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
 
 if TYPE_CHECKING:  # model.hints loads these for whoever needs to know the types
@@ -36,7 +37,7 @@ class SourceState(StrEnum):
     NOT_ASKED = "not_asked"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class SourceStatus:
     """How one source (nvml, gputil, torch, host) answered, and in how many seconds."""
 
@@ -47,7 +48,7 @@ class SourceStatus:
     device_count: Reading[int] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeviceId:
     """Who a GPU is: the UUID is its identity, the indices are for people.
 
@@ -61,7 +62,7 @@ class DeviceId:
     cuda_ordinal: Reading[int] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class GpuProcess:
     """A process that holds memory on a GPU, as NVML names it and /proc describes it.
 
@@ -82,7 +83,7 @@ class GpuProcess:
     state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class MigInstance:
     """One MIG compute instance of a GPU, with a UUID and memory of its own."""
 
@@ -95,7 +96,7 @@ class MigInstance:
     memory_free_bytes: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NvLink:
     """One NVLink of a GPU: whether it is up, what it leads to, and its error counters."""
 
@@ -110,7 +111,7 @@ class NvLink:
     bit_error_rate: Reading[float] = NOT_ASKED  # after correction
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class EccLocation:
     """ECC error counts of one place in a GPU, such as `dram` or `sram`."""
 
@@ -121,7 +122,7 @@ class EccLocation:
     uncorrected_aggregate: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RowRemapHistogram:
     """How many memory banks have all, most, some, few or none of their spare rows left."""
 
@@ -132,7 +133,7 @@ class RowRemapHistogram:
     none_banks: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Device:
     """One physical GPU: its identity and every reading, each a value or the reason for none.
 
@@ -233,7 +234,7 @@ class Device:
     peers: Reading[tuple[PeerAccess, ...]] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeviceView:
     """One GPU as one source shows it, in that source's own order.
 
@@ -253,7 +254,7 @@ class DeviceView:
     context_starts: Reading[bool] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TorchFacts:
     """What torch is and sees: its build, how many GPUs it counts, whether a context really starts."""
 
@@ -270,7 +271,7 @@ class TorchFacts:
     context_starts: Reading[bool]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Disagreement:
     """One fact on which the sources differ: what each says, and the likely reason.
 
@@ -285,7 +286,7 @@ class Disagreement:
     uuid: str | None = None  # the GPU it is about; None for the whole machine
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Snapshot:
     """`gpudiag.snapshot/1`: one machine's GPUs at one moment, three sources side by side.
 

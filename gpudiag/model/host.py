@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 if TYPE_CHECKING:  # model.hints loads it for whoever needs to know the types
     from gpudiag.model.host_state import HostState
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class PciDevice:
     """One NVIDIA function on the PCI bus, as the kernel sees it without any driver's help.
 
@@ -35,7 +35,7 @@ class PciDevice:
     errors_fatal: Reading[int] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NetworkInterface:
     """One network interface: its state, speed and addresses."""
 
@@ -47,7 +47,7 @@ class NetworkInterface:
     addresses: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Container:
     """The container this process runs in."""
 
@@ -55,7 +55,7 @@ class Container:
     container_id: Reading[str]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Machine:
     """Facts about one host, each read under one root so that a scenario can set it."""
 

@@ -1,0 +1,45 @@
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+
+import pytest
+
+from gpudiag.model.noun import noun
+
+
+@noun
+class Pair:
+    """Two numbers."""
+
+    left: int
+    right: int = 0
+
+
+@noun
+class OtherPair:
+    """Two other numbers."""
+
+    left: int
+    right: int = 0
+
+
+def test_a_noun_is_a_dataclass() -> None:
+    assert is_dataclass(Pair)
+    assert [field.name for field in fields(Pair)] == ["left", "right"]
+    assert replace(Pair(1), right=2) == Pair(left=1, right=2)
+
+
+def test_a_noun_is_equal_by_its_fields_and_its_kind() -> None:
+    assert Pair(1, 2) == Pair(1, 2)
+    assert Pair(1, 2) != Pair(2, 1)
+    assert Pair(1, 2) != OtherPair(1, 2)
+    assert len({Pair(1, 2), Pair(1, 2), Pair(2, 1)}) == 2
+
+
+def test_a_noun_shows_its_fields() -> None:
+    assert repr(Pair(1)) == "Pair(left=1, right=0)"
+
+
+def test_a_noun_is_frozen_and_has_no_other_attributes() -> None:
+    pair = Pair(1)
+    with pytest.raises(FrozenInstanceError):
+        pair.left = 2  # type: ignore[misc]
+    assert not hasattr(pair, "__dict__")
