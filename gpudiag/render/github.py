@@ -7,10 +7,9 @@ from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
     say_machine,
-    say_message,
     say_reason,
     say_remedy,
-    say_subject,
+    say_where_and_what,
 )
 
 # GitHub shows at most ten errors and ten warnings of one step.
@@ -41,7 +40,7 @@ def _verdict(report: Report) -> str:
 def _finding(finding: Finding) -> tuple[str, str]:
     level = _LEVELS[finding.outcome]
     title = f"{finding.outcome.value.upper()} {finding.code}"
-    text = f"{say_subject(finding.subject)}: {say_message(finding)} Do: {say_remedy(finding)}"
+    text = f"{say_where_and_what(finding)}. Do: {say_remedy(finding)}"
     return level, _command(level, title, text)
 
 

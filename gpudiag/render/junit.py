@@ -16,10 +16,9 @@ from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     finite_seconds,
     say_fact,
-    say_message,
     say_reason,
     say_remedy,
-    say_subject,
+    say_where_and_what,
 )
 
 _SUITE = "gpudiag preflight"
@@ -104,16 +103,14 @@ def _headline(result: CheckResult) -> str:
     if not result.findings:
         return say_reason(result)
     more = len(result.findings) - 1
-    return say_message(result.findings[0]) + (f" (and {more} more)" if more else "")
+    return say_where_and_what(result.findings[0]) + (f" (and {more} more)" if more else "")
 
 
 def _describe(findings: Iterable[Finding]) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         word = finding.outcome.value.upper()
-        lines.append(
-            f"{word} {one_line(finding.code)}: {say_subject(finding.subject)}: {say_message(finding)}"
-        )
+        lines.append(f"{word} {one_line(finding.code)}: {say_where_and_what(finding)}")
         lines += [f"  - {say_fact(fact)}" for fact in finding.evidence]
         lines.append(f"  owner: {finding.owner.value}; do: {say_remedy(finding)}")
     return lines

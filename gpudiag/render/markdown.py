@@ -18,7 +18,7 @@ from gpudiag.render.report_words import (
 )
 
 MAX_FINDINGS = 50  # GitHub cuts a summary at 1 MiB
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&$@:])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$@])")
 
 
 def render_markdown(report: Report) -> str:

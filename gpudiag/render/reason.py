@@ -9,9 +9,8 @@ from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
     say_machine,
-    say_message,
     say_reason,
-    say_subject,
+    say_where_and_what,
 )
 
 MAX_CHARACTERS = 240
@@ -33,7 +32,7 @@ def _what(report: Report) -> str:
     if faults:
         first, more = faults[0], len(faults) - 1
         also = f" (+{more} more)" if more else ""
-        return f"{prefix}{first.code} {say_subject(first.subject)}{also}: {say_message(first)}"
+        return f"{prefix}{first.code}{also}: {say_where_and_what(first)}"
     errors = [result for result in report.results if result.outcome is Outcome.ERROR]
     if report.verdict is Outcome.ERROR and errors:
         return f"{prefix}{errors[0].check}: {say_reason(errors[0])}"

@@ -7,7 +7,6 @@ from gpudiag.render.report_words import (
     Coverage,
     coverage,
     faults_worst_first,
-    finite_seconds,
     say_fact,
     say_machine,
     say_message,
@@ -16,7 +15,6 @@ from gpudiag.render.report_words import (
     say_subject,
 )
 from gpudiag.render.style import PLAIN, Style, wrapped
-from gpudiag.units import format_seconds
 
 MAX_FINDINGS = 20  # shown whole; `--format json` has all
 _MAX_CHECKS_NAMED = 6  # of those that were skipped for one reason
@@ -30,7 +28,7 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     lines = _verdict(report, faults, style)
     for subject, findings in _by_subject(faults[:MAX_FINDINGS]).items():
         lines += ["", *wrapped(subject)]
-        lines += [line for finding in findings for line in _finding(finding, style)]
+        lines += [line for finding in findings for line in _finding(subject, finding, style)]
     if len(faults) > MAX_FINDINGS:
         lines += ["", f"and {len(faults) - MAX_FINDINGS} more findings: --format json has all"]
     lines += ["", *_coverage(covered)]
@@ -40,18 +38,21 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
 def _verdict(report: Report, faults: tuple[Finding, ...], style: Style) -> list[str]:
     word = report.verdict.value.upper()
     machine = say_machine(report)
-    seconds = sum(finite_seconds(result.seconds) for result in report.results)
     worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
     who = f"{say_owners(worst)} must act, " if worst else ""
     count = len(faults)
-    found = f"{count} finding{'s' * (count != 1)} in {len(report.results)} checks"
+    found = f"{_counted(count, 'finding')} in {_counted(len(report.results), 'check')}"
     prefix = f"{machine} " if machine else ""
-    text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found} ({format_seconds(seconds)})"
+    text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found}"
     lines = wrapped(text, indent="  ")
     lines[0] = style.paint(word, _COLOURS.get(report.verdict, "bold")) + lines[0][len(word) :]
     if report.snapshot.simulated:
         lines.append("  no real GPU was read")
     return lines
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _by_subject(findings: tuple[Finding, ...]) -> dict[str, list[Finding]]:
@@ -62,11 +63,10 @@ def _by_subject(findings: tuple[Finding, ...]) -> dict[str, list[Finding]]:
     return groups
 
 
-def _finding(finding: Finding, style: Style) -> list[str]:
+def _finding(subject: str, finding: Finding, style: Style) -> list[str]:
     word = finding.outcome.value.upper()
-    lines = wrapped(
-        f"{word} {one_line(finding.code)}: {say_message(finding)}", first="  ", indent="    "
-    ) or ["  "]
+    message = say_message(finding).removeprefix(f"{subject}: ")  # it stands in the line above
+    lines = wrapped(f"{word} {one_line(finding.code)}: {message}", first="  ", indent="    ") or ["  "]
     lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(finding.outcome, "bold")), 1)
     for fact in finding.evidence:
         lines += wrapped(say_fact(fact), first="    - ", indent="      ")

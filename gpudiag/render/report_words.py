@@ -104,6 +104,12 @@ def say_message(finding: Finding) -> str:
     return one_line(finding.message, MAX_TEXT_CHARACTERS)
 
 
+def say_where_and_what(finding: Finding) -> str:
+    """The finding's sentence, after what it is about where the sentence does not name it itself."""
+    subject, message = say_subject(finding.subject), say_message(finding)
+    return message if subject in message else f"{subject}: {message}"
+
+
 def say_remedy(finding: Finding) -> str:
     """What to do about it, on one line."""
     return one_line(finding.remedy, MAX_TEXT_CHARACTERS)

@@ -22,7 +22,7 @@ from tests.unit.render.reports import (
     [
         (
             SICK,
-            "gpudiag FAIL gpu.lost GPU 5 (5d:00.0) (+1 more): GPU 5 (5d:00.0) is off the bus: GPU is lost\n",
+            "gpudiag FAIL gpu.lost (+1 more): GPU 5 (5d:00.0) is off the bus: GPU is lost\n",
         ),
         (HEALTHY, "gpudiag PASS 2 looked\n"),
         (CPU_ONLY, "gpudiag PASS CPU ONLY: 1 looked, 1 skipped\n"),
@@ -34,7 +34,7 @@ def test_the_line_says_what_a_person_must_know(report, expected):
 
 
 def test_a_simulated_fault_says_so():
-    assert render_reason(SIMULATED).startswith("gpudiag FAIL SIMULATED h100x8+lost:5: gpu.lost ")
+    assert render_reason(SIMULATED).startswith("gpudiag FAIL SIMULATED h100x8+lost:5: gpu.lost: ")
 
 
 def test_what_could_not_look_is_named():

@@ -64,7 +64,7 @@ def test_what_was_not_looked_at_is_said_once_per_reason():
         (CPU_ONLY, "PASS CPU ONLY a1: 0 findings in 2 checks"),
         (SIMULATED, "FAIL SIMULATED h100x8+lost:5 a1: hardware must act"),
         (EMPTY, "ERROR a1: 0 findings in 0 checks"),
-        (ALL_SKIPPED, "ERROR a1: 0 findings in 1 checks"),
+        (ALL_SKIPPED, "ERROR a1: 0 findings in 1 check"),
     ],
 )
 def test_the_first_line(report, start):
