@@ -25,6 +25,15 @@ def render_processes(blueprint: Blueprint, now: datetime) -> dict[str, str]:
     return files
 
 
+def render_open_nodes(blueprint: Blueprint) -> dict[str, str]:
+    """The links under /proc/PID/fd to the device nodes that each process holds open."""
+    return {
+        f"proc/{process.pid}/fd/{number}": f"/dev/{node}"
+        for process in blueprint.processes
+        for number, node in enumerate(process.open_nodes, start=3)
+    }
+
+
 def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: datetime) -> dict[str, Any]:
     """A GPU's process entry with what /proc says of the process, as `gpudiag.snapshot/1` has it.
 

@@ -11,7 +11,7 @@ from gpudiag.simulate.host_driver import device_nodes, render_driver
 from gpudiag.simulate.host_network import render_network
 from gpudiag.simulate.host_pci import render_pci
 from gpudiag.simulate.host_proc import render_etc, render_proc, render_sys
-from gpudiag.simulate.host_processes import render_processes
+from gpudiag.simulate.host_processes import render_open_nodes, render_processes
 from gpudiag.simulate.kernel_log import render_kernel_log
 from gpudiag.simulate.scenario import HostTree
 
@@ -32,4 +32,5 @@ def render_host_tree(blueprint: Blueprint, now: datetime) -> HostTree:
     }
     absent = blueprint.host.absent_files
     shown = {path: text for path, text in files.items() if not path.startswith(absent)}
-    return HostTree(files=shown, links=pci_links, nodes=device_nodes(blueprint))
+    links = {**pci_links, **render_open_nodes(blueprint)}
+    return HostTree(files=shown, links=links, nodes=device_nodes(blueprint))

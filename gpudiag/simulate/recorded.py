@@ -13,7 +13,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode, loads
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.host import Machine, PciDevice
-from gpudiag.model.reading import Missing, Reading, value_or
+from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.model.report import Report
 from gpudiag.simulate.blueprint import (
     Blueprint,
@@ -110,7 +110,10 @@ def _nvml(snapshot: Snapshot) -> SimulatedNvml:
     hangs = state is SourceState.TIMED_OUT and not snapshot.devices
     return SimulatedNvml(
         present=state is not SourceState.LIBRARY_ABSENT,
-        driver_version=value_or(snapshot.driver_version, ""),
+        # A library that does not start tells no version; the kernel driver's is the nearest.
+        driver_version=value_or(
+            snapshot.driver_version, value_or(snapshot.machine.kernel_driver_version, "")
+        ),
         nvml_version=value_or(snapshot.nvml_version, ""),
         cuda_driver_version=value_or(snapshot.cuda_driver_version, ""),
         init_code=_INIT_CODES.get(state, 0),
@@ -122,7 +125,7 @@ def _gpus(snapshot: Snapshot) -> tuple[GpuBlueprint, ...]:
     """The GPUs in NVML's order, then those that only the bus shows."""
     on_bus = {device.bus_id: device for device in _bus(snapshot.machine)}
     order = sorted(snapshot.devices, key=lambda device: value_or(device.id.nvml_index, len(snapshot.devices)))
-    gpus = [_gpu(device, on_bus) for device in order]
+    gpus = [replace(_gpu(device, on_bus), **_in_cuda(device, snapshot)) for device in order]
     listed = {value_or(device.id.bus_id, "") for device in snapshot.devices}
     hidden = [device for bus_id, device in on_bus.items() if bus_id not in listed and not _is_switch(device)]
     return (*gpus, *map(_hidden_gpu, hidden))
@@ -151,8 +154,24 @@ def _gpu(device: Device, on_bus: Mapping[str, PciDevice]) -> GpuBlueprint:
     return _on_bus(gpu, pci)
 
 
+def _in_cuda(device: Device, snapshot: Snapshot) -> dict[str, Any]:
+    """How CUDA sees the GPU: it does not list a lost one, and may start no context on another."""
+    if isinstance(device.responding, Missing) and device.responding.reason is MissingReason.DEVICE_LOST:
+        return {"cuda_lists_it": False}
+    facts = snapshot.torch
+    if (
+        isinstance(facts, Missing)
+        or not isinstance(facts.context_starts, Missing)
+        or not facts.cuda_available
+    ):
+        return {}
+    started = [view.uuid for view in snapshot.views if view.source == "torch" and view.context_starts is True]
+    hidden = "CUDA_VISIBLE_DEVICES" in snapshot.machine.allocation
+    return {} if hidden or device.id.uuid in started else {"context_error": facts.context_starts.detail}
+
+
 def _silence(responding: Missing) -> CallFault:
-    if responding.reason.value == "timed_out":
+    if responding.reason is MissingReason.TIMED_OUT:
         return CallFault("*", hang=True)
     return CallFault("*", except_calls=IDENTITY_CALLS, code=15)  # NVML_ERROR_GPU_IS_LOST
 

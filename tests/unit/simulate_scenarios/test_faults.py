@@ -264,6 +264,7 @@ def test_processes_have_a_user_a_command_and_a_start():
     assert (busy["user"], busy["command"]) == ("ann", "python train.py --config llama-7b.yaml")
     assert busy["started_at"] == "2026-11-20T15:00:00.000Z"
     assert idle["user"] == "bob"
+    assert scenario.host.links[f"proc/{idle['pid']}/fd/3"] == "/dev/nvidia1"
     assert (dead["state"], dead["command"]) == ("Z", "[python]")
     assert "bob:x:1001" in scenario.host.files["etc/passwd"]
 

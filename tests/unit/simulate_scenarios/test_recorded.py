@@ -106,6 +106,16 @@ def test_a_lost_and_a_hung_gpu_stay_so(tmp_path: Path):
     assert listed(scenario)[4].faults == ()
 
 
+def test_cuda_sees_what_it_saw(tmp_path: Path):
+    whole = machine("h100x8+lost:3+compute-prohibited:5")
+    again = load_scenario(record(tmp_path, snapshot_of(whole)), now=NOW)
+    views = [
+        [view.get("context_starts") for view in scenario.torch["devices"]] for scenario in (whole, again)
+    ]
+    assert views[0] == views[1]
+    assert again.torch["facts"]["device_count"] == 8
+
+
 def test_faults_can_be_added_to_a_record(tmp_path: Path):
     spec = record(tmp_path, snapshot_of(machine("h100x8")))
     scenario = load_scenario(f"{spec}+ecc:2", now=NOW)
