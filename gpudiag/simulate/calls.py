@@ -95,6 +95,7 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetRepairStatus": "d v",
     "nvmlDeviceGetMemoryInfo": "d o",
     "nvmlDeviceGetMemoryInfo_v2": "d v",
+    "nvmlDeviceGetBAR1MemoryInfo": "d o",
     "nvmlDeviceGetEccMode": "d o4 o4",
     "nvmlDeviceGetDefaultEccMode": "d o",
     "nvmlDeviceGetTotalEccErrors": "d k k o",

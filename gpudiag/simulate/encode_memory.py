@@ -10,6 +10,9 @@ from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
 _GIB = 1024**3
 _PAGE_BYTES = 64 * 1024
+_BAR1_USED_BYTES = 1024**2
+_TURING_BAR1_BYTES = 256 * 1024**2
+_WHOLE_MEMORY_IN_BAR1 = ("ampere", "hopper", "blackwell")
 # The places of nvmlMemoryLocation_t that have field ids of their own, and how those spell them.
 _FIELD_NAMES = {
     "l1_cache": "L1",
@@ -29,6 +32,7 @@ def encode_memory(placed: PlacedGpu, table: AnswerTable) -> None:
     """Answer how large and full the GPU's memory is, and which errors it has had."""
     answers = GpuAnswers(table, placed.subject)
     encode_memory_info(answers, {**placed.gpu.readings, "missing": placed.gpu.missing})
+    encode_window(answers, bar1_bytes(placed, placed.gpu.readings.get("memory_total_bytes")))
     _encode_ecc(placed, answers)
     _encode_ecc_locations(placed, answers)
     _encode_sram_status(placed, answers)
@@ -60,6 +64,29 @@ def encode_memory_info(answers: GpuAnswers, readings: Any) -> None:
     # A machine without a reserved figure has a driver that is older than the second version.
     second = both(total, both(both(used, free), reserved))
     answers.reply_versioned("nvmlDeviceGetMemoryInfo_v2", second, pack_second, version)
+
+
+def bar1_bytes(placed: PlacedGpu, memory_bytes: int | None) -> int | None:
+    """The size of the BAR1 window of a GPU, or of a part of it with that much memory; None where unknown.
+
+    Data-center GPUs since Ampere have the power of two that holds all of their memory, a T4 has
+    256 MiB. Source: nvidia-smi -q -x of A100 (64 GiB), H100 (128 GiB), B200 (256 GiB) and T4, 2026.
+    """
+    if memory_bytes is None or "GeForce" in placed.gpu.readings.get("name", ""):
+        return None
+    architecture = placed.gpu.readings.get("architecture")
+    if architecture == "turing":
+        return _TURING_BAR1_BYTES
+    return 1 << (memory_bytes - 1).bit_length() if architecture in _WHOLE_MEMORY_IN_BAR1 else None
+
+
+def encode_window(answers: GpuAnswers, size_bytes: int | None) -> None:
+    """Answer BAR1MemoryInfo: almost empty, as on an idle GPU; nvitop fails on MIG devices without it."""
+    answers.reply(
+        "nvmlDeviceGetBAR1MemoryInfo",
+        Refusal() if size_bytes is None else size_bytes,
+        lambda size: u64(size) + u64(size - _BAR1_USED_BYTES) + u64(_BAR1_USED_BYTES),
+    )
 
 
 def _encode_ecc(placed: PlacedGpu, answers: GpuAnswers) -> None:

@@ -16,7 +16,7 @@ from gpudiag.simulate.answers import (
     u32,
 )
 from gpudiag.simulate.encode_identity import on_off
-from gpudiag.simulate.encode_memory import encode_memory_info
+from gpudiag.simulate.encode_memory import bar1_bytes, encode_memory_info, encode_window
 from gpudiag.simulate.encode_processes import encode_processes
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
@@ -71,6 +71,7 @@ def _encode_instance(
     answers.reply("nvmlDeviceGetGpuInstanceId", read_member(instance, "gpu_instance_id"))
     answers.reply("nvmlDeviceGetComputeInstanceId", read_member(instance, "compute_instance_id"))
     encode_memory_info(answers, instance)
+    encode_window(answers, bar1_bytes(placed, instance.get("memory_total_bytes")))
     answers.reply_each(
         ("nvmlDeviceGetAttributes", "nvmlDeviceGetAttributes_v2"),
         read_member(instance, "memory_total_bytes"),

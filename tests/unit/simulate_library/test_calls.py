@@ -290,6 +290,26 @@ def test_peer_access_follows_from_nvlink(
     assert ask(session, expression) == statuses
 
 
+@pytest.mark.parametrize(
+    ("changes", "mebibytes"),
+    [
+        ({"architecture": "hopper"}, 131072),
+        ({"architecture": "ampere", "memory_total_bytes": 40 * 1024**3}, 65536),
+        ({"architecture": "turing"}, 256),
+        ({"architecture": "ada", "name": "NVIDIA GeForce RTX 4090"}, None),
+    ],
+    ids=lambda value: str(value.get("architecture")) if isinstance(value, dict) else None,
+)
+def test_the_bar1_window_is_as_large_as_real_ones(
+    switch_on: _SwitchOn, changes: dict[str, object], mebibytes: int | None
+) -> None:
+    session = switch_on(make_machine(make_gpu(**changes)))
+    if mebibytes is None:
+        assert ask(session, "code(N.nvmlDeviceGetBAR1MemoryInfo, gpu())") == 3
+    else:
+        assert ask(session, "N.nvmlDeviceGetBAR1MemoryInfo(gpu()).bar1Total") == mebibytes * 1024**2
+
+
 def test_peer_access_is_as_the_reading_says(switch_on: _SwitchOn) -> None:
     peer = {
         "bus_id": "00000000:21:00.0",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.scenario import CallFault, Scenario
 from gpudiag.simulate.session import Session
 from tests.unit.simulate_library.machines import make_gpu, make_machine, run
@@ -51,6 +52,13 @@ def test_nvitop_shows_eight_gpus(switch_on: _SwitchOn) -> None:
     assert done.returncode == 0, done.stderr
     assert [make_gpu(i).readings["bus_id"].upper() in done.stdout for i in range(8)] == [True] * 8
     assert done.stdout.count("641W / 696W") == 8
+
+
+def test_nvitop_shows_mig_devices(switch_on: _SwitchOn) -> None:
+    session = switch_on(load_scenario("h100-mig"))
+    done = run(session, program_path("nvitop"), "-1", "--ascii")
+    assert done.returncode == 0, done.stderr
+    assert "1g.10gb" in done.stdout
 
 
 def test_nvitop_shows_old_drivers_too(switch_on: _SwitchOn) -> None:
