@@ -108,13 +108,12 @@ def _blueprint(snapshot: Snapshot, name: str) -> Blueprint:
 def _nvml(snapshot: Snapshot) -> SimulatedNvml:
     state = snapshot.source("nvml").state
     hangs = state is SourceState.TIMED_OUT and not snapshot.devices
+    # A library that does not start told no version; the kernel driver's is the nearest.
+    driver = value_or(snapshot.driver_version, value_or(snapshot.machine.kernel_driver_version, ""))
     return SimulatedNvml(
         present=state is not SourceState.LIBRARY_ABSENT,
-        # A library that does not start tells no version; the kernel driver's is the nearest.
-        driver_version=value_or(
-            snapshot.driver_version, value_or(snapshot.machine.kernel_driver_version, "")
-        ),
-        nvml_version=value_or(snapshot.nvml_version, ""),
+        driver_version=driver,
+        nvml_version=value_or(snapshot.nvml_version, f"0.{driver}"),
         cuda_driver_version=value_or(snapshot.cuda_driver_version, ""),
         init_code=_INIT_CODES.get(state, 0),
         faults=(CallFault("nvmlInit*", hang=True),) if hangs else (),
