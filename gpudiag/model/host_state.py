@@ -107,11 +107,11 @@ class Settings:
     """What steers CUDA, NCCL, gloo and torch here: variables, and NCCL's configuration files.
 
     Only variables of those families are kept. `nccl_files` maps the path of each configuration file that
-    there is to its settings; they count as if they were set in the environment.
+    there is to its settings; they count where the environment does not set the same.
     """
 
     environment: dict[str, str]
-    nccl_files: dict[str, dict[str, str]]
+    nccl_files: Reading[dict[str, dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,6 @@ class HostState:
     filesystems: Reading[tuple[Filesystem, ...]]
     clock: Reading[ClockState]
     memory_errors: Reading[HostMemoryErrors]
-    kernel_command_line: Reading[str]
     iommu: Reading[IommuState]
     redirecting_bridges: Reading[tuple[str, ...]]  # PCI bridges above GPUs that send peer traffic upwards
     name_addresses: Reading[tuple[str, ...]]  # what the host's own name resolves to

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
@@ -10,7 +11,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.probe import gputil_answer, torch_answer
 from gpudiag.probe.device_rows import late_last, views_of_mig, with_ordinal
 from gpudiag.probe.disagreements import Gathered, find_disagreements
-from gpudiag.probe.guard import GuardedChild, collect, run_guarded
+from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
 from gpudiag.probe.identity import complete_identities, lacks_identity, rows_of_pci
 from gpudiag.probe.machine import machine_of
 from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
@@ -32,6 +33,7 @@ def take_snapshot(
     environment: Mapping[str, str] | None = None,
     root: str | None = None,
     python: str | None = None,
+    host_state: bool = False,
     started: StartedProbes | None = None,
     now: datetime | None = None,
 ) -> Snapshot:
@@ -40,13 +42,15 @@ def take_snapshot(
     What is found is never an exception. `deadline_seconds` bounds NVML and the host; GPUtil has at
     least 5 s and torch, which takes seconds to import, at least 30 s. The answer comes within a second
     of the longest of them. `started` are probes that `start_probes` started earlier for the same
-    environment and root; `python` is the interpreter whose torch is asked.
+    environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
+    only a judgement of the host needs (`Machine.state`).
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
-    asked = _Asked(started, sources, environment, python)
+    asked = _Asked(started, sources, environment, python, host_state=host_state)
     asked.wait(deadline_seconds)
     machine, host_status = machine_of(started.host, environment)
+    machine = asked.with_host_state(machine)
     nvml = nvml_answer_of(started.nvml)
     status = _explained(nvml, machine)
     gputil_status, gputil_views = asked.gputil_answer()
@@ -86,6 +90,8 @@ class _Asked:
         sources: Collection[str],
         environment: Mapping[str, str],
         python: str | None,
+        *,
+        host_state: bool,
     ) -> None:
         self._started = started
         self._python = python
@@ -93,6 +99,10 @@ class _Asked:
         self._torch_file = _simulated_torch(environment)
         self._gputil: GuardedChild | None = None
         self._torch: GuardedChild | None = None
+        self._host_state: GuardedChild | None = None
+        if host_state:
+            entry = "gpudiag.probe.host_state:stream_host_state"
+            self._host_state = start_guarded(entry, started.root, dict(environment))
         if "gputil" in sources:
             self._gputil = gputil_answer.start_gputil(environment)
         if self._torch_wanted and self._torch_file is None:
@@ -104,11 +114,21 @@ class _Asked:
         deadlines = [(started.host, deadline_seconds)]
         if started.nvml is not None:
             deadlines.append((started.nvml, deadline_seconds))
+        if self._host_state is not None:
+            deadlines.append((self._host_state, deadline_seconds))
         if self._gputil is not None:
             deadlines.append((self._gputil, max(deadline_seconds, gputil_answer.DEADLINE_SECONDS)))
         if self._torch is not None:
             deadlines.append((self._torch, max(deadline_seconds, torch_answer.DEADLINE_SECONDS)))
         collect([(child, child.started_at + seconds) for child, seconds in deadlines])
+
+    def with_host_state(self, machine: Machine) -> Machine:
+        """The machine with its state, where that was asked."""
+        if self._host_state is None:
+            return machine
+        from gpudiag.probe.host_state_answer import host_state_of  # a listing does without it
+
+        return replace(machine, state=host_state_of(self._host_state))
 
     def gputil_answer(self) -> tuple[SourceStatus, tuple[DeviceView, ...]]:
         """GPUtil's status and views."""

@@ -15,6 +15,11 @@ _NVIDIA = "10de"
 _CLASSES = ("0300", "0302", "0680")
 # Gigatransfers per second of each PCIe generation (PCI Express Base Specification 6.0).
 _GENERATION_OF_SPEED = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_ERROR_FILES = (
+    ("corrected", "aer_dev_correctable", "TOTAL_ERR_COR"),
+    ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
+)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # a link that is gone reads as 63 or 255
 
 
@@ -46,7 +51,24 @@ def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
             which = "max" if limit else "current"
             sheet.read(f"{prefix}_generation{limit}", _generation, place, f"{which}_link_speed")
             sheet.read(f"{prefix}_width{limit}", _width, place, f"{which}_link_width")
+    for kind, file, total in _ERROR_FILES:
+        sheet.read(
+            f"errors_{kind}", lambda file=file, total=total: parse_error_total(_text(directory, file), total)
+        )
     return sheet.document()
+
+
+def parse_error_total(text: str, name: str) -> int:
+    """The total in a file of AER counts, lines of `NAME COUNT` (kernel documentation, sysfs-bus-pci-devices-aer).
+
+    Raises:
+        Absent: it has no line of that name.
+    """
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == [name] and len(words) == 2:
+            return int(words[1])
+    raise Absent(ERROR, f"no line {name!r}")
 
 
 def bus_id_of_address(address: str) -> str:
@@ -114,5 +136,9 @@ def _link_file(directory: str, name: str) -> str:
 
 
 def _line(directory: str, name: str) -> str:
+    return _text(directory, name).strip()
+
+
+def _text(directory: str, name: str) -> str:
     with open(os.path.join(directory, name)) as file:
-        return file.read().strip()
+        return file.read()

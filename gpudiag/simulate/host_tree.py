@@ -12,6 +12,7 @@ from gpudiag.simulate.host_network import render_network
 from gpudiag.simulate.host_pci import render_pci
 from gpudiag.simulate.host_proc import render_etc, render_proc, render_sys
 from gpudiag.simulate.host_processes import render_open_nodes, render_processes
+from gpudiag.simulate.host_services import render_services
 from gpudiag.simulate.kernel_log import render_kernel_log
 from gpudiag.simulate.scenario import HostTree
 
@@ -27,6 +28,7 @@ def render_host_tree(blueprint: Blueprint, now: datetime) -> HostTree:
         **pci_files,
         **render_network(blueprint.host),
         **render_processes(blueprint, now),
+        **render_services(blueprint),
         **render_kernel_log(blueprint),
         **blueprint.host.extra_files,
     }

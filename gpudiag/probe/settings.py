@@ -1,0 +1,49 @@
+"""The variables and files that steer CUDA, NCCL, gloo and torch; nothing else of the environment is kept."""
+
+from __future__ import annotations
+
+import os
+
+from gpudiag.probe.sheet import Sheet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "GLOO_", "NSIGHT_", "OMP_", "TP_SOCKET_", "CUBLAS_")
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH",
+          "LD_PRELOAD")  # fmt: skip
+# NCCL's pre-shared key; tokens and keys of hubs that share a prefix with us.
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PSK")
+
+
+def read_settings(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A document of model.Settings: the variables of those families, and NCCL's configuration files."""
+    sheet = Sheet()
+    sheet.values["environment"] = {
+        name: "(set)" if any(word in name for word in _SECRET_WORDS) else value
+        for name, value in sorted(environment.items())
+        if name.startswith(_PREFIXES) or name in _NAMES
+    }
+    sheet.read("nccl_files", _nccl_files, root, environment)
+    return sheet.document()
+
+
+def _nccl_files(root: str, environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The settings of each file that NCCL reads (its guide, "Environment Variables"), by the file's path."""
+    users = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/root"), ".nccl.conf")
+    found = {}
+    for path in (users, "/etc/nccl.conf"):
+        try:
+            with open(os.path.join(root, path.lstrip("/"))) as file:
+                found[path] = parse_nccl_file(file.read())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def parse_nccl_file(text: str) -> dict[str, str]:
+    """The settings of a file of `NAME=value` lines; lines that start with # are comments."""
+    rows = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: value for name, equals, value in rows if equals}
