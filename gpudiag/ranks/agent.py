@@ -12,13 +12,16 @@ from gpudiag.ranks.ledger import Ledger
 from gpudiag.ranks.local import LocalRanks
 from gpudiag.ranks.remote import RemoteRanks
 from gpudiag.ranks.run import RankRun
-from gpudiag.ranks.stages import IMPORT, Budgets
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
 from gpudiag.ranks.start_error import slow_start, start_error
 from gpudiag.ranks.view import Life, RankView
 
 # Deaths are told at once; this is how often stops, positions and events are looked for. Ten looks a
 # second cost about 0.2 % of one processor with four ranks.
 _TICK_SECONDS = 0.1
+
+# Agents that lost their leader, or waited for it in vain, are all with the next one by then.
+_GATHER_SECONDS = 2.0
 
 
 class Agent:
@@ -44,6 +47,8 @@ class Agent:
         self._views: tuple[RankView, ...] = ()
         self._timed_out = False
         self._ended_at = ledger.started
+        led_after = time.monotonic() - ledger.started
+        self._absent_after = max(budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
 
     def watch(self, interrupts: Interrupts) -> bool:
         """Whether the run came to an end of its own; False if it is to be given up.
@@ -82,7 +87,7 @@ class Agent:
 
     def _wait(self, interrupts: Interrupts) -> None:
         remote = [] if self._remote is None else self._remote.filenos()
-        select.select([self._local.fileno(), interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
+        select.select([*self._local.filenos(), interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
 
     def _look(self) -> None:
         self._ledger.take(self._local.poll())
@@ -98,7 +103,7 @@ class Agent:
         now = time.monotonic() - self._ledger.started
         all_ended = all(view.life is Life.ENDED for view in self._views)
         if all_ended or watchdog.is_settled(self._views, now):
-            self._incidents = watchdog.find_incidents(self._views, self._budgets, now)
+            self._incidents = watchdog.find_incidents(self._views, self._budgets, now, self._absent_after)
         if self._incidents or all_ended:
             return True
         self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds

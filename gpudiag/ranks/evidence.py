@@ -42,6 +42,11 @@ def of_lost_parent(exit_status: int | None) -> Evidence:
     return Evidence("parent_process", words, source=WAIT_STATUS)
 
 
+def of_untold_end() -> Evidence:
+    """That a process is dead, and that its parent, which would know how it ended, does not answer."""
+    return Evidence("parent_process", "does not say how it ended", source=PROCESS_TABLE)
+
+
 def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
     """What the process of a rank's agent, on this machine, is doing instead of reporting."""
     if state is None:

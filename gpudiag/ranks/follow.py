@@ -1,15 +1,15 @@
 """An agent that does not lead: it reports its own rank, and does what the leader decides."""
 
 import select
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.ledger import Ledger
-from gpudiag.ranks.link import Link, LinkLostError, Meeting
+from gpudiag.ranks.link import Link
 from gpudiag.ranks.local import LocalRanks
+from gpudiag.ranks.roster import Roster
 from gpudiag.ranks.run import RankRun, decode_run
 from gpudiag.ranks.view import RankView
 
@@ -17,17 +17,11 @@ _TICK_SECONDS = 0.1
 _LEADER_UNHEARD_SECONDS = 3.0  # the leader speaks twice a second
 
 # A launcher that lost one process sends SIGTERM to the others; the leader needs this to say why.
-_PATIENCE_SECONDS = 5.0
+LAUNCHER_PATIENCE_SECONDS = 5.0
 
 
-@dataclass(slots=True)
-class Roster:
-    """What an agent knows about the others, should it have to lead: kept up to date by the leader."""
-
-    lost: set[int] = field(default_factory=set)  # ranks whose agents are gone
-    met: bool = False  # whether there has been a leader: then every agent is up, or gone
-    views: tuple[RankView, ...] = ()
-    agent_pids: dict[int, int] = field(default_factory=dict)
+class LeaderSilentError(Exception):
+    """The leader's process is there, and does not do its work: stopped, or hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +31,6 @@ class Verdict:
     run: RankRun | None = None
     exit_status: int | None = None
     interrupted: bool = False
-
-
-def find_leader(
-    meeting: Meeting, roster: Roster, interrupts: Interrupts, budget_seconds: float
-) -> tuple[int, Link] | None:
-    """The lowest live rank's agent and a line to it; None if that is this one, or the run is given up.
-
-    At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
-    everybody is up who ever will be.
-    """
-    deadline = time.monotonic() + (0.0 if roster.met else budget_seconds)
-    rank = 0
-    while rank != meeting.rank and not interrupts.is_due():
-        link = None if rank in roster.lost else meeting.connect(rank)
-        if link is not None:
-            return rank, link
-        if rank not in roster.lost and time.monotonic() < deadline:
-            time.sleep(0.02)
-            continue
-        roster.lost.add(rank)
-        rank += 1
-    return None
 
 
 class Follower:
@@ -77,15 +49,16 @@ class Follower:
         """The leader's verdict.
 
         Raises:
-            LinkLostError: the leader is gone, or silent for three seconds, and gave none.
+            LinkLostError: the leader is gone, and gave none.
+            LeaderSilentError: it has said nothing for three seconds.
         """
         self._link.send("hello", rank=rank, agent_pid=agent_pid)
         self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             select.select(
-                [self._local.fileno(), self._link.fileno(), interrupts.fileno()], [], [], _TICK_SECONDS
+                [*self._local.filenos(), self._link.fileno(), interrupts.fileno()], [], [], _TICK_SECONDS
             )
-            if interrupts.is_due(_PATIENCE_SECONDS):
+            if interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send("interrupted")
                 return Verdict(interrupted=True)
             new = self._local.poll()
@@ -93,8 +66,8 @@ class Follower:
             self._report([event for _, event in new])
             for message in self._link.receive():
                 self._take(message)
-            if time.monotonic() - self._link.heard_at > _LEADER_UNHEARD_SECONDS:
-                raise LinkLostError
+            if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS:
+                raise LeaderSilentError
         return self._verdict
 
     def _report(self, events: list[dict[str, Any]]) -> None:
@@ -107,7 +80,6 @@ class Follower:
     def _take(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
         if kind == "views":
-            self._roster.met = True
             self._roster.views = tuple(codec.decode(RankView, view) for view in message["views"])
             self._roster.agent_pids = {int(rank): pid for rank, pid in message["agent_pids"].items()}
         elif kind == "end":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _SOCKET_NAME = "agent.sock"
+_LISTENED_AT_MOST_SECONDS = 0.5  # agents look ten times a second
 _SEND_SECONDS = 1.0  # a peer that does not read for so long is hung
 
 
@@ -29,32 +30,36 @@ class Link:
         """Use `connection`, which this object closes."""
         self._connection = connection
         self._received = b""
-        self.heard_at = time.monotonic()
+        self._unsendable = False
+        self._looked_at = time.monotonic()
+        self.unheard_seconds = 0.0  # for how long `receive` has brought nothing
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
         return self._connection.fileno()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send one message.
+        """Send one message; one that cannot be sent is dropped, and `receive` says that the line is lost.
 
-        Raises:
-            LinkLostError: the other end is gone, or has not read for a second.
+        Not before it has returned what the other end said last: that may explain its end.
         """
+        if self._unsendable:
+            return
         self._connection.settimeout(_SEND_SECONDS)
         try:
             self._connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
-        except OSError as error:
-            raise LinkLostError from error
+        except OSError:
+            self._unsendable = True
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have come since the last call, without waiting.
 
         Raises:
-            LinkLostError: the other end is gone, and everything it sent has been returned.
+            LinkLostError: the other end is gone, or has not read for a second, and everything that it
+                sent has been returned.
         """
         self._connection.setblocking(False)
-        lost = False
+        lost = self._unsendable
         try:
             while chunk := self._connection.recv(1 << 16):
                 self._received += chunk
@@ -64,15 +69,20 @@ class Link:
         except OSError:
             lost = True
         *lines, self._received = self._received.split(b"\n")
-        if lines:
-            self.heard_at = time.monotonic()
-        elif lost:
+        self._count_silence(bool(lines))
+        if lost and not lines:
             raise LinkLostError
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
         """Close the connection; calling it twice does no harm."""
         self._connection.close()
+
+    def _count_silence(self, heard: bool) -> None:
+        """Add the time since the last look, unless this process slept through it: then nobody could be heard."""
+        now = time.monotonic()
+        gap, self._looked_at = now - self._looked_at, now
+        self.unheard_seconds = 0.0 if heard else self.unheard_seconds + min(gap, _LISTENED_AT_MOST_SECONDS)
 
 
 class Meeting:

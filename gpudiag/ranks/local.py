@@ -9,19 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks import evidence, process
-from gpudiag.ranks.events import EventKind, EventReader
-from gpudiag.ranks.job import Job, LocalRank
-from gpudiag.ranks.position import Position, PositionBoard
+from gpudiag.ranks.events import EventReader
+from gpudiag.ranks.job import Job
+from gpudiag.ranks.oom import OomWatch
+from gpudiag.ranks.position import PositionBoard
+from gpudiag.ranks.record import RankRecord
 from gpudiag.ranks.run_directory import RunDirectory
 from gpudiag.ranks.start_error import StartFailure
-from gpudiag.ranks.view import Life, RaisedError, RankView
+from gpudiag.ranks.view import Life, RankView
 
 _BOOT = Path(__file__).with_name("boot.py")
 
@@ -33,47 +34,6 @@ _END_SECONDS = 2.0
 _WATCHED_AT_MOST_SECONDS = 0.5
 
 _STDERR_TAIL_BYTES = 2000
-
-
-@dataclass(slots=True)
-class RankRecord:
-    """What has been seen of one rank so far; `view` is the frozen form for the watchdog."""
-
-    local: LocalRank
-    events: EventReader
-    life: Life = Life.NOT_STARTED
-    pid: int | None = None
-    exit: int | None = None
-    seen_at: float = 0.0
-    changed_at: float = 0.0
-    finished: bool = False
-    raised: RaisedError | None = None
-    position: Position | None = None
-    still_seconds: float = 0.0
-    cpu_seconds_total: float = 0.0
-    cpu_seconds_when_moved: float = 0.0
-    process_state: str = ""
-    traces: tuple[Evidence, ...] = ()
-
-    def view(self, host: str) -> RankView:
-        """The record as the watchdog sees it; its times are CLOCK_MONOTONIC."""
-        return RankView(
-            rank=self.local.rank,
-            local_rank=self.local.local_rank,
-            host=host,
-            life=self.life,
-            pid=self.pid,
-            exit=self.exit,
-            seen_at=self.seen_at,
-            changed_at=self.changed_at,
-            finished=self.finished,
-            raised=self.raised,
-            position=self.position,
-            still_seconds=self.still_seconds,
-            cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
-            process_state=self.process_state,
-            traces=self.traces,
-        )
 
 
 class LocalRanks:
@@ -89,6 +49,7 @@ class LocalRanks:
         self._by_rank = {record.local.rank: record for record in self.records}
         self._job = job
         self._directory = directory
+        self._oom = OomWatch()
         self._board = PositionBoard.create(len(job.ranks))
         self._socket, self._template_socket = socket.socketpair()
         self._socket.setblocking(False)
@@ -98,9 +59,9 @@ class LocalRanks:
         self._ended = False
         self._looked_at = time.monotonic()
 
-    def fileno(self) -> int:
-        """A descriptor that is readable when the template has something to say."""
-        return self._socket.fileno()
+    def filenos(self) -> list[int]:
+        """The descriptors to wait for; none once the template has nothing more to say."""
+        return [] if self._ended or self._template_ended else [self._socket.fileno()]
 
     def start(self, python: str | None = None, variables: Mapping[str, str] | None = None) -> None:
         """Start the template in `python` (this interpreter by default), with `variables` set beside ours.
@@ -132,23 +93,26 @@ class LocalRanks:
         watched, self._looked_at = min(now - self._looked_at, _WATCHED_AT_MOST_SECONDS), now
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
-            record.seen_at = now
-            self._look_at(index, record, watched)
+            state = None if record.pid is None else process.read_process(record.pid)
+            record.take_look(now, watched, self._board.read_position(index), state)
             new = record.events.read_new()
-            _take_events(record, new)
+            record.take_events(new)
             events += [(record.local.rank, event) for event in new]
             if record.life is Life.ENDED and record.exit != 0:
-                self._keep_stderr(record)
+                self._keep_traces(record)
         return events
 
     def views(self, host: str) -> tuple[RankView, ...]:
         """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
         return tuple(record.view(host) for record in self.records)
 
-    def _keep_stderr(self, record: RankRecord) -> None:
-        """Make what a rank that ended badly wrote last part of the evidence."""
-        if any(trace.name == "stderr" for trace in record.traces):
+    def _keep_traces(self, record: RankRecord) -> None:
+        """Make evidence of what a rank that ended badly wrote last, and of the OOM killer if it was that."""
+        if record.traced:
             return
+        record.traced = True
+        if record.exit == -signal.SIGKILL and record.pid is not None:
+            record.traces += self._oom.read_evidence(record.pid)
         tail = self.stderr_tail(record.local.rank)
         if tail:
             record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
@@ -178,6 +142,7 @@ class LocalRanks:
         for record in self.records:
             record.events.close()
         self._board.close()
+        self._oom.close()
         pids = [record.pid for record in self.records if record.pid is not None]
         while (alive := tuple(filter(process.is_alive, pids))) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -196,13 +161,16 @@ class LocalRanks:
             template.wait(max(0.1, deadline - time.monotonic()))
 
     def _read_messages(self) -> None:
+        ended = False
         with contextlib.suppress(BlockingIOError):
             while chunk := self._socket.recv(65536):
                 self._received += chunk
-            self._take_end_of_template()
+            ended = True
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
             self._take_message(json.loads(line))
+        if ended:
+            self._take_end_of_template()
 
     def _take_end_of_template(self) -> None:
         """Draw the conclusion from the template's end, where it did not end because its ranks had."""
@@ -215,8 +183,7 @@ class LocalRanks:
         for record in self.records:
             if record.pid is not None and record.life is not Life.ENDED:
                 # The kernel kills the ranks with their parent, and nobody was left to read how they ended.
-                record.life, record.changed_at = Life.ENDED, time.monotonic()
-                record.exit = -signal.SIGKILL
+                record.take_end(-signal.SIGKILL, time.monotonic())
                 record.traces += (evidence.of_lost_parent(status),)
 
     def _take_message(self, message: dict[str, Any]) -> None:
@@ -225,33 +192,12 @@ class LocalRanks:
             self.import_seconds = message["seconds"]
         elif kind == "forked":
             record = self._by_rank[message["rank"]]
-            record.pid, record.life, record.changed_at = message["pid"], Life.ALIVE, time.monotonic()
-            record.still_seconds = 0.0
+            record.take_start(message["pid"], time.monotonic())
         elif kind == "exited":
             record = self._by_rank[message["rank"]]
-            record.exit, record.life, record.changed_at = message["exit"], Life.ENDED, message["at"]
+            record.take_end(message["exit"], message["at"])
         else:
             self.start_failure = StartFailure(kind, message)
-
-    def _look_at(self, index: int, record: RankRecord, watched: float) -> None:
-        position = self._board.read_position(index)
-        if record.pid is None or record.life is Life.ENDED:
-            record.still_seconds += watched
-            record.position = position
-            return
-        state = process.read_process(record.pid)
-        if state is not None:
-            record.process_state, record.cpu_seconds_total = state.state, state.cpu_seconds
-        stopped = record.process_state in process.STOPPED_STATES
-        if stopped != (record.life is Life.STOPPED):
-            record.life = Life.STOPPED if stopped else Life.ALIVE
-            record.changed_at = time.monotonic()
-            record.still_seconds = 0.0
-        if position != record.position:
-            record.position = position
-            record.still_seconds, record.cpu_seconds_when_moved = 0.0, record.cpu_seconds_total
-        else:
-            record.still_seconds += watched
 
 
 def _has_ended(pid: int) -> bool:
@@ -272,12 +218,3 @@ def _exit_of(pid: int) -> int | None:
                 return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         time.sleep(0.002)
     return None
-
-
-def _take_events(record: RankRecord, events: list[dict[str, Any]]) -> None:
-    for event in events:
-        data = event["data"]
-        if event["kind"] == EventKind.RESULT:
-            record.finished = True
-        elif event["kind"] == EventKind.RAISED:
-            record.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])

@@ -1,5 +1,6 @@
 """The ranks of other agents, as the leading agent knows them: by what those agents report."""
 
+import os
 import socket
 import time
 from dataclasses import dataclass, replace
@@ -9,14 +10,19 @@ from gpudiag.model import codec
 from gpudiag.ranks import evidence, process
 from gpudiag.ranks.ledger import RawEvent
 from gpudiag.ranks.link import Link, LinkLostError
+from gpudiag.ranks.roster import Roster
 from gpudiag.ranks.start_error import StartFailure
 from gpudiag.ranks.view import Life, RankView
+from gpudiag.ranks.watchdog import UNHEARD_SECONDS
 
 # Agents report every tenth of a second; only a longer gap is worth a figure.
 _UNHEARD_FLOOR_SECONDS = 0.5
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
+
+# How long the leader waits for agents before it tells all of them that nothing comes of the run.
+_GATHER_SECONDS = 2.0
 
 # How often the followers are told what the leader knows, so that any of them can take over.
 _TELL_SECONDS = 0.5
@@ -31,6 +37,7 @@ class RemoteRecord:
     link: Link | None = None
     agent_pid: int | None = None
     lost: bool = False
+    silent_since: float | None = None  # it led, and stopped to do its work
     ended: bool = False  # its agent has killed it after the verdict
     unkillable: tuple[int, ...] = ()
 
@@ -44,6 +51,7 @@ class RemoteRanks:
         self.start_failure: tuple[StartFailure, str] | None = None  # with what its template wrote
         self._listener = listener
         self._host = host
+        self._own_rank = own_rank
         self._greeting: list[Link] = []  # connected, rank not yet said
         self._told_at = 0.0
         self._records = {
@@ -52,13 +60,17 @@ class RemoteRanks:
             if rank != own_rank
         }
 
-    def remember(self, views: tuple[RankView, ...], agent_pids: dict[int, int], lost: set[int]) -> None:
-        """Start from what the last leader told; the agents in `lost` are known to be gone."""
-        for view in views:
+    def remember(self, roster: Roster) -> None:
+        """Start from what the last leaders told, and from which agents are gone."""
+        for view in roster.views:
             if view.rank in self._records:
                 self._records[view.rank].view = view
-                self._records[view.rank].agent_pid = agent_pids.get(view.rank)
-        for rank in lost:
+        for rank, agent_pid in roster.agent_pids.items():
+            if rank in self._records:
+                self._records[rank].agent_pid = agent_pid
+        for rank, silent_since in roster.leaders_silent.items():
+            self._records[rank].silent_since = silent_since
+        for rank in roster.leaders_lost | (roster.unreachable & roster.agent_pids.keys()):
             self._lose(self._records[rank])
 
     def filenos(self) -> list[int]:
@@ -69,7 +81,7 @@ class RemoteRanks:
     def poll(self) -> list[RawEvent]:
         """Take in what has come; the events among it, with their rank."""
         self._accept()
-        events: list[RawEvent] = []
+        events = [event for link in tuple(self._greeting) for event in self._greet(link)]
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
@@ -89,19 +101,21 @@ class RemoteRanks:
         if time.monotonic() - self._told_at < _TELL_SECONDS:
             return
         self._told_at = time.monotonic()
-        agent_pids = {
-            str(record.rank): record.agent_pid for record in self._records.values() if record.agent_pid
-        }
-        self.send("views", views=codec.encode(views), agent_pids=agent_pids)
+        agent_pids = {record.rank: record.agent_pid for record in self._records.values() if record.agent_pid}
+        self.send("views", views=codec.encode(views), agent_pids={**agent_pids, self._own_rank: os.getpid()})
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one message to every agent that is connected."""
         for record in self._records.values():
             if record.link is not None:
-                try:
-                    record.link.send(kind, **fields)
-                except LinkLostError:
-                    self._lose(record)
+                record.link.send(kind, **fields)
+
+    def await_greetings(self) -> None:
+        """Wait two seconds at most until every agent is connected, so that all can be told something."""
+        deadline = time.monotonic() + _GATHER_SECONDS
+        while time.monotonic() < deadline and any(record.link is None for record in self._records.values()):
+            time.sleep(0.01)
+            self.poll()
 
     def await_end(self) -> None:
         """Wait until every agent that was sent `end` has killed its rank; kill those that do not answer."""
@@ -119,7 +133,10 @@ class RemoteRanks:
         return [record.link for record in self._records.values() if record.link is not None]
 
     def _still_ending(self) -> bool:
-        return any(record.link is not None and not record.ended for record in self._records.values())
+        return any(
+            record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS
+            for record in self._records.values()
+        )
 
     def _accept(self) -> None:
         while True:
@@ -128,19 +145,25 @@ class RemoteRanks:
             except OSError:  # nobody is waiting
                 break
             self._greeting.append(Link(connection))
-        for link in tuple(self._greeting):
-            self._greet(link)
 
-    def _greet(self, link: Link) -> None:
+    def _greet(self, link: Link) -> list[RawEvent]:
+        """Find out whose line this is; the events that came with the greeting."""
         try:
-            messages = link.receive()
+            received = link.receive()
         except LinkLostError:
             self._greeting.remove(link)
-            return
-        if messages and messages[0]["kind"] == "hello" and messages[0]["rank"] in self._records:
-            record = self._records[messages[0]["rank"]]
-            record.link, record.agent_pid, record.lost = link, messages[0]["agent_pid"], False
-            self._greeting.remove(link)
+            return []
+        if not received:
+            return []
+        self._greeting.remove(link)
+        hello, *messages = received
+        record = self._records.get(hello["rank"])
+        if hello["kind"] != "hello" or record is None:
+            link.close()
+            return []
+        record.link, record.agent_pid, record.lost = link, hello["agent_pid"], False
+        self._told_at = 0.0  # let the others know at once
+        return [event for message in messages for event in self._take(record, message)]
 
     def _receive(self, record: RemoteRecord, link: Link) -> list[RawEvent]:
         try:
@@ -181,9 +204,9 @@ class RemoteRanks:
             )
 
     def _current_view(self, record: RemoteRecord) -> RankView:
-        if record.link is None:
-            return record.view
-        unheard = time.monotonic() - record.link.heard_at
+        unheard = record.link.unheard_seconds if record.link is not None else 0.0
+        if record.silent_since is not None:
+            unheard = time.monotonic() - record.silent_since
         if unheard < _UNHEARD_FLOOR_SECONDS or record.ended:
             return record.view
         traces = record.view.traces

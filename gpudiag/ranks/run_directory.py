@@ -103,7 +103,7 @@ def _create(base: Path, label: str) -> tuple[int, Path]:
         lock = os.open(unfinished / _OWNER_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         suffix = unfinished.name.removeprefix(_UNFINISHED_PREFIX)
-        path = base / f"{_PREFIX}{label}-{suffix}"
+        path = base / (f"{_PREFIX}{label}-{suffix}" if label else _PREFIX + suffix)
         unfinished.rename(path)
     except OSError as error:
         raise LaunchError(

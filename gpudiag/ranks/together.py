@@ -10,18 +10,22 @@ from pathlib import Path
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.ranks.agent import Agent
 from gpudiag.ranks.environment import RankEnvironment
-from gpudiag.ranks.follow import Follower, Roster, Verdict, find_leader
+from gpudiag.ranks.follow import LAUNCHER_PATIENCE_SECONDS, Follower, LeaderSilentError, Verdict
 from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.ledger import Ledger
 from gpudiag.ranks.link import Link, LinkLostError, Meeting
 from gpudiag.ranks.local import LocalRanks
 from gpudiag.ranks.remote import RemoteRanks
+from gpudiag.ranks.roster import Roster
 from gpudiag.ranks.run import RankEvent, RankRun, encode_run
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 # How long a follower that has nothing left to do waits for the leader to print the report and end.
 _REPORT_SECONDS = 10.0
+
+# An agent whose ranks cannot start looks for a leader to tell it to for so long.
+_FAILED_START_SECONDS = 3.0
 
 # The lines of the last run. The leader keeps them open until its process ends; a follower's process
 # does not end before: launchers kill everybody as soon as one process has failed, and the report
@@ -70,7 +74,7 @@ class Companions:
         """
         own = Ledger(self._started)
         while True:
-            found = find_leader(self._meeting, self._roster, interrupts, budgets.seconds_for(RENDEZVOUS))
+            found = self._find_leader(local, own, budgets, interrupts)
             if interrupts.is_due():
                 return None
             if found is None:
@@ -83,7 +87,10 @@ class Companions:
                 verdict = follower.follow(self._meeting.rank, os.getpid(), interrupts)
             except LinkLostError:
                 link.close()
-                self._roster.lost.add(leader)
+                self._roster.leaders_lost.add(leader)
+            except LeaderSilentError:
+                link.close()
+                self._roster.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
             else:
                 return _obey(verdict, link)
 
@@ -91,17 +98,44 @@ class Companions:
         """Stop being findable."""
         self._listener.close()
 
+    def _find_leader(
+        self, local: LocalRanks, own: Ledger, budgets: Budgets, interrupts: Interrupts
+    ) -> tuple[int, Link] | None:
+        """The lowest live rank and a line to its agent; None if that is this one, or the run is given up.
+
+        At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
+        everybody is up who ever will be.
+        """
+        patience = 0.0 if self._roster.met else budgets.seconds_for(RENDEZVOUS)
+        deadline = time.monotonic() + patience
+        rank = 0
+        while rank != self._meeting.rank and not interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
+            own.take(local.poll())
+            if local.start_failure is not None:
+                deadline = min(deadline, time.monotonic() + _FAILED_START_SECONDS)
+            if rank not in self._roster.gone:
+                link = self._meeting.connect(rank)
+                if link is not None:
+                    return rank, link
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                self._roster.unreachable.add(rank)
+            rank += 1
+        return None
+
     def _lead(
         self, local: LocalRanks, job: Job, budgets: Budgets, interrupts: Interrupts, ledger: Ledger
     ) -> RankRun | None:
         remote = RemoteRanks(self._listener, job.world_size, self._meeting.rank, self._host)
-        remote.remember(self._roster.views, self._roster.agent_pids, self._roster.lost)
+        remote.remember(self._roster)
         agent = Agent(local, remote, job, budgets, ledger, self._host)
         try:
             if not agent.watch(interrupts):
                 remote.send("interrupted")
                 return None
         except GpudiagError as error:
+            remote.await_greetings()
             remote.send("failed", exit_status=int(error.exit_status))
             raise
         remote.send("end")

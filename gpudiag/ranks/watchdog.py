@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks import evidence
-from gpudiag.ranks.stages import RENDEZVOUS, Budgets, stall_limit_seconds
+from gpudiag.ranks.stages import Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
 
 # After the first symptom, wait this long for those that came before it but were noticed later: a
@@ -57,8 +57,12 @@ def is_settled(views: Sequence[RankView], now: float) -> bool:
     return now - min(incident.at_seconds for incident in broken) >= patience
 
 
-def find_incidents(views: Sequence[RankView], budgets: Budgets, now: float) -> tuple[Incident, ...]:
+def find_incidents(
+    views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float
+) -> tuple[Incident, ...]:
     """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
+
+    `absent_after` is when a rank that has not come up yet is taken not to come, as `now` is counted.
 
     A death, an exception or a stop explains whatever else is seen, so hangs are looked for only
     where there is none.
@@ -67,7 +71,8 @@ def find_incidents(views: Sequence[RankView], budgets: Budgets, now: float) -> t
     if broken:
         causes = [incident for incident in broken if not _is_consequence(incident, views)]
         return tuple(causes) or broken[:1]
-    return _find_absent(views, budgets, now) or _find_hang(views, budgets)
+    absent = [view for view in views if view.life is Life.NOT_STARTED]
+    return _describe_absent(absent, now, absent_after) if absent else _find_hang(views, budgets)
 
 
 def _describe_all_broken(views: Sequence[RankView]) -> tuple[Incident, ...]:
@@ -97,11 +102,10 @@ def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
     )
 
 
-def _find_absent(views: Sequence[RankView], budgets: Budgets, now: float) -> tuple[Incident, ...]:
-    """Ranks that never came up, once those that did have waited for them as long as rendezvous may take."""
-    if now < budgets.seconds_for(RENDEZVOUS):
+def _describe_absent(absent: Sequence[RankView], now: float, absent_after: float) -> tuple[Incident, ...]:
+    """Ranks that never came up; nothing while they still may."""
+    if now < absent_after:
         return ()
-    absent = [view for view in views if view.life is Life.NOT_STARTED]
     return tuple(_incident(IncidentKind.NOT_STARTED, view, now, evidence.of_absence(now)) for view in absent)
 
 
@@ -114,7 +118,7 @@ def _find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, .
         return _find_left_behind(views)
     inside = [view for view in overdue if view.inside]
     if inside:
-        return _blame_for_operation(views, min(inside, key=lambda view: view.entered))
+        return _blame_for_operation(views, overdue, min(inside, key=lambda view: view.entered))
     return _blame_for_stage(views)
 
 
@@ -126,12 +130,15 @@ def _limit_seconds(view: RankView, budgets: Budgets) -> float:
     return limit * BUSY_INSIDE_FACTOR if view.busy else limit
 
 
-def _blame_for_operation(views: Sequence[RankView], waiting: RankView) -> tuple[Incident, ...]:
+def _blame_for_operation(
+    views: Sequence[RankView], overdue: Sequence[RankView], waiting: RankView
+) -> tuple[Incident, ...]:
     """Who has not entered the collective that `waiting` is in; where nobody has not, it is stalled."""
     absent = [view for view in views if view.entered < waiting.entered]
     if not absent:
         inside = [view for view in views if view.inside and view.entered == waiting.entered]
-        return (_stalled(waiting, inside),)
+        arrived_late = any(view not in overdue for view in inside)
+        return () if arrived_late else (_stalled(inside[0], inside),)
     if any(view.busy and view.still_seconds < _busy_limit_seconds(waiting) for view in absent):
         return ()
     return tuple(_silent(view, waiting) for view in absent)

@@ -1,0 +1,105 @@
+"""What an agent has seen of one of its own ranks, look by look."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks import evidence, process
+from gpudiag.ranks.events import EventKind, EventReader
+from gpudiag.ranks.job import LocalRank
+from gpudiag.ranks.position import Position
+from gpudiag.ranks.view import Life, RaisedError, RankView
+
+# The template tells a rank's end within milliseconds. If it cannot (somebody stopped it), a dead
+# process that has been seen for so long is believed without it.
+_UNTOLD_END_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """What has been seen of one rank so far; `view` is the frozen form for the watchdog."""
+
+    local: LocalRank
+    events: EventReader
+    life: Life = Life.NOT_STARTED
+    pid: int | None = None
+    exit: int | None = None
+    seen_at: float = 0.0
+    changed_at: float = 0.0
+    finished: bool = False
+    raised: RaisedError | None = None
+    position: Position | None = None
+    still_seconds: float = 0.0
+    cpu_seconds_total: float = 0.0
+    cpu_seconds_when_moved: float = 0.0
+    process_state: str = ""
+    dead_since: float | None = None  # seen dead, and its end not yet told
+    traces: tuple[Evidence, ...] = ()
+    traced: bool = False
+
+    def take_start(self, pid: int, at: float) -> None:
+        """The rank was forked."""
+        self.pid, self.life, self.changed_at, self.still_seconds = pid, Life.ALIVE, at, 0.0
+
+    def take_end(self, exit_status: int | None, at: float) -> None:
+        """The rank's process ended, with a status or minus a signal; None where nobody could read it."""
+        self.exit, self.life, self.changed_at = exit_status, Life.ENDED, at
+
+    def take_events(self, events: list[dict[str, Any]]) -> None:
+        """Lines of the rank's event file that say how its entry ended."""
+        for event in events:
+            data = event["data"]
+            if event["kind"] == EventKind.RESULT:
+                self.finished = True
+            elif event["kind"] == EventKind.RAISED:
+                self.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])
+
+    def take_look(
+        self, now: float, watched: float, position: Position | None, state: process.ProcessState | None
+    ) -> None:
+        """One look at the rank's position and process, `watched` seconds after the last one."""
+        self.seen_at = now
+        if self.life in (Life.ALIVE, Life.STOPPED):
+            self._take_process(now, state)
+        if position != self.position:
+            self.position = position
+            self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
+        else:
+            self.still_seconds += watched
+
+    def view(self, host: str) -> RankView:
+        """The record as the watchdog sees it; its times are CLOCK_MONOTONIC."""
+        return RankView(
+            rank=self.local.rank,
+            local_rank=self.local.local_rank,
+            host=host,
+            life=self.life,
+            pid=self.pid,
+            exit=self.exit,
+            seen_at=self.seen_at,
+            changed_at=self.changed_at,
+            finished=self.finished,
+            raised=self.raised,
+            position=self.position,
+            still_seconds=self.still_seconds,
+            cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
+            process_state=self.process_state,
+            traces=self.traces,
+        )
+
+    def _take_process(self, now: float, state: process.ProcessState | None) -> None:
+        if state is None or state.state in process.DEAD_STATES:
+            self._take_untold_end(now)
+            return
+        self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
+        stopped = state.state in process.STOPPED_STATES
+        if stopped != (self.life is Life.STOPPED):
+            self.life = Life.STOPPED if stopped else Life.ALIVE
+            self.changed_at, self.still_seconds = now, 0.0
+
+    def _take_untold_end(self, now: float) -> None:
+        if self.dead_since is None:
+            self.dead_since = now
+        elif now - self.dead_since >= _UNTOLD_END_SECONDS:
+            self.take_end(None, self.dead_since)
+            self.traces += (evidence.of_untold_end(),)

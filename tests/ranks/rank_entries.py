@@ -1,0 +1,140 @@
+"""What ranks run in these tests: without torch wherever torch is not the point."""
+
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpudiag.ranks.context import RankContext
+
+ITERATIONS = 4
+
+
+def rounds(context: RankContext) -> dict[str, Any]:
+    """All stages, with a collective made of files: everybody waits until everybody has come."""
+    progress, sequence = context.progress, 0
+    for stage in ("rendezvous", "init", "warmup", "measure", "verify"):
+        progress.enter_stage(stage)
+        for iteration in range(ITERATIONS if stage == "measure" else 1):
+            if stage == "measure":
+                progress.before_iteration(iteration)
+            progress.before_operation(sequence, "barrier", "uint8", 1, 0.001)
+            meet(context, sequence)
+            progress.after_operation(sequence)
+            sequence += 1
+        progress.emit({"finished": stage})
+    flipped = [iteration for iteration in range(ITERATIONS) if progress.should_flip_bit(iteration)]
+    return {"rank": context.rank, "flipped": flipped, "arguments": dict(context.arguments)}
+
+
+def meet(context: RankContext, sequence: int) -> None:
+    """Return when every rank is here; raise after 30 s, far beyond what any test waits."""
+    folder = Path(context.arguments["folder"])
+    (folder / f"{sequence}.{context.rank}").touch()
+    deadline = time.monotonic() + 30
+    while len(list(folder.glob(f"{sequence}.*"))) < context.world_size:
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody came")
+        time.sleep(0.002)
+
+
+def all_reduces(context: RankContext) -> dict[str, Any]:
+    """The same stages with torch and gloo."""
+    import torch
+    import torch.distributed as dist
+
+    context.progress.enter_stage("rendezvous")
+    context.progress.enter_stage("init")
+    dist.init_process_group(
+        "gloo",
+        init_method=context.init_method,
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=datetime.timedelta(seconds=context.operation_timeout_seconds),
+    )
+    for sequence in _enter_stages(context):
+        values = torch.full((64,), float(context.rank + 1))
+        context.progress.before_operation(sequence, "all_reduce", "float32", 64, 0.001)
+        dist.all_reduce(values)
+        context.progress.after_operation(sequence)
+    return {"sum": values[0].item()}
+
+
+def _enter_stages(context: RankContext) -> Iterator[int]:
+    sequence = 0
+    for stage in ("warmup", "measure", "verify"):
+        context.progress.enter_stage(stage)
+        for iteration in range(ITERATIONS):
+            if stage == "measure":
+                context.progress.before_iteration(iteration)
+            yield sequence
+            sequence += 1
+
+
+def raise_on_rank_1(context: RankContext) -> dict[str, Any]:
+    """Rank 1 finds something wrong; the others wait for it and lose the connection."""
+    context.progress.enter_stage("measure")
+    if context.rank == 1:
+        raise ValueError("the data is not there")
+    time.sleep(0.05)
+    raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234")
+
+
+def lose_connection(context: RankContext) -> dict[str, Any]:
+    """Every rank loses its connection, and no rank is to blame."""
+    context.progress.enter_stage("measure")
+    raise RuntimeError(f"Connection reset by peer, as rank {context.rank} sees it")
+
+
+def idle_on_rank_1(context: RankContext) -> dict[str, Any]:
+    """Rank 1 never enters the collective that the others wait in."""
+    context.progress.enter_stage("measure")
+    if context.rank == 1:
+        time.sleep(30)
+    context.progress.before_operation(0, "all_reduce", "float32", 1024, 0.001)
+    time.sleep(30)
+    return {}
+
+
+def stall(context: RankContext) -> dict[str, Any]:
+    """Everybody is inside the collective, and nothing moves."""
+    context.progress.enter_stage("measure")
+    context.progress.before_operation(0, "all_reduce", "float32", 1024, 0.001)
+    time.sleep(30)
+    return {}
+
+
+def stay_in_rendezvous(context: RankContext) -> dict[str, Any]:
+    """Rank 2 does not get to the rendezvous; the others wait in it."""
+    if context.rank != 2:
+        context.progress.enter_stage("rendezvous")
+    time.sleep(30)
+    return {}
+
+
+def write_everywhere(context: RankContext) -> dict[str, Any]:
+    """Write to both standard streams, then end without a word to Python."""
+    print("a line for standard output", flush=True)
+    os.write(2, b"a line for standard error, as C libraries write it\n")
+    os._exit(7)
+
+
+def exit_early(context: RankContext) -> dict[str, Any]:
+    """End with status 0 and no result."""
+    os._exit(0)
+
+
+def wait(context: RankContext) -> dict[str, Any]:
+    """Say that the rank is there, then wait to be killed."""
+    context.progress.enter_stage("measure")
+    context.progress.emit({"pid": os.getpid()})
+    time.sleep(60)
+    return {}
+
+
+def report_environment(context: RankContext) -> dict[str, Any]:
+    """What libraries would read to tell the ranks apart."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
+    return {name: os.environ.get(name) for name in names}

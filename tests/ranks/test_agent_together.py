@@ -1,0 +1,224 @@
+"""Agents that a launcher started, one per rank: one run, one report, whoever dies."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks.launching import LIMIT_SECONDS, Launches, wait_for
+
+WORLD_SIZE = 3
+
+
+@dataclass
+class Outcome:
+    """How the programs of one launch ended."""
+
+    statuses: list[int]
+    reports: list[dict[str, Any]]  # what each printed run says, with its `reporter`
+    errors: list[str]
+
+    @property
+    def incidents(self) -> list[tuple[str, int]]:
+        return [(incident["kind"], incident["rank"]) for incident in self.reports[0]["run"]["incidents"]]
+
+
+class Group:
+    """The programs of one launch, as somebody who sets RANK and the like would start them."""
+
+    def __init__(self, launches: Launches) -> None:
+        self._launches = launches
+        self.programs: list[subprocess.Popen[str]] = []
+
+    def start(self, entry: str, ranks: tuple[int, ...] = tuple(range(WORLD_SIZE)), **options: Any) -> "Group":
+        for rank in ranks:
+            variables = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(WORLD_SIZE),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": "29555",
+            }
+            self.programs.append(self._launches.start_program(entry, variables=variables, **options))
+        return self
+
+    def wait_for_ranks(self) -> None:
+        """Wait until every rank says that it is there."""
+        wait_for(lambda: len(rank_pids(self._launches)) == WORLD_SIZE, "every rank")
+
+    def end(self) -> Outcome:
+        outputs = [program.communicate(timeout=LIMIT_SECONDS) for program in self.programs]
+        assert not any(
+            "Traceback" in errors and "KeyboardInterrupt" not in errors for _, errors in outputs
+        ), outputs
+        lines = [json.loads(line) for output, _ in outputs for line in output.splitlines()]
+        return Outcome(
+            statuses=[program.returncode for program in self.programs],
+            reports=[line for line in lines if "run" in line],
+            errors=[line["error"] for line in lines if "error" in line],
+        )
+
+
+def rank_pids(launches: Launches) -> list[int]:
+    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in launches.processes()}
+    return [pid for pid, name in names.items() if name.startswith("gpudiag-rank")]
+
+
+@pytest.fixture
+def group(launches: Launches) -> Iterator[Group]:
+    group = Group(launches)
+    yield group
+    for program in group.programs:
+        program.kill()
+        program.communicate()
+
+
+def test_agents_agree_on_one_run_and_the_lowest_rank_reports_it(group: Group) -> None:
+    outcome = group.start("rounds").end()
+    assert outcome.statuses == [0, 0, 0]
+    assert [report["reporter"] for report in outcome.reports] == [0]
+    run = outcome.reports[0]["run"]
+    assert sorted(result["payload"]["rank"] for result in run["results"]) == [0, 1, 2]
+    assert run["launcher"] == "variables"
+    assert len(run["events"]) == 5 * WORLD_SIZE
+
+
+@pytest.mark.parametrize(
+    "fault", ["kill:0@measure", "kill:2@1", "stop:1@warmup", "kill:1@import", "stop:2@teardown"]
+)
+def test_a_fault_is_reported_once_and_all_exit_alike(group: Group, fault: str) -> None:
+    outcome = group.start("rounds", faults=[fault]).end()
+    assert outcome.statuses == [1, 1, 1]
+    assert [report["reporter"] for report in outcome.reports] == [0]
+    assert outcome.incidents == [("died" if "kill" in fault else "stopped", int(fault[5]))]
+    assert outcome.reports[0]["run"]["injected"][0]["fired"]
+
+
+def test_an_exception_is_found_across_agents(group: Group) -> None:
+    assert group.start("raise_on_rank_1").end().incidents == [("raised", 1)]
+
+
+def test_a_silent_rank_is_found_across_agents(group: Group) -> None:
+    assert group.start("idle_on_rank_1").end().incidents == [("silent", 1)]
+
+
+def test_a_stall_is_found_across_agents(group: Group) -> None:
+    outcome = group.start("stall").end()
+    assert outcome.incidents == [("stalled", 0)]
+
+
+def test_a_killed_follower_is_named_and_the_leader_reports(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[2].kill()
+    outcome = group.end()
+    assert outcome.statuses == [1, 1, -signal.SIGKILL]
+    assert [report["reporter"] for report in outcome.reports] == [0]
+    assert outcome.incidents == [("died", 2)]
+
+
+def test_a_killed_leader_is_named_and_the_next_rank_reports(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[0].kill()
+    outcome = group.end()
+    assert outcome.statuses == [-signal.SIGKILL, 1, 1]
+    assert [report["reporter"] for report in outcome.reports] == [1]
+    assert outcome.incidents == [("died", 0)]
+
+
+def test_two_killed_agents_are_named_by_the_last(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[0].kill()
+    group.programs[1].kill()
+    outcome = group.end()
+    assert outcome.statuses[2] == 1
+    assert [report["reporter"] for report in outcome.reports] == [2]
+    assert sorted(outcome.incidents) == [("died", 0), ("died", 1)]
+
+
+def test_a_stopped_follower_is_named_and_killed(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[1].send_signal(signal.SIGSTOP)
+    outcome = group.end()
+    assert outcome.incidents == [("silent", 1)]
+    assert outcome.statuses == [1, -signal.SIGKILL, 1]
+
+
+def test_a_stopped_leader_is_replaced_and_named(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[0].send_signal(signal.SIGSTOP)
+    outcome = group.end()
+    assert [report["reporter"] for report in outcome.reports] == [1]
+    assert ("died", 0) in outcome.incidents or ("silent", 0) in outcome.incidents
+
+
+def test_no_agent_ends_before_the_report_is_out(group: Group) -> None:
+    group.start("rounds", faults=["kill:1@measure"], report_seconds=1.0)
+    followers = group.programs[1:]
+    leader_output = group.programs[0].stdout
+    assert leader_output is not None
+    for line in leader_output:
+        if '"run"' in line:
+            assert [program.poll() for program in followers] == [None, None]
+            break
+    group.end()
+    assert [program.returncode for program in group.programs] == [1, 1, 1]
+
+
+def test_an_interrupted_agent_ends_all_without_a_report(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[1].send_signal(signal.SIGINT)
+    outcome = group.end()
+    assert outcome.reports == []
+    assert 0 not in outcome.statuses
+    assert 1 not in outcome.statuses
+
+
+def test_sigterm_for_all_ends_all_without_a_report(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    for program in group.programs:
+        program.terminate()
+    outcome = group.end()
+    assert outcome.reports == []
+    assert outcome.statuses == [143, 143, 143]
+
+
+def test_sigterm_after_a_death_does_not_stop_the_report(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    group.programs[0].kill()
+    for program in group.programs[1:]:  # as torchrun does when one of its processes has died
+        program.terminate()
+    outcome = group.end()
+    assert [report["reporter"] for report in outcome.reports] == [1]
+    assert outcome.incidents == [("died", 0)]
+
+
+def test_a_rank_started_twice_is_refused(group: Group) -> None:
+    group.start("wait").wait_for_ranks()
+    twin = Group(group._launches).start("wait", ranks=(1,))
+    assert twin.end().errors == ["rank 1 was started twice in this run"]
+    for program in group.programs:
+        program.terminate()
+    group.end()
+
+
+def test_a_failed_start_is_told_once(group: Group) -> None:
+    outcome = group.start("rounds", preload=["tests.ranks.broken_import"]).end()
+    assert len(outcome.errors) == 1
+    assert outcome.statuses == [3, 3, 3]
+
+
+def test_a_rank_that_never_comes_is_named(group: Group) -> None:
+    outcome = group.start("rounds", ranks=(0, 1), rendezvous_seconds=1.0).end()
+    assert outcome.incidents == [("not_started", 2)]
+    assert outcome.statuses == [1, 1]
+
+
+def test_a_lowest_rank_that_never_comes_is_named_by_the_next(group: Group) -> None:
+    outcome = group.start("rounds", ranks=(1, 2), rendezvous_seconds=1.0).end()
+    assert outcome.incidents[0] == ("not_started", 0)
+    assert [report["reporter"] for report in outcome.reports] == [1]
