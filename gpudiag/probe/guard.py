@@ -158,22 +158,33 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
 
 
 def collect(deadlines: Iterable[tuple[GuardedChild, float]]) -> None:
-    """Wait until every child has ended or its deadline (`time.monotonic`) has passed; give up the late."""
+    """Wait until every child has ended or its deadline (`time.monotonic`) has passed; give up the late.
+
+    Whatever interrupts the waiting, Ctrl-C too, gives up all of them.
+    """
     waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
-    while waiting:
-        poll = select.poll()
-        owners = {fd: child for child, _ in waiting for fd in child.descriptors()}
-        for fd in owners:
-            poll.register(fd, select.POLLIN)
-        until = min(deadline for _, deadline in waiting)
-        for fd, _ in poll.poll(max(0.0, until - monotonic()) * 1000):
-            if fd in owners[fd].descriptors():
-                owners[fd].receive(fd)
-        now = monotonic()
-        for child, deadline in waiting:
-            if deadline <= now:
-                child.give_up()
-        waiting = [(child, deadline) for child, deadline in waiting if child.ending is None]
+    try:
+        while waiting:
+            _receive_until(waiting, min(deadline for _, deadline in waiting))
+            now = monotonic()
+            for child, deadline in waiting:
+                if deadline <= now:
+                    child.give_up()
+            waiting = [(child, deadline) for child, deadline in waiting if child.ending is None]
+    finally:
+        for child, _ in waiting:
+            child.give_up()
+
+
+def _receive_until(waiting: list[tuple[GuardedChild, float]], until: float) -> None:
+    """Take in what any of the children sends next, or let the time pass."""
+    poll = select.poll()
+    owners = {fd: child for child, _ in waiting for fd in child.descriptors()}
+    for fd in owners:
+        poll.register(fd, select.POLLIN)
+    for fd, _ in poll.poll(max(0.0, until - monotonic()) * 1000):
+        if fd in owners[fd].descriptors():
+            owners[fd].receive(fd)
 
 
 def run_guarded(entry: str, deadline_seconds: float, *arguments: Any) -> GuardedChild:

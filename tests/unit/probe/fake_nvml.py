@@ -29,6 +29,10 @@ class FakeNvml:
     """
 
     nvmlMemory_v2 = pynvml.nvmlMemory_v2
+    c_nvmlEccSramErrorStatus_v1_t = pynvml.c_nvmlEccSramErrorStatus_v1_t
+    c_nvmlGpuFabricInfo_t = pynvml.c_nvmlGpuFabricInfo_t
+    c_nvmlGpuFabricInfo_v2_t = pynvml.c_nvmlGpuFabricInfo_v2_t
+    c_nvmlGpuFabricInfo_v3_t = pynvml.c_nvmlGpuFabricInfo_v3_t
 
     def __init__(self, answers=(), fields=(), absent=()):
         self.answers = dict(answers)

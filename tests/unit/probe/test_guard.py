@@ -101,6 +101,23 @@ def test_collecting_an_ended_child_again_changes_nothing():
     assert (child.ending, child.messages) == ("finished", messages)
 
 
+def test_an_interrupted_wait_gives_up_all_children():
+    children = [start_guarded(f"{PROBES}:hang"), start_guarded(f"{PROBES}:hang")]
+
+    def interrupt(signal_number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        # A program that interrupts us while we wait, as a person does.
+        code = f"import os, time; time.sleep(0.3); os.kill({os.getpid()}, {int(signal.SIGUSR1)})"
+        with subprocess.Popen([sys.executable, "-c", code]), pytest.raises(KeyboardInterrupt):
+            collect([(child, time.monotonic() + SOON) for child in children])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [child.ending for child in children] == ["timed_out", "timed_out"]
+
+
 def test_no_descriptor_is_left_whatever_the_ending():
     before = open_descriptors()
     for probe, deadline in (("answer", SOON), ("fail", SOON), ("crash", SOON), ("hang", 0.1)):
