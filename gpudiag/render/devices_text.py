@@ -70,7 +70,7 @@ def _rows(
     else:
         cells = [_cell(notes, column.heading, reading) for column, reading in _readings(snapshot, device)]
     own = (say_index(device), *cells, f"{state} {marks}".strip())
-    return [(own, colour or "plain"), *((cells, "plain") for cells in _mig_rows(snapshot, device))]
+    return [(own, colour), *((cells, "") for cells in _mig_rows(snapshot, device))]
 
 
 def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[str]]]:

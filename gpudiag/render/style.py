@@ -17,8 +17,10 @@ class Style:
     colour: bool = False
 
     def paint(self, text: str, colour: str) -> str:
-        """`text` in that colour, or as it is where colours are off."""
-        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colour and text else text
+        """`text` in that colour; as it is where colours are off, or where `colour` is empty."""
+        if not (self.colour and colour and text):
+            return text
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 PLAIN = Style()

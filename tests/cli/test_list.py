@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,23 @@ def test_a_document_recorded_here_is_a_machine_to_simulate(tmp_path: Path) -> No
     assert [device["uuid"] for device in again.document["devices"]] == [
         device["uuid"] for device in recorded.document["devices"]
     ]
+
+
+@pytest.mark.parametrize("flags", [("--json",), ("--wide",), ()])
+def test_arguments_that_need_no_parser_mean_the_same_with_one(flags: tuple[str, ...]) -> None:
+    with simulated_machine("h100x8+lost:3") as session:
+        plain = run_on(session, "list", *flags)
+        parsed = run_on(session, "list", *flags, "--deadline", "5")
+    if flags == ("--json",):
+        assert without_times(plain.document) == without_times(parsed.document)
+    else:
+        assert plain == replace(parsed, seconds=plain.seconds)
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    sources = [{**status, "seconds": None} for status in document["sources"]]
+    machine = {**document["machine"], "memory_available_bytes": None}
+    return {**document, "taken_at": None, "sources": sources, "machine": machine}
 
 
 def test_colour_is_forced_or_forbidden() -> None:

@@ -32,7 +32,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!(?:ann|bob)\b)[a-z
 REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
 # click and the standard library's servers and classes call methods of these names.
 FOREIGN_NAMES = {"get_command"}
-MAX_LINES = 400
+MAX_LINES = {"product": 400, "tests": 500}
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -49,7 +49,8 @@ def test_no_module_is_called_by_a_word_that_says_nothing() -> None:
 
 
 def test_no_file_is_too_long_to_read_in_one_go() -> None:
-    long = [path for path in MODULES if path.read_text().count("\n") > MAX_LINES]
+    kinds = [(path, "tests" if "tests" in path.parts else "product") for path in MODULES]
+    long = [path for path, kind in kinds if path.read_text().count("\n") > MAX_LINES[kind]]
     assert names(long) == []
 
 

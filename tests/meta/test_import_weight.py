@@ -45,7 +45,8 @@ def test_asking_all_sources_loads_none_of_them_here() -> None:
 def test_list_as_json_loads_no_check_no_text_and_no_other_command() -> None:
     _, modules = modules_after("list", "--json")
     loaded = {name for name in modules if name.startswith("gpudiag.")}
-    assert "gpudiag.cli.list_devices" in loaded
+    assert "gpudiag.cli.listing" in loaded
+    assert "click" not in modules
     for package in ("checks", "render", "ranks", "collectives", "simulate"):
         assert not {name for name in loaded if name.startswith(f"gpudiag.{package}.")}, package
     assert "pynvml" not in modules
@@ -54,5 +55,5 @@ def test_list_as_json_loads_no_check_no_text_and_no_other_command() -> None:
 def test_help_loads_no_command() -> None:
     _, modules = modules_after("--help")
     assert not {
-        name for name in modules if name.startswith(("gpudiag.probe", "gpudiag.runs", "gpudiag.checks"))
+        name for name in modules if name.startswith(("gpudiag.probe.", "gpudiag.checks.", "gpudiag.model."))
     }

@@ -95,8 +95,9 @@ def test_nothing_is_wider_than_the_terminal() -> None:
 
 def test_colours_are_written_only_where_they_are_wanted() -> None:
     assert "\x1b[" not in render(make_silent(0, LOST))
-    coloured = render(make_silent(0, LOST), style=Style(colour=True))
-    assert "\x1b[31m  0 " in coloured
+    coloured = render(make_idle(0), make_silent(1, LOST), style=Style(colour=True)).splitlines()
+    assert coloured[1].startswith("  0 ")
+    assert coloured[2].startswith("\x1b[31m  1 ")
 
 
 @pytest.mark.parametrize(
