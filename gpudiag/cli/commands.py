@@ -35,6 +35,7 @@ COMMANDS = {
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
+    "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."
     ),

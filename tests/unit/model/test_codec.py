@@ -8,13 +8,15 @@ from gpudiag.errors import UsageError
 from gpudiag.model import codec
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
 from gpudiag.model.documents import DOCUMENTS
+from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
+from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.schemas import json_schema
-from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
+from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tools.write_schemas import schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
@@ -71,7 +73,20 @@ def make_collective_report():
     return CollectiveReport(Outcome.FAIL, measurement, (make_finding(RankSubject(2, "a1")),))
 
 
-EXAMPLES = [make_full_snapshot(), make_report(), make_collective_report()]
+def make_merged_report():
+    lost = MachineVerdict("a7", "a7.json", Outcome.FAIL, None, TAKEN_AT, "h100x8+lost:3", 40, 3)
+    unread = MachineVerdict("b2.json", "b2.json", Outcome.ERROR, "cut short", DENIED, None, 0, 0)
+    group = FindingGroup(
+        "gpu.lost", Outcome.FAIL, Severity.ISOLATE, Owner.HARDWARE, ("a7",), 2, "GPU 5 is lost", "drain it"
+    )
+    return MergedReport(Outcome.FAIL, (lost, unread), (group,))
+
+
+def make_event():
+    return RunEvent(EventKind.FINDING, 1.5, 3, 24, finding=make_finding(RankSubject(2, "a1")))
+
+
+EXAMPLES = [make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event()]
 
 
 @pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)

@@ -1,0 +1,44 @@
+"""`gpudiag merge`: many machines' reports as one."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import json_option, output_option
+from gpudiag.errors import ExitStatus
+
+_EXAMPLES = """\b
+Examples:
+  srun -N 64 --ntasks-per-node 1 --output reports/%N.json gpudiag preflight --json
+  gpudiag merge reports/*.json
+A file may hold several reports, one per line. A report that is missing, empty or
+cut short makes the verdict ERROR (exit status 3), unless a machine FAILs."""
+
+
+@click.command("merge", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.argument("reports", nargs=-1, required=True, metavar="REPORT.json ...")
+@json_option
+@output_option
+def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitStatus:
+    """Many machines' reports as one: the worst verdict, and each finding once with its machines.
+
+    The reports are the documents of `gpudiag preflight --json`.
+    """
+    from gpudiag.cli.verdicts import EXIT_STATUSES
+    from gpudiag.model.codec import dumps
+    from gpudiag.render.merged_text import render_merged
+    from gpudiag.render.style import Style, wants_colour
+    from gpudiag.runs.merge import merge_reports
+    from gpudiag.runs.output import write_document
+
+    merged = merge_reports(reports)
+    if output is not None:
+        write_document(output, dumps(merged) + "\n")
+    if as_json:
+        sys.stdout.write(dumps(merged) + "\n")
+    else:
+        sys.stdout.write(render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))))
+    return EXIT_STATUSES[merged.verdict]

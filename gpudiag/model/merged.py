@@ -1,0 +1,50 @@
+"""Many machines' reports as one."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from gpudiag.model.finding import Outcome, Owner, Severity
+from gpudiag.model.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class MachineVerdict:
+    """One machine's report, or the reason why it could not be read; such a machine is ERROR."""
+
+    name: str  # the host; with the file's path where a host has several reports, or its report is unreadable
+    path: str
+    verdict: Outcome
+    reason: str | None  # why the report could not be read, or why its verdict is not taken as it stands
+    taken_at: Reading[datetime]
+    simulated: str | None
+    looked: int  # checks
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """The same finding on one machine or many; for a check that could not look, `code` is its name."""
+
+    code: str
+    outcome: Outcome
+    severity: Severity
+    owner: Owner | None  # None for a check that could not look
+    machines: tuple[str, ...]
+    count: int  # of findings: a machine may have several
+    message: str  # the first one's, as its remedy
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergedReport:
+    """`gpudiag.merged/1`: the worst verdict of all machines, and each finding once with its machines.
+
+    Groups come worst first, then the widest spread.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.merged/1"
+
+    verdict: Outcome
+    machines: tuple[MachineVerdict, ...]
+    groups: tuple[FindingGroup, ...]

@@ -1,0 +1,200 @@
+"""Many machines' reports as one: what cannot be read is ERROR, never left out and never a PASS."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import decode
+from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
+from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Report
+
+MAX_REPORT_BYTES = 256 * 1024**2  # of one file; a report of 8 GPUs is about 0.1 MB
+
+
+@dataclass(frozen=True, slots=True)
+class _SnapshotHead:
+    host: str
+    taken_at: datetime
+    simulated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ReportHead:
+    """What merging needs of a report; the readings of every GPU are not decoded."""
+
+    verdict: Outcome
+    results: tuple[CheckResult, ...]
+    snapshot: _SnapshotHead
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One machine and what its checks concluded."""
+
+    machine: MachineVerdict
+    results: tuple[CheckResult, ...]
+
+
+def merge_reports(paths: Iterable[str]) -> MergedReport:
+    """One report of the reports in those files; a file may hold several, one per line."""
+    entries = _with_distinct_names([entry for path in paths for entry in _read(path)])
+    verdict = worst(tuple(entry.machine.verdict for entry in entries))
+    return MergedReport(verdict, tuple(entry.machine for entry in entries), _group(entries))
+
+
+def _read(path: str) -> Iterator[_Entry]:
+    """An entry for each report in a file, or one that says why there is none."""
+    try:
+        documents = _documents(path)
+    except OSError as error:
+        yield _unreadable(path, error.strerror or str(error))
+        return
+    except UsageError as error:
+        yield _unreadable(path, error.message)
+        return
+    for place, document in documents:
+        try:
+            yield _entry(place, document)
+        except UsageError as error:
+            yield _unreadable(place, error.message)
+
+
+def _documents(path: str) -> list[tuple[str, Any]]:
+    """Each JSON document of a file, with its place.
+
+    Raises:
+        OSError: the file cannot be read.
+        UsageError: it is not JSON, or too large.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(MAX_REPORT_BYTES + 1)
+    if len(data) > MAX_REPORT_BYTES:
+        raise UsageError(f"larger than {MAX_REPORT_BYTES // 1024**2} MiB: not a report")
+    if not data.strip():
+        raise UsageError("empty: the report was never written")
+    try:
+        return [(path, json.loads(data))]
+    except ValueError as error:
+        lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+        if len(lines) == 1 or _line(lines[0][1]) is None:
+            raise UsageError(f"not JSON, or cut short: {error}") from error
+    return [(f"{path}:{number}", _line(line)) for number, line in lines]
+
+
+def _line(line: bytes) -> Any:
+    """One line's document; None, which is no report, where it is not JSON."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _entry(place: str, document: Any) -> _Entry:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != Report.SCHEMA:
+        what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"
+        raise UsageError(f"{what}, expected {Report.SCHEMA}")
+    head = decode(_ReportHead, document)
+    verdict, reason = _verdict(head)
+    outcomes = [result.outcome for result in head.results]
+    machine = MachineVerdict(
+        name=head.snapshot.host,
+        path=place,
+        verdict=verdict,
+        reason=reason,
+        taken_at=head.snapshot.taken_at,
+        simulated=head.snapshot.simulated,
+        looked=sum(outcome in (Outcome.PASS, Outcome.WARN, Outcome.FAIL) for outcome in outcomes),
+        skipped=outcomes.count(Outcome.SKIP),
+    )
+    return _Entry(machine, head.results)
+
+
+def _verdict(head: _ReportHead) -> tuple[Outcome, str | None]:
+    """The worse of what the report says and what its results say; a report without results is ERROR."""
+    if not head.results:
+        return worst((head.verdict, Outcome.ERROR)), "the report has no results"
+    findings = tuple(finding.outcome for result in head.results for finding in result.findings)
+    counted = worst((*(result.outcome for result in head.results), *findings))
+    stated = Outcome.ERROR if head.verdict is Outcome.SKIP else head.verdict
+    if stated is counted:
+        return stated, None
+    reason = f"the report says {stated.value}, its results say {counted.value}"
+    return worst((stated, counted)), reason
+
+
+def _unreadable(place: str, reason: str) -> _Entry:
+    missing = Missing(MissingReason.ERROR, "the report could not be read")
+    machine = MachineVerdict(place, place, Outcome.ERROR, reason, missing, None, 0, 0)
+    return _Entry(machine, ())
+
+
+def _with_distinct_names(entries: list[_Entry]) -> list[_Entry]:
+    """The entries, a host of several reports named with each report's path."""
+    names = [entry.machine.name for entry in entries]
+    return [
+        entry
+        if names.count(entry.machine.name) == 1
+        else replace(
+            entry, machine=replace(entry.machine, name=f"{entry.machine.name} ({entry.machine.path})")
+        )
+        for entry in entries
+    ]
+
+
+def _group(entries: list[_Entry]) -> tuple[FindingGroup, ...]:
+    """Each finding once, with the machines that have it; worst first, then the widest spread."""
+    groups: dict[tuple[str, Outcome, Any], FindingGroup] = {}
+    for entry in entries:
+        for found in _found(entry):
+            key = (found.code, found.outcome, found.owner)
+            groups[key] = _joined(groups[key], found) if key in groups else found
+    order = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
+    return tuple(
+        sorted(groups.values(), key=lambda group: (order[group.outcome], -len(group.machines), group.code))
+    )
+
+
+def _found(entry: _Entry) -> Iterator[FindingGroup]:
+    """Each fault of one machine as a group of its own."""
+    machines = (entry.machine.name,)
+    for result in entry.results:
+        for finding in result.findings:
+            if finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
+                yield _from_finding(finding, machines)
+        if result.outcome is Outcome.ERROR and not result.findings:
+            reason = result.reason or "no reason given"
+            yield FindingGroup(
+                result.check,
+                Outcome.ERROR,
+                Severity.UNKNOWN,
+                None,
+                machines,
+                1,
+                f"could not look: {reason}",
+                "",
+            )
+
+
+def _from_finding(finding: Finding, machines: tuple[str, ...]) -> FindingGroup:
+    return FindingGroup(
+        code=finding.code,
+        outcome=finding.outcome,
+        severity=finding.severity,
+        owner=finding.owner,
+        machines=machines,
+        count=1,
+        message=finding.message,
+        remedy=finding.remedy,
+    )
+
+
+def _joined(group: FindingGroup, more: FindingGroup) -> FindingGroup:
+    machines = tuple(dict.fromkeys((*group.machines, *more.machines)))
+    return replace(group, machines=machines, count=group.count + more.count)
