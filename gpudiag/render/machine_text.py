@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpudiag.reference.nvml import return_texts
 from gpudiag.render.style import Column, render_table, wrapped
 from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 from gpudiag.units import format_gib
@@ -16,10 +17,11 @@ def render_machine(
     scenario: Scenario, fault_usages: Iterable[str], *, commands: Iterable[str] = _TRIALS
 ) -> str:
     """The description; `fault_usages` are the faults that a spec can add, `commands` what to try on it."""
-    lines = [
-        f"Simulated machine {scenario.name}: {scenario.description}",
-        f"{_INDENT}{_driver_words(scenario)}",
-    ]
+    lines = wrapped(
+        f"{scenario.name}: {scenario.description}; {_driver_words(scenario)}",
+        first="Simulated machine ",
+        indent=_INDENT,
+    )
     if scenario.gpus:
         lines += ["", *render_table(_COLUMNS, [_gpu_row(gpu) for gpu in scenario.gpus])]
     lines += ["", f"Torch: {_torch_words(scenario.torch)}"]
@@ -69,7 +71,7 @@ def _nvml_words(gpu: SimulatedGpu) -> str:
         return "hangs"
     code = next((fault.code for fault in every_call if fault.code is not None), None)
     if code is not None:
-        return f"answers {code}"
+        return f"answers {code}: {return_texts().get(code, 'unknown code')}"
     return f"answers; {len(gpu.faults)} calls faulty" if gpu.faults else "answers"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpudiag.errors import UsageError
+from gpudiag.simulate.programs import kill_programs
 
 _LOCK_NAME = "lock"
 _PREFIX = "machine-"
@@ -48,9 +49,10 @@ def hold_folder() -> Iterator[Path]:
 
 
 def remove_dead_folders(parent: Path) -> None:
-    """Remove the folders whose session is dead; what cannot be removed is left."""
+    """Remove the folders whose session is dead, and kill what still runs there; what cannot be is left."""
     for folder in parent.iterdir():
         if folder.name.startswith(_PREFIX) and _is_dead(folder):
+            kill_programs(folder)
             shutil.rmtree(folder, ignore_errors=True)
         elif folder.name.startswith(_UNFINISHED_PREFIX):
             with contextlib.suppress(OSError):
