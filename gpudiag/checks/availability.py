@@ -77,7 +77,8 @@ def _against_device(
 
 
 def _against_use(device: Device) -> list[str]:
-    memory = _against_memory(device.memory_used_bytes, device.memory_total_bytes)
+    unified = device.memory_kind == "unified"  # what is used there, the host may use
+    memory = None if unified else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
     if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):
         return ["nothing says whether it is in use"]
     readings = (_against_processes(device.processes), memory, _against_load(device.utilization_percent))

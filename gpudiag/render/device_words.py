@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from gpudiag.model.device import Device, GpuProcess
+from gpudiag.model.device import Device, GpuProcess, MigInstance
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, MissingReason, Reading
@@ -67,11 +67,22 @@ def say_suffixed(reading: Reading[int], suffix: str) -> Reading[str]:
     return reading if isinstance(reading, Missing) else f"{reading}{suffix}"
 
 
+def say_instance_name(instance: MigInstance) -> Reading[str]:
+    """What a MIG instance is, without the name of its GPU: `MIG 1g.10gb`."""
+    name = instance.name
+    return name if isinstance(name, Missing) else name[max(0, name.find("MIG ")) :]
+
+
+def computing(processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
+    """The processes that compute; a desktop that draws keeps nobody from working."""
+    return tuple(process for process in processes if process.kind != "graphics")
+
+
 def say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
-    """Who uses a GPU: the process with most memory, and how many more there are."""
+    """Who uses a GPU: the process with most memory, computing ones first, and how many more there are."""
     if not processes:
         return NO_VALUE
-    largest = max(processes, key=_memory_used)
+    largest = max(computing(processes) or processes, key=_memory_used)
     more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
     return say_process(largest, now) + more
 

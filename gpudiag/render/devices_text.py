@@ -10,6 +10,7 @@ from gpudiag.render.device_words import (
     NO_VALUE,
     findings_about,
     say_index,
+    say_instance_name,
     say_memory_gib,
     say_missing,
     say_name,
@@ -106,7 +107,7 @@ def _mig_row(snapshot: Snapshot, device: Device, place: int, instance: MigInstan
         )
     memory = _plain(say_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes))
     users = say_processes(processes, snapshot.taken_at)
-    name = f"  {_plain(instance.name)}"
+    name = f"  {_plain(say_instance_name(instance))}"
     return (f"{say_index(device)}:{place}", name, memory, NO_VALUE, NO_VALUE, NO_VALUE, users, "")
 
 

@@ -17,7 +17,14 @@ from gpudiag.model.device import (
 from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
-from gpudiag.render.device_words import findings_about, say_index, say_memory_gib, say_process, say_state
+from gpudiag.render.device_words import (
+    findings_about,
+    say_index,
+    say_instance_name,
+    say_memory_gib,
+    say_process,
+    say_state,
+)
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 from gpudiag.render.wide_details import say_fabric, say_pcie_errors, say_peers, say_throttle_seconds
@@ -122,7 +129,11 @@ def _say_instances(instances: tuple[MigInstance, ...], now: datetime) -> str:
 
 def _say_instance(instance: MigInstance) -> str:
     memory = say_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes)
-    parts = (instance.name, instance.uuid, memory if isinstance(memory, Missing) else f"{memory} GiB")
+    parts = (
+        say_instance_name(instance),
+        instance.uuid,
+        memory if isinstance(memory, Missing) else f"{memory} GiB",
+    )
     return " ".join(part for part in parts if not isinstance(part, Missing))
 
 

@@ -8,7 +8,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.device_words import findings_about, say_index, say_name, say_processes
+from gpudiag.render.device_words import computing, findings_about, say_index, say_name, say_processes
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 
@@ -96,8 +96,9 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
         return []
     users: dict[str, list[str]] = {}
     for device in snapshot.devices:
-        if not isinstance(device.processes, Missing) and device.processes:
-            users.setdefault(say_processes(device.processes, snapshot.taken_at), []).append(say_index(device))
+        if not isinstance(device.processes, Missing) and computing(device.processes):
+            user = say_processes(computing(device.processes), snapshot.taken_at)
+            users.setdefault(user, []).append(say_index(device))
     busy = "; ".join(f"{_ranges(indices)} ({user})" for user, indices in users.items()) or "none"
     free = [candidate.label for candidate in candidates if candidate.free]
     text = f"Busy {busy}. Free {' '.join(free) or 'none'}. Not tested: speed, data, network"

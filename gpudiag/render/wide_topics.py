@@ -88,7 +88,7 @@ TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "ECC",
         (
             ("ecc_mode", "{}"),
-            ("ecc_mode_pending", "{} after the next reset"),
+            ("ecc_mode_pending", "pending {}"),
             ("ecc_uncorrected_volatile", "uncorrected {} since driver load"),
             ("ecc_uncorrected_aggregate", "{} in its life"),
             ("ecc_corrected_volatile", "corrected {} since driver load"),
@@ -140,7 +140,7 @@ TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "modes",
         (
             ("mig_mode", "MIG {}"),
-            ("mig_mode_pending", "{} after the next reset"),
+            ("mig_mode_pending", "pending {}"),
             ("compute_mode", "compute {}"),
             ("persistence_mode", "persistence {}"),
             ("recovery_action", "recovery action {}"),

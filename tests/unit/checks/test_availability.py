@@ -75,7 +75,8 @@ def test_each_of_these_alone_speaks_against_a_gpu(changes: dict[str, Any]) -> No
         {"processes": (make_process("graphics"),)},
         {"memory_used_bytes": 8 * GIB - 1},
         {"utilization_percent": 9},
-        {"memory_used_bytes": NOT_SUPPORTED, "memory_total_bytes": NOT_SUPPORTED},  # unified memory
+        {"memory_used_bytes": NOT_SUPPORTED, "memory_total_bytes": NOT_SUPPORTED},
+        {"memory_used_bytes": 60 * GIB, "memory_kind": "unified"},
         {"utilization_percent": NOT_SUPPORTED},
         {"recovery_action": "drain_p2p"},  # a warning
     ],

@@ -69,11 +69,12 @@ def test_a_fault_that_is_about_no_row_is_said_under_the_table() -> None:
 
 def test_mig_instances_stand_under_their_gpu() -> None:
     instances = tuple(
-        MigInstance(f"MIG-{place}", "1g.10gb", place, 0, 10 * GIB, GIB, 9 * GIB) for place in (7, 8)
+        MigInstance(f"MIG-{place}", "NVIDIA H100 MIG 1g.10gb", place, 0, 10 * GIB, GIB, 9 * GIB)
+        for place in (7, 8)
     )
     rows = render(make_idle(0, mig_mode="enabled", mig_instances=instances)).splitlines()
     assert [row.split()[0] for row in rows[1:4]] == ["0", "0:0", "0:1"]
-    assert "1.0/10.0" in rows[2]
+    assert rows[2].split()[1:4] == ["MIG", "1g.10gb", "1.0/10.0"]
     assert rows[-1].startswith("Free: none.")  # a tenth of each is in use
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.reading import Missing
 from gpudiag.render.overview_text import render_overview
@@ -5,7 +7,7 @@ from gpudiag.render.style import COLUMNS
 from gpudiag.runs.instant import judge_snapshot
 from tests.unit.checks.machines import make_bare_machine, make_broken_snapshot
 from tests.unit.model.nouns import make_snapshot
-from tests.unit.render.rows import LOST, judge, make_busy, make_idle, make_silent
+from tests.unit.render.rows import LOST, judge, make_busy, make_idle, make_process, make_silent
 
 SICK = """\
 FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3 s, passive)
@@ -46,6 +48,12 @@ def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:
     assert text.startswith("FAIL a1: no working GPU")
     assert "-> run `modprobe nvidia`." in " ".join(text.split())
     assert "Could not judge gpu.lost, gpu.hung, gpu.count" in " ".join(text.split())
+
+
+def test_a_desktop_that_draws_keeps_no_gpu_busy() -> None:
+    drawing = replace(make_process(), kind="graphics")
+    text = render(make_snapshot(make_idle(0, processes=(drawing,))))
+    assert "Busy none. Free 0." in text
 
 
 def test_many_faults_are_counted_and_not_all_told() -> None:
