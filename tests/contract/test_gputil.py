@@ -2,6 +2,7 @@
 
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.gputil_answer import gputil_answer_of, start_gputil
 from gpudiag.probe.guard import collect
 
-pytest.importorskip("GPUtil", reason="GPUtil is not installed")
+# Found, not imported: from Python 3.12 on GPUtil cannot be imported without help, which the probe gives.
+pytestmark = pytest.mark.skipif(find_spec("GPUtil") is None, reason="GPUtil is not installed")
 
 MIB = 1024**2
 GPU_0 = "0, GPU-aaaa, 25, 81559, 1024, 80535, 580.105.08, NVIDIA H100 80GB HBM3, 1650000000001, Disabled, [N/A], 29"

@@ -63,7 +63,10 @@ def test_a_cgroup_of_the_host_names_no_container():
 
 
 def test_a_live_process_is_read_on_this_machine():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+    code = "print('here', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as running:
+        running.stdout.readline()
         process = read_process(running.pid)
         running.communicate(b"\n")
     assert process["visible"] is True
