@@ -1,3 +1,5 @@
+import copy
+import pickle
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
@@ -27,6 +29,20 @@ def test_a_noun_is_a_dataclass() -> None:
     assert replace(Pair(1), right=2) == Pair(left=1, right=2)
 
 
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((), {}), ((1, 2, 3), {}), ((1,), {"left": 1}), ((1,), {"middle": 2}), ((), {"right": 2})],
+)
+def test_a_noun_takes_each_field_once_and_no_other(values: tuple[int, ...], named: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="Pair"):
+        Pair(*values, **named)
+
+
+def test_a_noun_can_be_copied_and_sent() -> None:
+    pair = Pair(1, 2)
+    assert copy.deepcopy(pair) == pickle.loads(pickle.dumps(pair)) == pair
+
+
 def test_a_noun_is_equal_by_its_fields_and_its_kind() -> None:
     assert Pair(1, 2) == Pair(1, 2)
     assert Pair(1, 2) != Pair(2, 1)
@@ -42,4 +58,6 @@ def test_a_noun_is_frozen_and_has_no_other_attributes() -> None:
     pair = Pair(1)
     with pytest.raises(FrozenInstanceError):
         pair.left = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del pair.right
     assert not hasattr(pair, "__dict__")
