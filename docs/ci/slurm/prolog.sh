@@ -1,0 +1,10 @@
+#!/bin/sh
+# Before a job: slurm.conf gets
+#
+#     Prolog=/etc/slurm/gpudiag/prolog.sh
+#     PrologFlags=Alloc
+#
+# Exit status 1 makes Slurm requeue the job, so that it starts on another node.
+
+. "${0%/*}/check-node.sh"
+check_node prolog
