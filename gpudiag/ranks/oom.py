@@ -58,6 +58,8 @@ class OomWatch:
                 break
             except BrokenPipeError:  # the kernel has overwritten what came next; go on with what there is
                 continue
+            if not record:
+                break
             lines.append(record.decode(errors="replace").partition(";")[2].partition("\n")[0])
         return lines
 

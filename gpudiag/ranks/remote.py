@@ -128,9 +128,17 @@ class RemoteRanks:
             if unanswered and record.agent_pid is not None and record.view.host == self._host:
                 process.kill(record.agent_pid)  # its ranks die with it
 
-    def links(self) -> list[Link]:
-        """The lines that are open."""
-        return [record.link for record in self._records.values() if record.link is not None]
+    def release_links(self) -> list[Link]:
+        """The lines that are open, which are the caller's to close from now on."""
+        links = [record.link for record in self._records.values() if record.link is not None]
+        for record in self._records.values():
+            record.link = None
+        return links
+
+    def close(self) -> None:
+        """Close every line that is still open."""
+        for link in (*self.release_links(), *self._greeting):
+            link.close()
 
     def _still_ending(self) -> bool:
         return any(
@@ -152,6 +160,7 @@ class RemoteRanks:
             received = link.receive()
         except LinkLostError:
             self._greeting.remove(link)
+            link.close()
             return []
         if not received:
             return []

@@ -134,16 +134,18 @@ class Companions:
             if not agent.watch(interrupts):
                 remote.send("interrupted")
                 return None
+            remote.send("end")
+            unkillable = local.end()
+            remote.await_end()
+            run = agent.build_run(self._environment.launcher, (*unkillable, *remote.unkillable))
+            remote.send("run", run=encode_run(run))
+            _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
             remote.await_greetings()
             remote.send("failed", exit_status=int(error.exit_status))
             raise
-        remote.send("end")
-        unkillable = local.end()
-        remote.await_end()
-        run = agent.build_run(self._environment.launcher, (*unkillable, *remote.unkillable))
-        remote.send("run", run=encode_run(run))
-        _lines_to_followers.extend(remote.links())
+        finally:
+            remote.close()
         return run
 
 

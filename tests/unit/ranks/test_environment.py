@@ -1,0 +1,105 @@
+import re
+
+import pytest
+
+from gpudiag.errors import UsageError
+from gpudiag.ranks.environment import Launcher, read_environment
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "a1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_nobody_started_us() -> None:
+    assert read_environment({"MASTER_ADDR": "a1", "PATH": "/bin"}) is None
+
+
+def test_torchrun_is_recognised() -> None:
+    environment = read_environment(TORCHRUN)
+    assert environment is not None
+    assert environment.launcher is Launcher.TORCHRUN
+    assert (environment.rank, environment.world_size) == (3, 4)
+    assert (environment.local_rank, environment.local_world_size) == (1, 2)
+    assert environment.init_method == "env://"
+
+
+def test_somebody_who_sets_the_variables_is_recognised() -> None:
+    variables = {
+        name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    }
+    environment = read_environment(variables)
+    assert environment is not None
+    assert environment.launcher is Launcher.VARIABLES
+
+
+def test_a_restart_is_another_run() -> None:
+    again = {**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}
+    first, second = read_environment(TORCHRUN), read_environment(again)
+    assert first is not None
+    assert second is not None
+    assert first.run_key != second.run_key
+
+
+def test_all_ranks_of_a_run_have_the_same_key() -> None:
+    first = read_environment(TORCHRUN)
+    other = read_environment({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
+    assert first is not None
+    assert other is not None
+    assert first.run_key == other.run_key
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_variable_that_is_not_set_is_named(name: str) -> None:
+    variables = {key: value for key, value in TORCHRUN.items() if key != name}
+    with pytest.raises(UsageError, match=f"{name} not"):
+        read_environment(variables)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"RANK": "4"}, "RANK 4 contradicts WORLD_SIZE 4"),
+        ({"RANK": "-1"}, "RANK=-1 is not a number"),
+        ({"WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a number"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK 2 and LOCAL_WORLD_SIZE 2 contradict"),
+        ({"LOCAL_WORLD_SIZE": "8"}, "LOCAL_WORLD_SIZE 8 contradict"),
+    ],
+)
+def test_contradicting_variables_are_named(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read_environment({**TORCHRUN, **changes})
+
+
+def test_flags_make_an_explicit_rank() -> None:
+    environment = read_environment({}, rank=0, world_size=2, init_method="tcp://127.0.0.1:29500")
+    assert environment is not None
+    assert environment.launcher is Launcher.EXPLICIT
+    assert (environment.rank, environment.world_size, environment.local_world_size) == (0, 2, 2)
+
+
+def test_explicit_ranks_that_meet_elsewhere_are_not_taken_to_share_a_machine() -> None:
+    environment = read_environment({}, rank=3, world_size=4, init_method="tcp://a1:29500")
+    assert environment is not None
+    assert (environment.local_rank, environment.local_world_size) == (0, 1)
+
+
+def test_flags_come_together() -> None:
+    with pytest.raises(UsageError, match="--world-size and --init-method missing"):
+        read_environment({}, rank=0)
+
+
+def test_flags_that_contradict_the_environment_are_refused() -> None:
+    with pytest.raises(UsageError, match="--rank 1 contradicts RANK=3"):
+        read_environment(TORCHRUN, rank=1, world_size=4, init_method="tcp://a1:29501")
+
+
+def test_a_rank_beyond_the_world_size_is_refused() -> None:
+    with pytest.raises(UsageError, match="--rank 2 contradicts --world-size 2"):
+        read_environment({}, rank=2, world_size=2, init_method="tcp://a1:29501")

@@ -1,0 +1,89 @@
+from collections.abc import Iterator
+
+import pytest
+
+from gpudiag.ranks.position import Operation, PositionBoard
+
+PLACE = ("/home/ann/train.py", 42)
+ANNOUNCED = ("all_reduce", "bfloat16", 1 << 33, 0.25)
+
+
+@pytest.fixture
+def board() -> Iterator[PositionBoard]:
+    board = PositionBoard.create(3)
+    yield board
+    board.close()
+
+
+def test_a_rank_that_said_nothing_has_no_position(board: PositionBoard) -> None:
+    assert board.read_position(0) is None
+
+
+def test_an_announced_operation_is_read_back_whole(board: PositionBoard) -> None:
+    writer = board.writer(1)
+    writer.enter_stage("measure", PLACE)
+    writer.enter_iteration(0)
+    writer.enter_operation(7, ANNOUNCED, PLACE)
+    position = board.read_position(1)
+    assert position is not None
+    assert position.operation == Operation(7, "all_reduce", "bfloat16", 1 << 33, 0.25)
+    assert (position.stage, position.stage_count, position.iteration) == ("measure", 1, 0)
+    assert position.inside
+    assert position.entered == 8
+    assert position.place == "/home/ann/train.py:42"
+
+
+def test_leaving_an_operation_keeps_it_as_the_last_one(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("measure", PLACE)
+    writer.enter_operation(0, ANNOUNCED, PLACE)
+    writer.leave_operation(0)
+    position = board.read_position(0)
+    assert position is not None
+    assert not position.inside
+    assert position.operation is not None
+    assert position.operation.sequence == 0
+
+
+def test_ranks_do_not_write_over_each_other(board: PositionBoard) -> None:
+    for rank, stage in enumerate(("init", "warmup", "verify")):
+        board.writer(rank).enter_stage(stage, PLACE)
+    stages = [position.stage for rank in range(3) if (position := board.read_position(rank))]
+    assert stages == ["init", "warmup", "verify"]
+
+
+def test_moving_is_seen_in_the_time(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("measure", PLACE)
+    before = board.read_position(0)
+    writer.enter_operation(0, ANNOUNCED, PLACE)
+    after = board.read_position(0)
+    assert before is not None
+    assert after is not None
+    assert after.moved_at > before.moved_at
+
+
+def test_no_prediction_is_not_a_prediction_of_nothing(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("warmup", PLACE)
+    writer.enter_operation(0, ("broadcast", "uint8", 0, None), PLACE)
+    position = board.read_position(0)
+    assert position is not None
+    assert position.operation == Operation(0, "broadcast", "uint8", 0, None)
+
+
+def test_a_long_path_keeps_its_end(board: PositionBoard) -> None:
+    board.writer(0).enter_stage("measure", ("/" + "deep/" * 300 + "train.py", 3))
+    position = board.read_position(0)
+    assert position is not None
+    assert position.place is not None
+    assert position.place.endswith("deep/train.py:3")
+
+
+def test_stages_are_counted_when_they_come_again(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    for stage in ("warmup", "measure", "warmup"):
+        writer.enter_stage(stage, PLACE)
+    position = board.read_position(0)
+    assert position is not None
+    assert (position.stage, position.stage_count) == ("warmup", 3)
