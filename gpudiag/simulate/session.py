@@ -70,6 +70,8 @@ class Session:
         elif scenario.nvml.present != before.nvml.present:
             self.library.unlink(missing_ok=True)
             self._write_library()
+        if scenario.nvidia_smi_present != before.nvidia_smi_present:
+            self._write_tools()
         if scenario.host != before.host:
             self._write_host_tree(before.host)
         self._write_torch()
@@ -91,7 +93,7 @@ class Session:
         counts_file = self.folder / "lib" / "nvml.counts"
         if not counts_file.exists():
             counts_file.write_bytes(bytes(8 * len(exported_functions())))
-        self._state_file().write_bytes(render_state(self.scenario, self._xid_events))
+        self._replace_state()
         self._copy_library()
 
     def _copy_library(self) -> None:
@@ -107,7 +109,12 @@ class Session:
         """Put a new state file in place, and tell programs by a word in the old one."""
         newer = self._state_file().with_suffix(".new")
         newer.write_bytes(render_state(self.scenario, self._xid_events))
-        with self._state_file().open("r+b") as old:
+        try:
+            old = self._state_file().open("r+b")
+        except FileNotFoundError:
+            newer.replace(self._state_file())
+            return
+        with old:
             newer.replace(self._state_file())
             old.seek(SUPERSEDED_OFFSET)
             old.write(struct.pack("<I", 1))
@@ -115,11 +122,13 @@ class Session:
     def _write_tools(self) -> None:
         """Write nvidia-smi, and a gpudiag that is this one."""
         python, parent = shlex.quote(sys.executable), shlex.quote(str(_PACKAGE_PARENT))
+        nvidia_smi = self.folder / "bin" / "nvidia-smi"
+        nvidia_smi.unlink(missing_ok=True)
         if self.scenario.nvidia_smi_present:
             start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate import nvidia_smi"
             start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
             # -I -S: neither the environment nor site-packages are looked at; it starts in milliseconds.
-            _write_program(self.folder / "bin" / "nvidia-smi", f"{python} -I -S -c '{start}' {parent}")
+            _write_program(nvidia_smi, f"{python} -I -S -c '{start}' {parent}")
         _write_program(self.folder / "bin" / "gpudiag", f"{python} -m gpudiag")
 
     def _write_host_tree(self, before: HostTree) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,23 @@ def test_a_symbol_that_is_none_cannot_be_left_out(compiled: None, tmp_path: Path
     with pytest.raises(UsageError):
         copy_library(tmp_path / "copy.so", ("nvmlDeviceGetNonsense",))
     assert not (tmp_path / "copy.so").exists()
+
+
+def test_the_compiler_has_nothing_to_warn_of(compiled: None, tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no cc here; zig has warnings of its own")
+    source = Path(library.__file__).with_name("nvml_library.c")
+    (tmp_path / "nvml_symbols.inc").write_text(library._render_symbols())
+    command = [
+        compiler,
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{tmp_path}",
+        "-fsyntax-only",
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_SECONDS, check=False)
+    assert done.stderr == ""
