@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpudiag.errors import ExitStatus, SourceFailedError
 from gpudiag.model.codec import dumps
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.noun import noun
 from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest, take_devices
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PLAIN_FLAGS = ("--json", "--wide")
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ListOptions:
     """The arguments of `gpudiag list`, read and found to go together."""
 

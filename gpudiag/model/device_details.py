@@ -1,11 +1,10 @@
 """Parts of a Device that have fields of their own: throttle times, link errors, fabric, peers."""
 
-from dataclasses import dataclass
-
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import Reading
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ThrottleSeconds:
     """For how long, since the driver was loaded, something kept the clocks down (nvmlViolationTime_t)."""
 
@@ -16,7 +15,7 @@ class ThrottleSeconds:
     reliability: Reading[float]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class PcieErrorCounts:
     """PCIe errors that the GPU's end of the link has counted, since the driver was loaded."""
 
@@ -29,7 +28,7 @@ class PcieErrorCounts:
     naks_sent: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class FabricState:
     """How far a GPU's registration with the NVLink fabric is, and how the fabric says it is.
 
@@ -45,7 +44,7 @@ class FabricState:
     faults: Reading[tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class PeerAccess:
     """What lies between two GPUs, and whether one may read the other's memory.
 

@@ -1,10 +1,10 @@
 """Where the sources differ about the same GPUs, each with its likely reason."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpudiag.model.device import Device, DeviceView, Disagreement, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.host import Machine
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import Missing, Reading, Scalar
 from gpudiag.probe.count_disagreement import find_count_disagreement, name_silent
 from gpudiag.probe.visibility import cuda_visible
@@ -14,7 +14,7 @@ from gpudiag.probe.visibility import cuda_visible
 MEMORY_TOLERANCE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Gathered:
     """What all sources said: `devices` is NVML's list, `views` the other sources'."""
 

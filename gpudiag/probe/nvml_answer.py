@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +17,7 @@ from gpudiag.model.device import (
     SourceStatus,
 )
 from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.nouns import missing_of, noun_of, reading_of
@@ -34,7 +34,7 @@ _VITAL_FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NvmlFailure:
     """What nvmlInit, or the question for the number of GPUs, raised."""
 
@@ -44,7 +44,7 @@ class NvmlFailure:
     library: str | None = None  # the file that was loaded
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NvmlAnswer:
     """How NVML answered, the versions, and one row per GPU that it counts, in its own order."""
 

@@ -4,12 +4,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model.codec import decode
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
-from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.noun import noun
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, start_program
 from gpudiag.probe.nouns import all_missing, noun_of, reading_of
 
@@ -25,7 +25,7 @@ _PROGRAM = os.path.join(os.path.dirname(__file__), "torch_cuda.py")
 SIMULATED_ANSWER = "GPUDIAG_SIMULATED_TORCH"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TorchAnswer:
     """How torch answered, what it is, and its view of each GPU."""
 
@@ -60,10 +60,10 @@ def simulated_torch_answer(path: str) -> TorchAnswer:
     with open(path) as file:
         answer: dict[str, Any] = json.load(file)
     if answer.get("absent"):
-        return _absent("torch is not installed", None, 0.0)
+        return _absent("torch is not installed", None, NOT_ASKED)
     facts = decode(TorchFacts, answer["facts"])
     views = tuple(decode(DeviceView, view) for view in answer.get("devices", []))
-    return TorchAnswer(_status(facts, 0.0), facts, views)
+    return TorchAnswer(_status(facts, NOT_ASKED), facts, views)
 
 
 def _device_messages(child: GuardedChild) -> list[Any]:
@@ -77,7 +77,7 @@ def _why_late(child: GuardedChild) -> Missing:
     return Missing(MissingReason.ERROR, f"asking torch failed: {_last_line(child)}")
 
 
-def _absent(words: str, python: str | None, seconds: float) -> TorchAnswer:
+def _absent(words: str, python: str | None, seconds: Reading[float]) -> TorchAnswer:
     reason = f"{words}: {python or 'python'} -m pip install torch"
     status = SourceStatus(SOURCE, SourceState.LIBRARY_ABSENT, reason, seconds)
     return TorchAnswer(status, Missing(MissingReason.SOURCE_ABSENT, words))
@@ -140,10 +140,13 @@ def _context_starts(init_error: str | None, views: tuple[DeviceView, ...]) -> Re
     if not views:
         return Missing(MissingReason.ERROR, "CUDA lists no GPU")
     failed = [view.context_starts for view in views if isinstance(view.context_starts, Missing)]
-    return failed[0] if failed else True
+    if not failed:
+        return True
+    where = "" if len(failed) == len(views) else f"on {len(failed)} of {len(views)} GPUs: "
+    return Missing(failed[0].reason, f"{where}{failed[0].detail}")
 
 
-def _status(facts: TorchFacts, seconds: float) -> SourceStatus:
+def _status(facts: TorchFacts, seconds: Reading[float]) -> SourceStatus:
     """How torch answered, from what it is and what it counts."""
     count, starts = facts.device_count, facts.context_starts
     if isinstance(facts.cuda_runtime_version, Missing):
@@ -154,9 +157,8 @@ def _status(facts: TorchFacts, seconds: float) -> SourceStatus:
     elif isinstance(starts, Missing) and _NO_GPUS in starts.detail:
         state, reason = SourceState.NO_DEVICES, starts.detail
     elif isinstance(starts, Missing):
-        some = facts.cuda_available is True
-        state = SourceState.OK if some else SourceState.FAILED
-        reason = f"no CUDA context starts{' on some GPU' if some else ''}: {starts.detail}"
+        state = SourceState.OK if facts.cuda_available is True else SourceState.FAILED
+        reason = f"no CUDA context starts: {starts.detail}"
     else:
         return SourceStatus(SOURCE, SourceState.OK, None, seconds, count)
     return SourceStatus(SOURCE, state, reason, seconds, count)

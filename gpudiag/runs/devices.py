@@ -1,8 +1,7 @@
 """The recipe behind `gpudiag list`: ask the wanted sources once; ask the others where NVML has no answer."""
 
-from dataclasses import dataclass
-
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.noun import noun
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 
@@ -13,7 +12,7 @@ DEADLINE_SECONDS = 5.0
 _FINAL_STATES = (SourceState.OK, SourceState.TIMED_OUT)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeviceRequest:
     """What to ask: the sources by name (None: NVML, and the others if it has no answer), and how long."""
 
