@@ -13,11 +13,12 @@ loaded before the fork by the quickest command, so it imports next to nothing.
 
 from __future__ import annotations
 
-import marshal
 import os
 import select
 import sys
 from time import monotonic, sleep
+
+from gpudiag.probe.guard_messages import marshal_writer, take_json, take_marshal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class GuardedChild:
         self.seconds = 0.0
         self.started_at = monotonic()
         self._group = group
-        self._take = _take_json if json else _take_marshal
+        self._take = take_json if json else take_marshal
         self._received = {result_fd: bytearray()}
         self._result_fd = result_fd
         self._noise_fd = noise_fd
@@ -206,7 +207,7 @@ def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         _close_all_but(write_end)
-        run_entry(entry, arguments, _marshal_writer(write_end))
+        run_entry(entry, arguments, marshal_writer(write_end))
     finally:
         os._exit(0)
 
@@ -250,50 +251,6 @@ def _close_all_but(*kept: int) -> None:
                 os.close(fd)
             except OSError:
                 continue  # the one that listed the directory
-
-
-def _marshal_writer(fd: int) -> Callable[[Any], None]:
-    """An `emit` for a forked child: whole messages, from any thread."""
-    from _thread import allocate_lock
-
-    lock = allocate_lock()
-
-    def emit(message: Any) -> None:
-        body = marshal.dumps(message)
-        data = len(body).to_bytes(4, "little") + body
-        with lock:
-            while data:
-                data = data[os.write(fd, data) :]
-
-    return emit
-
-
-def _take_marshal(received: bytearray) -> list[Any]:
-    """The whole messages at the start of `received`, which they leave."""
-    messages = []
-    while len(received) >= 4:
-        end = 4 + int.from_bytes(received[:4], "little")
-        if len(received) < end:
-            break
-        # Our own fork of this very interpreter wrote it.
-        messages.append(marshal.loads(received[4:end]))  # noqa: S302
-        del received[:end]
-    return messages
-
-
-def _take_json(received: bytearray) -> list[Any]:
-    """The whole lines at the start of `received`, which they leave, as messages."""
-    import json
-
-    *lines, rest = bytes(received).split(b"\n")
-    received[:] = rest
-    messages = []
-    for line in lines:
-        try:
-            messages.append(json.loads(line))
-        except ValueError:
-            messages.append(["garbled", _text(line)])
-    return messages
 
 
 def _fork_to_exec() -> int:
