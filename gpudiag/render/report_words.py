@@ -25,6 +25,7 @@ from gpudiag.model.report import Report
 from gpudiag.render.one_line import one_line
 from gpudiag.units import significant
 
+_MAX_SECONDS = 1e9  # no check takes thirty years
 MAX_TEXT_CHARACTERS = 400  # of one message, fact or remedy; a document has them whole
 
 _OWNERS = {
@@ -173,5 +174,5 @@ def say_machine(report: Report) -> str:
 
 
 def finite_seconds(seconds: float) -> float:
-    """A duration, or 0 for one that is no number: a format must not break on it."""
-    return seconds if isfinite(seconds) and seconds >= 0 else 0.0
+    """A duration, or 0 for one that is no number or no duration: a format must not break on it."""
+    return seconds if 0 <= seconds < _MAX_SECONDS else 0.0

@@ -6,5 +6,6 @@
 #
 # Exit status 1 makes Slurm requeue the job, so that it starts on another node.
 
+# shellcheck source-path=SCRIPTDIR source=check-node.sh
 . "${0%/*}/check-node.sh"
 check_node prolog
