@@ -1,17 +1,17 @@
 """Checks: pure functions from what was gathered to findings. BUILTIN lists them in run order."""
 
-from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
-from gpudiag.checks.registry import Check
-from gpudiag.checks.sources import nvml_answers, sources_agree
-from gpudiag.checks.sxid import sxid_kernel_log
-from gpudiag.checks.xid import xid_kernel_log
+from typing import TYPE_CHECKING, Any
 
-BUILTIN: tuple[Check, ...] = (
-    nvml_answers,
-    gpu_lost,
-    gpu_hung,
-    gpu_count,
-    sources_agree,
-    xid_kernel_log,
-    sxid_kernel_log,
-)
+if TYPE_CHECKING:
+    from gpudiag.checks.builtin import BUILTIN
+
+__all__ = ["BUILTIN"]
+
+
+def __getattr__(name: str) -> Any:
+    """BUILTIN, loaded when it is first asked for: a listing needs only the checks of `on_gpus`."""
+    if name != "BUILTIN":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gpudiag.checks.builtin import BUILTIN
+
+    return BUILTIN

@@ -55,9 +55,41 @@ def _kernel_log(context: Context) -> Judgement | None:
     return not_readable("the kernel log", log) if isinstance(log, Missing) else None
 
 
+def _host_state(context: Context) -> Judgement | None:
+    """The host's settings and state were read."""
+    state = context.snapshot.machine.state
+    return not_readable("the host's state", state) if isinstance(state, Missing) else None
+
+
+def _earlier(context: Context) -> Judgement | None:
+    """There is an earlier snapshot to compare with."""
+    earlier = context.earlier
+    return not_readable("an earlier reading", earlier) if isinstance(earlier, Missing) else None
+
+
+def _baseline(context: Context) -> Judgement | None:
+    """It is known how this machine was when it was good."""
+    baseline = context.baseline
+    return not_readable("a recorded good state", baseline) if isinstance(baseline, Missing) else None
+
+
+def _torch(context: Context) -> Judgement | None:
+    """The torch of the job was asked, and answered."""
+    facts = context.snapshot.torch
+    if not isinstance(facts, Missing):
+        return None
+    status = context.snapshot.source("torch")
+    detail = facts.detail or status.reason or ""
+    return not_readable("torch", Missing(facts.reason, detail))
+
+
 NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "nvml": _nvml,
     "gpus": _gpus,
     "collective": _collective,
+    "host_state": _host_state,
+    "earlier": _earlier,
+    "baseline": _baseline,
+    "torch": _torch,
     "kernel_log": _kernel_log,
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "GLOO_", "NSIGHT_", "OMP_", "TP_SOCKET_", "CUBLAS_")
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH",
+          "SLURM_NNODES", "SLURM_JOB_NUM_NODES",
           "LD_PRELOAD")  # fmt: skip
 # NCCL's pre-shared key; tokens and keys of hubs that share a prefix with us.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PSK")

@@ -1,0 +1,73 @@
+"""All checks, in run order: within one outcome, findings are told in this order."""
+
+from gpudiag.checks.cuda_settings import environment_cuda_visible_devices, environment_debug
+from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
+from gpudiag.checks.drift import machine_devices, machine_settings
+from gpudiag.checks.driver import driver_firmware, driver_nouveau, driver_persistence, driver_version
+from gpudiag.checks.fabric import fabric_manager, fabric_state
+from gpudiag.checks.host_health import host_clock, host_disk, host_governor, host_memory, host_numa
+from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
+from gpudiag.checks.host_network import network_interface, network_name
+from gpudiag.checks.infiniband import infiniband_errors, infiniband_peer_memory, infiniband_port
+from gpudiag.checks.leftovers import memory_leftover, process_dead, process_foreign
+from gpudiag.checks.memory_errors import ecc_corrected_rate, ecc_mode, ecc_sram, ecc_uncorrected
+from gpudiag.checks.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
+from gpudiag.checks.modes import gpu_looks_stuck, mode_compute, mode_mig
+from gpudiag.checks.nccl_settings import environment_interface, environment_nccl
+from gpudiag.checks.nvlink import nvlink_errors, nvlink_state
+from gpudiag.checks.pcie import pcie_generation, pcie_replay_rate, pcie_width
+from gpudiag.checks.pcie_errors import pcie_errors
+from gpudiag.checks.peers import host_acs, host_iommu, peer_access
+from gpudiag.checks.power_settings import clocks_application, power_idle_draw, power_limit
+from gpudiag.checks.registry import Check
+from gpudiag.checks.sources import nvml_answers, sources_agree
+from gpudiag.checks.sxid import sxid_kernel_log
+from gpudiag.checks.temperature import temperature_gpu, temperature_memory, temperature_peers
+from gpudiag.checks.throttling import (
+    clocks_hardware_slowdown,
+    clocks_power_capped,
+    clocks_software_thermal,
+    clocks_stuck_low,
+    clocks_throttle_time,
+)
+from gpudiag.checks.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
+from gpudiag.checks.xid import xid_kernel_log
+
+# Discovery and driver
+_DISCOVERY = (
+    nvml_answers, gpu_lost, gpu_hung, gpu_count, machine_devices, xid_kernel_log, sxid_kernel_log,
+    sources_agree, driver_nouveau, driver_version, driver_firmware, driver_persistence,
+)  # fmt: skip
+# The memory of the GPUs
+_MEMORY = (
+    ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
+    ecc_corrected_rate,
+)  # fmt: skip
+# Heat, power, clocks
+_PACE = (
+    temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,
+    clocks_throttle_time, clocks_stuck_low, clocks_power_capped, clocks_application, power_limit,
+    power_idle_draw,
+)  # fmt: skip
+# Links between GPUs, and to the network
+_LINKS = (
+    pcie_width, pcie_generation, pcie_errors, pcie_replay_rate, nvlink_state, nvlink_errors, fabric_state,
+    fabric_manager, peer_access, host_acs, host_iommu, infiniband_port, infiniband_errors,
+    infiniband_peer_memory,
+)  # fmt: skip
+# How the GPUs are set, and who is on them
+_USE = (
+    mode_compute, mode_mig, gpu_looks_stuck, process_dead, process_foreign, memory_leftover,
+)  # fmt: skip
+# The job's software and environment
+_SOFTWARE = (
+    cuda_context, torch_build, torch_driver, torch_architectures, environment_cuda_visible_devices,
+    environment_nccl, environment_interface, environment_debug,
+)  # fmt: skip
+# The host
+_HOST = (
+    host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa, host_governor,
+    host_clock, network_name, network_interface, machine_settings,
+)  # fmt: skip
+
+BUILTIN: tuple[Check, ...] = (*_DISCOVERY, *_MEMORY, *_PACE, *_LINKS, *_USE, *_SOFTWARE, *_HOST)

@@ -1,0 +1,244 @@
+"""Checks of the variables that steer CUDA and torch: GPUs that are not there, debug switches, old names."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from gpudiag.checks.host import host_finding, host_state
+from gpudiag.checks.per_device import answering
+from gpudiag.checks.products import is_consumer
+from gpudiag.checks.registry import FindingKind, Judgement, check, judged, not_readable
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host_state import Settings
+from gpudiag.model.reading import Missing
+from gpudiag.reference.nccl_variables import renamed_variables
+
+_kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.JOB)
+VISIBLE_INVALID = _kind(
+    code="environment.visible_devices_invalid",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently.",
+    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free N --ids` prints UUIDs that it takes.",
+)
+VISIBLE_TWICE = _kind(
+    code="environment.visible_devices_twice",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES names a GPU twice; CUDA then shows none at all.",
+    remedy="Name each GPU once in CUDA_VISIBLE_DEVICES.",
+)
+LOCAL_RANK_WITHOUT_GPU = _kind(
+    code="environment.local_rank_without_gpu",
+    outcome=Outcome.FAIL,
+    meaning="This rank's number on its machine is as high as the number of GPUs that it can see.",
+    remedy="Start as many ranks as there are GPUs, or let every rank see them all.",
+)
+ORDER_UNSET = _kind(
+    code="environment.device_order_unset",
+    outcome=Outcome.WARN,
+    meaning="The GPUs are unlike, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
+    remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
+)
+DEBUG_SWITCH = _kind(
+    code="environment.debug_switch",
+    outcome=Outcome.WARN,
+    meaning="A variable for finding faults is set; it makes programs slower, or stop where they would go on.",
+    remedy="Unset it for real work.",
+)
+RENAMED = _kind(
+    code="environment.renamed_variable",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    meaning="A variable has a new name; the old one will stop working.",
+    remedy="Use the new name.",
+)
+ALLOCATOR_OPTION = _kind(
+    code="environment.allocator_option",
+    outcome=Outcome.WARN,
+    meaning="PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not know; torch refuses to start CUDA.",
+    remedy="Correct it by torch's notes on CUDA memory management.",
+)
+COMPAT_PATH = _kind(
+    code="environment.cuda_compat_path",
+    outcome=Outcome.WARN,
+    meaning="LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804).",
+    remedy="Take the compat folder out of LD_LIBRARY_PATH.",
+)
+# What costs speed or changes behaviour: variable, values (empty: any but 0), what it does.
+_DEBUG_SWITCHES = (
+    ("CUDA_LAUNCH_BLOCKING", "every kernel is waited for"),
+    ("CUDA_INJECTION64_PATH", "a profiler or tracer is loaded into every CUDA program"),
+    ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "a GPU core dump is written on every CUDA exception"),
+    ("CUDA_DEVICE_WAITS_ON_EXCEPTION", "programs stop and wait for a debugger on a CUDA exception"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", "every tensor is allocated by the driver"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "every collective is waited for"),
+    ("TORCH_NCCL_NAN_CHECK", "every collective's input is searched for NaN"),
+    ("CUDA_PROFILE", "the profiler is on"),
+)
+# torch/c10 AllocatorConfig.h and CUDAAllocatorConfig.h, and the strings of libc10 (2.13).
+_ALLOCATOR_OPTIONS = frozenset(
+    (
+        "backend", "expandable_segments", "garbage_collection_threshold", "graph_capture_record_stream_reuse",
+        "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction",
+        "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
+        "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+        "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc", "roundup_power2_divisions", "throw_on_cudamalloc_oom",
+    )
+)  # fmt: skip
+
+
+@check(
+    "environment.cuda_visible_devices",
+    title="CUDA_VISIBLE_DEVICES names GPUs that are here, once each",
+    needs=("gpus", "host_state"),
+    reports=(VISIBLE_INVALID, VISIBLE_TWICE, LOCAL_RANK_WITHOUT_GPU, ORDER_UNSET),
+    reads=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LOCAL_RANK", "devices"),
+    limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
+    confirmed="CUDA's guide",
+)
+def environment_cuda_visible_devices(context: Context) -> Judgement:
+    """FAIL for a GPU that is not here, or named twice, or a rank without one; WARN for unlike GPUs in CUDA's order."""
+    settings = host_state(context).settings
+    if isinstance(settings, Missing):
+        return not_readable("the environment", settings)
+    value = settings.environment.get("CUDA_VISIBLE_DEVICES")
+    findings = [*_order(context, settings)]
+    if value is None:
+        findings += _local_rank(context, settings, len(context.snapshot.devices))
+        return judged(*findings)
+    tokens = [token.strip() for token in value.split(",")] if value.strip() else []
+    findings += _invalid(context, value, tokens)
+    findings += _twice(context, value, tokens)
+    if not findings and tokens:
+        findings += _local_rank(context, settings, len(tokens))
+    return judged(*findings)
+
+
+@check(
+    "environment.debug",
+    title="no debug switch is left on, and no variable has an old name",
+    needs=("host_state",),
+    reports=(DEBUG_SWITCH, RENAMED, ALLOCATOR_OPTION, COMPAT_PATH),
+    reads=("environment: CUDA_*, TORCH_*, PYTORCH_*, NCCL_*, LD_LIBRARY_PATH",),
+    limit="no such variable; torch's own list of allocator options (2.13)",
+    confirmed="torch 2.13's headers and strings",
+)
+def environment_debug(context: Context) -> Judgement:
+    """WARN for switches that make programs slow, for old names, and for options that torch does not know."""
+    settings = host_state(context).settings
+    if isinstance(settings, Missing):
+        return not_readable("the environment", settings)
+    return judged(
+        *_switches(context, settings),
+        *_renamed(context, settings),
+        *_allocator(context, settings),
+        *_compat(context, settings),
+    )
+
+
+def _invalid(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    for place, token in enumerate(tokens):
+        if token == "-1" or _exists(context, token):  # noqa: S105 - a position in the list, not a password
+            continue
+        here = len(context.snapshot.devices)
+        after = len(tokens) - place - 1
+        ignored = f", so CUDA ignores it and the {after} after it" if after else ""
+        evidence = Evidence(
+            "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
+        )
+        message = f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not one of {here} GPUs here{ignored}"
+        yield host_finding(context, VISIBLE_INVALID, message, evidence)
+        return
+
+
+def _exists(context: Context, token: str) -> bool:
+    devices = context.snapshot.devices
+    if token.isdecimal():
+        return int(token) < len(devices)
+    if not token.startswith(("GPU-", "MIG-")):
+        return False
+    uuids = [device.id.uuid for device in devices]
+    for device in devices:
+        instances = device.mig_instances
+        uuids += [] if isinstance(instances, Missing) else [instance.uuid for instance in instances]
+    return any(not isinstance(uuid, Missing) and uuid.startswith(token) for uuid in uuids)
+
+
+def _twice(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
+    if repeated:
+        evidence = Evidence("CUDA_VISIBLE_DEVICES", value, source="environment")
+        message = f"CUDA_VISIBLE_DEVICES={value} names {', '.join(repeated)} twice"
+        yield host_finding(context, VISIBLE_TWICE, message, evidence)
+
+
+def _local_rank(context: Context, settings: Settings, visible: int) -> Iterator[Finding]:
+    text = settings.environment.get("LOCAL_RANK", "")
+    # One GPU for each rank, chosen by the launcher, is as good as all for all.
+    if text.isdecimal() and int(text) >= visible > 1:
+        evidence = Evidence("LOCAL_RANK", int(text), limit=visible, source="environment; limit: visible GPUs")
+        message = f"LOCAL_RANK={text}, and {visible} GPUs are visible"
+        yield host_finding(context, LOCAL_RANK_WITHOUT_GPU, message, evidence)
+
+
+def _order(context: Context, settings: Settings) -> Iterator[Finding]:
+    names = {device.name for device in answering(context.snapshot) if not isinstance(device.name, Missing)}
+    if len(names) > 1 and settings.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        evidence = Evidence("products", ", ".join(sorted(names)), source="NVML")
+        message = f"{len(names)} kinds of GPU are here, and CUDA_DEVICE_ORDER is not PCI_BUS_ID"
+        yield host_finding(context, ORDER_UNSET, message, evidence)
+
+
+def _switches(context: Context, settings: Settings) -> Iterator[Finding]:
+    for name, words in _DEBUG_SWITCHES:
+        value = settings.environment.get(name, "")
+        if value not in ("", "0"):
+            evidence = Evidence(name, value, source="environment")
+            yield host_finding(context, DEBUG_SWITCH, f"{name}={value}: {words}", evidence)
+    if settings.environment.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        evidence = Evidence("TORCH_DISTRIBUTED_DEBUG", "DETAIL", source="environment")
+        message = "TORCH_DISTRIBUTED_DEBUG=DETAIL: every collective is compared across ranks first"
+        yield host_finding(context, DEBUG_SWITCH, message, evidence)
+
+
+def _renamed(context: Context, settings: Settings) -> Iterator[Finding]:
+    for old, new in renamed_variables().items():
+        if old in settings.environment:
+            evidence = Evidence(old, settings.environment[old], source="environment")
+            yield host_finding(context, RENAMED, f"{old} is now {new}", evidence)
+
+
+def _allocator(context: Context, settings: Settings) -> Iterator[Finding]:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        value = settings.environment.get(name, "")
+        unknown = [option for option in parse_allocator_options(value) if option not in _ALLOCATOR_OPTIONS]
+        if unknown:
+            evidence = Evidence(name, value, source="environment")
+            message = f"{name}: torch's allocator does not know {', '.join(unknown)}"
+            yield host_finding(context, ALLOCATOR_OPTION, message, evidence)
+
+
+def parse_allocator_options(text: str) -> list[str]:
+    """The names of the options in `name:value,name:[1:2,3:4]`, in their order."""
+    options = []
+    depth = 0
+    word = ""
+    for character in f"{text},":
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            options += [word.partition(":")[0].strip()] if word.strip() else []
+            word = ""
+        else:
+            word += character
+    return options
+
+
+def _compat(context: Context, settings: Settings) -> Iterator[Finding]:
+    folders = settings.environment.get("LD_LIBRARY_PATH", "").split(":")
+    compat = [folder for folder in folders if "cuda" in folder and folder.rstrip("/").endswith("/compat")]
+    if compat and any(is_consumer(device) for device in answering(context.snapshot)):
+        evidence = Evidence("LD_LIBRARY_PATH", compat[0], source="environment")
+        message = f"LD_LIBRARY_PATH names {compat[0]}, and GeForce GPUs do not support it"
+        yield host_finding(context, COMPAT_PATH, message, evidence)

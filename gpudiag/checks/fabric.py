@@ -1,0 +1,162 @@
+"""Checks of the NVLink fabric: GPUs registered and healthy, the fabric manager running and of the right version."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from gpudiag.checks.per_device import answering, judge_devices
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.checks.traces import nvswitches
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.device_details import FabricState
+from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host_state import HostState
+from gpudiag.model.reading import Missing
+
+_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
+_kind = partial(FindingKind, category=Category.HW_NVSWITCH, owner=Owner.HOST, remedy=_MANAGER)
+NOT_READY = _kind(
+    code="fabric.not_ready",
+    outcome=Outcome.FAIL,
+    severity=Severity.CONFIG,
+    meaning="The driver says that the GPU is not registered with the NVLink fabric: CUDA will refuse to start (802).",
+    stated=True,
+)
+UNHEALTHY = _kind(
+    code="fabric.unhealthy",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    owner=Owner.HARDWARE,
+    meaning="The driver says that the GPU's connection to the NVLink fabric is unhealthy.",
+    remedy="Drain the machine and reset all of its GPUs; if it comes back, have switch tray and GPU looked at.",
+    stated=True,
+)
+LIMITED = _kind(
+    code="fabric.limited",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    owner=Owner.HARDWARE,
+    meaning="The driver says that the GPU's connection to the NVLink fabric works at less than its full capacity.",
+    remedy="Look at NVLinks and switches; collectives will be slower than on a whole fabric.",
+)
+CLIQUE_DIFFERS = _kind(
+    code="fabric.clique_differs",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    meaning="GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other.",
+    remedy="Look at the fabric's partitions; in one job use GPUs of one domain.",
+)
+MANAGER_NOT_RUNNING = _kind(
+    code="fabric.manager_not_running",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    meaning="The machine has NVSwitches, and the fabric manager that sets them up does not run.",
+)
+MANAGER_VERSION_DIFFERS = _kind(
+    code="fabric.manager_version_differs",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    meaning="The fabric manager is not of the driver's version; it refuses to work with another one.",
+    remedy="Install the fabric manager of the driver's version, then restart nvidia-fabricmanager.",
+)
+
+
+@check(
+    "fabric.state",
+    title="every GPU is registered with a healthy NVLink fabric",
+    needs=("gpus",),
+    reports=(NOT_READY, UNHEALTHY, LIMITED, CLIQUE_DIFFERS),
+    reads=("fabric", "pci_devices (NVSwitches)"),
+    limit="the driver's own words: completed, success, healthy",
+    confirmed="nvidia-smi -q of H100 and B200",
+)
+def fabric_state(context: Context) -> Judgement:
+    """FAIL where the driver calls the registration unfinished or unhealthy; WARN where it is limited."""
+    snapshot = context.snapshot
+    states = [device.fabric for device in answering(snapshot) if isinstance(device.fabric, FabricState)]
+    if states and not _has_fabric(snapshot, states):
+        return does_not_apply("no NVSwitch is here, and no GPU is joining a fabric")
+    return judge_devices(snapshot, ("fabric",), _judge_state)
+
+
+@check(
+    "fabric.manager",
+    title="the fabric manager runs, in the driver's version",
+    needs=("gpus", "host_state"),
+    reports=(MANAGER_NOT_RUNNING, MANAGER_VERSION_DIFFERS),
+    reads=("/proc/*/cmdline (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
+    limit="running, and of the driver's version, where NVSwitches are on the bus",
+)
+def fabric_manager(context: Context) -> Judgement:
+    """WARN where NVSwitches are here and their manager does not run, or is of another version."""
+    snapshot, state = context.snapshot, context.snapshot.machine.state
+    assert isinstance(state, HostState)  # noqa: S101 - the runner answers for the need
+    if not nvswitches(snapshot):
+        return does_not_apply("there are no NVSwitches on the bus")
+    if snapshot.machine.container is not None:
+        return does_not_apply("it runs outside this container")
+    manager, subject = state.fabric_manager, HostSubject(snapshot.host)
+    if isinstance(manager, Missing):
+        return not_readable("the fabric manager", manager)
+    if not manager.running:
+        message = f"{len(nvswitches(snapshot))} NVSwitches are here and the fabric manager does not run"
+        return judged(
+            MANAGER_NOT_RUNNING.finding(subject, message, Evidence("running", False, source="/proc"))
+        )
+    version, driver = manager.version, snapshot.driver_version
+    if isinstance(version, Missing) or isinstance(driver, Missing) or version == driver:
+        return judged()
+    message = f"the fabric manager is of version {version}, the driver of version {driver}"
+    evidence = Evidence("fabric_manager_version", version, limit=driver, source="its log; limit: NVML")
+    return judged(MANAGER_VERSION_DIFFERS.finding(subject, message, evidence))
+
+
+def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:
+    """Whether there is a fabric to be part of: NVSwitches on the bus, or a GPU that joins or has joined one.
+
+    A GPU without a fabric (a PCIe card, a single GPU, GH200) may say `not started` for ever.
+    """
+    return bool(nvswitches(snapshot)) or any(state.state != "not_started" for state in states)
+
+
+def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    fabric, subject, name = device.fabric, device_subject(snapshot, device), name_device(device)
+    if isinstance(fabric, Missing) or device.mig_mode == "enabled":
+        return
+    source = "nvmlDeviceGetGpuFabricInfo"
+    if fabric.state != "completed" or fabric.status != "success":
+        message = f"{name}: fabric registration is {fabric.state.replace('_', ' ')} ({fabric.status})"
+        state = Evidence("fabric.state", fabric.state, limit="completed", source=source)
+        yield NOT_READY.finding(
+            subject, message, state, Evidence("fabric.status", fabric.status, source=source)
+        )
+        return
+    faults = () if isinstance(fabric.faults, Missing) else fabric.faults
+    words = Evidence("fabric.faults", ", ".join(faults) or "none", source=source)
+    if fabric.health == "unhealthy" or (isinstance(fabric.health, Missing) and faults):
+        message = (
+            f"{name}: the fabric is unhealthy ({', '.join(faults).replace('_', ' ') or 'no cause given'})"
+        )
+        yield UNHEALTHY.finding(subject, message, words)
+    elif fabric.health == "limited_capacity":
+        yield LIMITED.finding(subject, f"{name}: the fabric works at limited capacity", words)
+    usual = _usual_domain(snapshot)
+    if usual is not None and (fabric.cluster_uuid, fabric.clique_id) != usual:
+        evidence = Evidence("fabric.clique_id", str(fabric.clique_id), limit=str(usual[1]), source=source)
+        yield CLIQUE_DIFFERS.finding(
+            subject, f"{name} is in another NVLink domain than most GPUs here", evidence
+        )
+
+
+def _usual_domain(snapshot: Snapshot) -> tuple[object, object] | None:
+    """Cluster and clique of most GPUs; None where no domain has a majority."""
+    domains = Counter(
+        (device.fabric.cluster_uuid, device.fabric.clique_id)
+        for device in answering(snapshot)
+        if isinstance(device.fabric, FabricState)
+    )
+    domain, votes = domains.most_common(1)[0]
+    return domain if votes > domains.total() / 2 else None

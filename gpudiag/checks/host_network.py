@@ -1,0 +1,111 @@
+"""Checks of how other machines would find this one: what its name resolves to, which interface is taken."""
+
+from functools import partial
+
+from gpudiag.checks.host import host_finding, host_state
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.host import NetworkInterface
+from gpudiag.model.host_state import Settings
+from gpudiag.model.reading import Missing, MissingReason
+
+_kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
+NAME_LOOPBACK = _kind(
+    code="network.name_is_loopback",
+    outcome=Outcome.FAIL,
+    meaning="The host's own name resolves to a loopback address: gloo tells ranks of other machines to connect there.",
+    remedy="Take the 127.0.1.1 line out of /etc/hosts, or set GLOO_SOCKET_IFNAME to the network between the machines.",
+)
+NAME_UNRESOLVED = _kind(
+    code="network.name_unresolved",
+    outcome=Outcome.WARN,
+    meaning="The host's own name resolves to nothing: gloo and torchrun fall back to the loopback address.",
+    remedy="Add the name with this machine's address to /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME.",
+)
+ONLY_VIRTUAL = _kind(
+    code="network.only_virtual_interfaces",
+    outcome=Outcome.WARN,
+    meaning="The only interfaces that NCCL would take are virtual ones, which do not reach other machines.",
+    remedy="Bring up the real network, or name it in NCCL_SOCKET_IFNAME.",
+)
+# What NCCL leaves out by itself (docker*, lo), and what it would take though it leads nowhere.
+_LEFT_OUT = ("docker", "lo")
+_VIRTUAL = ("virbr", "br-", "veth", "cni", "flannel", "cali", "lxc", "lxdbr", "vmnet", "tap")
+
+
+@check(
+    "network.name",
+    title="the host's name leads to this machine from elsewhere",
+    needs=("host_state",),
+    reports=(NAME_LOOPBACK, NAME_UNRESOLVED),
+    reads=("getaddrinfo(hostname)", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NNODES"),
+    limit="an address other than loopback, where the job spans machines",
+    confirmed="glibc's resolver and gloo, on Debian 12 with 127.0.1.1",
+)
+def network_name(context: Context) -> Judgement:
+    """FAIL for a loopback name in a job of several machines; WARN for a name that resolves to nothing."""
+    state = host_state(context)
+    addresses = state.name_addresses
+    if isinstance(addresses, Missing):
+        if addresses.reason is not MissingReason.SOURCE_ABSENT:
+            return not_readable("the host's name", addresses)
+        evidence = Evidence("addresses", 0, limit=1, source="getaddrinfo")
+        return judged(host_finding(context, NAME_UNRESOLVED, addresses.detail, evidence))
+    loopback = [address for address in addresses if address.startswith("127.") or address == "::1"]
+    if len(loopback) < len(addresses):
+        return judged()
+    said = f"{context.snapshot.machine.hostname} resolves to {', '.join(loopback)} only"
+    settings = state.settings
+    if isinstance(settings, Missing) or not spans_machines(settings):
+        return Judgement(Outcome.PASS, reason=f"{said}; that does for ranks on one machine")
+    if settings.environment.get("GLOO_SOCKET_IFNAME"):
+        return Judgement(Outcome.PASS, reason=f"{said}; GLOO_SOCKET_IFNAME decides instead")
+    evidence = Evidence("addresses", ", ".join(loopback), source="getaddrinfo")
+    return judged(host_finding(context, NAME_LOOPBACK, f"{said}, and the job spans machines", evidence))
+
+
+@check(
+    "network.interface",
+    title="there is a network that leads to other machines",
+    needs=("host_state",),
+    reports=(ONLY_VIRTUAL,),
+    reads=("interfaces", "NCCL_SOCKET_IFNAME"),
+    limit="an interface that is up, has an address, and is not virtual (NCCL's own order)",
+    confirmed="the Linux kernel's /sys/class/net",
+)
+def network_interface(context: Context) -> Judgement:
+    """WARN where every interface that NCCL would take by itself is a virtual one."""
+    state, interfaces = host_state(context), context.snapshot.machine.interfaces
+    if isinstance(interfaces, Missing):
+        return not_readable("network interfaces", interfaces)
+    if not isinstance(state.settings, Missing) and state.settings.environment.get("NCCL_SOCKET_IFNAME"):
+        return does_not_apply("NCCL_SOCKET_IFNAME decides")
+    if context.snapshot.machine.container is not None:
+        return does_not_apply("in a container every interface is virtual")
+    candidates = [interface for interface in interfaces if _is_candidate(interface)]
+    if not candidates:
+        return does_not_apply("no interface but the loopback is up: ranks can meet on this machine only")
+    if any(not interface.name.startswith(_VIRTUAL) for interface in candidates):
+        return judged()
+    names = ", ".join(interface.name for interface in candidates)
+    evidence = Evidence("interfaces", names, source="/sys/class/net")
+    return judged(
+        host_finding(context, ONLY_VIRTUAL, f"NCCL would take {names}: virtual interfaces", evidence)
+    )
+
+
+def spans_machines(settings: Settings) -> bool:
+    """Whether the launcher's variables say that the job's ranks are on several machines."""
+    variables = settings.environment
+    world, local = variables.get("WORLD_SIZE", ""), variables.get("LOCAL_WORLD_SIZE", "")
+    if world.isdecimal() and local.isdecimal():
+        return int(world) > int(local)
+    nodes = variables.get("SLURM_NNODES") or variables.get("SLURM_JOB_NUM_NODES") or "1"
+    return nodes.isdecimal() and int(nodes) > 1
+
+
+def _is_candidate(interface: NetworkInterface) -> bool:
+    left_out = interface.loopback or interface.name.startswith(_LEFT_OUT)
+    return interface.up and bool(interface.addresses) and not left_out

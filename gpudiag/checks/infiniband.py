@@ -1,0 +1,202 @@
+"""Checks of RDMA network ports: up, as fast as their neighbours, without errors, open to GPU memory."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import TypeVar
+
+from gpudiag.checks import limits
+from gpudiag.checks.deltas import SECONDS_PER_HOUR
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot
+from gpudiag.model.evidence import Evidence, LinkSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host_state import HostState, InfinibandPort
+from gpudiag.model.reading import Missing, Reading
+
+_T = TypeVar("_T")
+_CABLE = "Look at cable, optic and switch port (`ibstat`, `mlxlink -d DEVICE`); clean or replace the optic."
+_kind = partial(
+    FindingKind,
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    remedy=_CABLE,
+)
+PORT_DOWN = _kind(
+    code="infiniband.port_down",
+    meaning="A port is down that nobody turned off: it has no cable, or its link does not come up.",
+)
+PORT_SLOW = _kind(
+    code="infiniband.port_slow",
+    meaning="A port runs at a lower rate than most ports of this machine.",
+)
+LINK_FLAPS = _kind(
+    code="infiniband.link_downed",
+    meaning="The link of a port went down and came back since the earlier reading.",
+)
+SYMBOL_ERRORS = _kind(
+    code="infiniband.symbol_errors",
+    meaning="A port meets more symbol errors than a good link may have.",
+)
+LINK_RECOVERIES = _kind(
+    code="infiniband.link_recoveries",
+    meaning="The link of a port recovers from errors again and again.",
+)
+NO_PEER_MEMORY = _kind(
+    code="infiniband.no_peer_memory",
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.HOST,
+    meaning="The network cards cannot reach GPU memory directly: every message takes a detour through the host.",
+    remedy="Load nvidia_peermem (`sudo modprobe nvidia-peermem`), or use the open kernel driver on Linux 5.12+.",
+)
+
+# Error counters of a port (kernel documentation, ABI/stable/sysfs-class-infiniband), and what they may be.
+_COUNTERS = (
+    ("link_downed", LINK_FLAPS, 0.0, "times went the link down"),
+    ("symbol_error", SYMBOL_ERRORS, limits.SYMBOL_ERRORS_PER_HOUR, "symbol errors"),
+    ("link_error_recovery", LINK_RECOVERIES, limits.LINK_RECOVERIES_PER_HOUR, "link recoveries"),
+)
+_DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memory as a dma-buf
+
+
+@check(
+    "infiniband.port",
+    title="RDMA ports are up, and equally fast",
+    needs=("host_state",),
+    reports=(PORT_DOWN, PORT_SLOW),
+    reads=("/sys/class/infiniband/*/ports/*/{state,phys_state,rate}",),
+    limit="ACTIVE; the rate that most ports of the machine have",
+)
+def infiniband_port(context: Context) -> Judgement:
+    """WARN for a port that is down or slower than most; a port without a cable looks like a broken one."""
+    ports = _ports(context)
+    if isinstance(ports, Judgement):
+        return ports
+    return judged(*(finding for port in ports for finding in _judge_port(context.snapshot, port, ports)))
+
+
+@check(
+    "infiniband.errors",
+    title="RDMA links stay up and meet few errors",
+    needs=("host_state", "earlier"),
+    reports=(LINK_FLAPS, SYMBOL_ERRORS, LINK_RECOVERIES),
+    reads=("/sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,link_error_recovery}",),
+    limit=f"0 times down, {limits.SYMBOL_ERRORS_PER_HOUR:.0f} symbol errors and"
+    f" {limits.LINK_RECOVERIES_PER_HOUR:.0f} recoveries an hour since the earlier reading",
+)
+def infiniband_errors(context: Context) -> Judgement:
+    """WARN for link losses and errors that were counted between two readings."""
+    ports, earlier = _ports(context), context.earlier
+    if isinstance(ports, Judgement):
+        return ports
+    assert not isinstance(earlier, Missing)  # noqa: S101 - the runner answers for the need
+    before = _ports_of(earlier)
+    if isinstance(before, Missing):
+        return not_readable("RDMA ports of the earlier reading", before)
+    if earlier.machine.boot_id != context.snapshot.machine.boot_id:
+        return does_not_apply("the machine was restarted since the earlier reading")
+    seconds = (context.snapshot.taken_at - earlier.taken_at).total_seconds()
+    known = {(port.device, port.port): port for port in before}
+    findings = (
+        finding
+        for port in ports
+        if (port.device, port.port) in known
+        for finding in _judge_counters(context.snapshot, port, known[port.device, port.port], seconds)
+    )
+    return judged(*findings)
+
+
+@check(
+    "infiniband.peer_memory",
+    title="network cards can reach GPU memory",
+    needs=("gpus", "host_state"),
+    reports=(NO_PEER_MEMORY,),
+    reads=("/proc/modules (nvidia_peermem)", "kernel_release", "kernel_driver_flavor"),
+    limit="nvidia_peermem, or the open kernel driver on Linux 5.12 or later (dma-buf)",
+)
+def infiniband_peer_memory(context: Context) -> Judgement:
+    """WARN where there are RDMA ports and neither way for them to reach GPU memory."""
+    ports, machine = _ports(context), context.snapshot.machine
+    if isinstance(ports, Judgement):
+        return ports
+    modules = machine.kernel_modules
+    if isinstance(modules, Missing):
+        return not_readable("the kernel's modules", modules)
+    if "nvidia_peermem" in modules or (
+        machine.kernel_driver_flavor == "open" and _has_dma_buf(machine.kernel_release)
+    ):
+        return judged()
+    message = f"{len(ports)} RDMA ports, and no way for them to GPU memory (nvidia_peermem is not loaded)"
+    evidence = Evidence("nvidia_peermem", False, limit=True, source="/proc/modules")
+    first = ports[0]
+    return judged(NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence))
+
+
+def _ports(context: Context) -> tuple[InfinibandPort, ...] | Judgement:
+    ports = _ports_of(context.snapshot)
+    if isinstance(ports, Missing):
+        return not_readable("RDMA ports", ports)
+    return ports or does_not_apply("there are no RDMA ports")
+
+
+def _ports_of(snapshot: Snapshot) -> Reading[tuple[InfinibandPort, ...]]:
+    state = snapshot.machine.state
+    return state.infiniband_ports if isinstance(state, HostState) else state
+
+
+def _judge_port(
+    snapshot: Snapshot, port: InfinibandPort, ports: tuple[InfinibandPort, ...]
+) -> Iterator[Finding]:
+    subject = _subject(snapshot, port)
+    source = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
+    if not isinstance(port.state, Missing) and port.state != "ACTIVE":
+        if port.physical_state == "Disabled":  # someone turned it off
+            return
+        up = sum(1 for one in ports if one.state == "ACTIVE")
+        message = f"{port.device} port {port.port} is {port.state}; {up} of {len(ports)} ports here are up"
+        physical = Evidence("phys_state", str(port.physical_state), source=f"{source}/phys_state")
+        evidence = Evidence("state", port.state, limit="ACTIVE", source=f"{source}/state")
+        yield PORT_DOWN.finding(subject, message, evidence, physical)
+        return
+    rate = port.rate_gbit_per_second
+    usual = _most([one.rate_gbit_per_second for one in ports if one.link_layer == port.link_layer], rate)
+    if not isinstance(rate, Missing) and not isinstance(usual, Missing) and rate < usual:
+        message = f"{port.device} port {port.port} runs at {rate:g} Gbit/s; most ports here at {usual:g}"
+        evidence = Evidence("rate", rate, "Gbit/s", usual, f"{source}/rate; limit: peers")
+        yield PORT_SLOW.finding(subject, message, evidence)
+
+
+def _judge_counters(
+    snapshot: Snapshot, now: InfinibandPort, before: InfinibandPort, seconds: float
+) -> Iterator[Finding]:
+    for name, kind, per_hour, words in _COUNTERS:
+        rise = now.counters.get(name, 0) - before.counters.get(name, 0)
+        # A second or two say little about a rate: what a whole minute may bring is always allowed.
+        allowed = per_hour * max(seconds, 60.0) / SECONDS_PER_HOUR
+        if name in before.counters and rise > allowed:
+            message = f"{now.device} port {now.port}: {rise} {words} in {seconds / 60:.0f} min"
+            source = f"/sys/class/infiniband/{now.device}/ports/{now.port}/counters/{name}"
+            yield kind.finding(
+                _subject(snapshot, now), message, Evidence(name, rise, "events", allowed, source)
+            )
+
+
+def _most(values: list[_T], otherwise: _T) -> _T:
+    """The value that most have; `otherwise` where none has a majority."""
+    value, votes = Counter(values).most_common(1)[0]
+    return value if votes > len(values) / 2 else otherwise
+
+
+def _subject(snapshot: Snapshot, port: InfinibandPort) -> LinkSubject:
+    return LinkSubject((f"{port.device}:{port.port}", "switch"), snapshot.host)
+
+
+def _has_dma_buf(release: Reading[str]) -> bool:
+    if isinstance(release, Missing):
+        return False
+    numbers = release.split("-")[0].split(".")[:2]
+    return all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) >= _DMA_BUF_KERNEL

@@ -1,0 +1,65 @@
+"""Every threshold that a check holds a reading against, each with where it comes from.
+
+A limit is derived where it can be: from what the device itself reports (bus width, clocks, links,
+generation and width), then from its peers in the machine, then from its own history, then from a table.
+`opinions` in `measured_limits.py` puts those side by side for what is measured; here are the rest.
+Sources named DCGM are its DcgmHealthWatch.cpp and nvvs; "own choice" marks what nobody prescribes.
+"""
+
+from gpudiag.units import GIB, MIB
+
+# Memory reliability
+SRAM_UNCORRECTED_REPLACE = 4  # NVIDIA's RMA policy for A100/H100 as cited by stas00/ml-engineering
+REMAPPED_ROWS_WARN = 512  # of 640 (A100) a GPU can hold; DCGM: DCGM_LIMIT_MAX_UNCORRECTABLE_REMAPPED_ROWS
+RETIRED_PAGES_REPLACE = 63  # of 64; NVIDIA "Dynamic Page Retirement", RMA policy, as in DCGM
+RETIRED_PAGES_DOUBLE_BIT = 15  # the same policy's count of pages retired for double-bit errors
+CORRECTED_RATE_FACTOR = 10.0  # own choice: an outlier is ten times the next GPU's rate ...
+CORRECTED_MIN_PER_HOUR = 100.0  # ... and not a handful; absolute limits elsewhere differ 5,000-fold
+
+# Leftovers
+LEFTOVER_BYTES = 500 * MIB  # own choice: above what a driver keeps for itself (captures: 0 MiB used)
+DEAD_PROCESS_SECONDS = 300.0  # facebookresearch/gcm, check of zombie processes
+
+# Load: what counts as working, for readings that mean nothing on an idle GPU
+LOADED_PERCENT = 50  # own choice
+IDLE_PERCENT = 5  # own choice
+
+# Clocks and power
+THROTTLED_SHARE = 0.1  # own choice: a tenth of the time between two readings
+STUCK_CLOCK_RATIO = 0.6  # sichek, SmClkStuckLow
+STUCK_CLOCK_SECONDS = 60.0  # the same
+PEER_CLOCK_RATIO = 0.8  # own choice: power capping is normal as long as the GPUs keep step
+POWER_LIMIT_RATIO = 0.95  # own choice: 5 % below the default is not rounding
+IDLE_POWER_PEER_RATIO = 3.0  # own choice, from checks of idle nodes in the field
+
+# Temperature
+MARGIN_CELSIUS = 5  # NVSentinel ADR-042 and own choice
+PEER_CELSIUS = 20  # own choice: an idle, healthy 8x B200 machine (capture) has GPUs 14 C apart by their place
+
+# PCIe: DCGM's limits on replays per minute and lane, by generation (DcgmHealthWatch.cpp)
+REPLAYS_PER_MINUTE_AND_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+REPLAYS_FAIL_FACTOR = 10.0  # own choice
+CORRECTED_PCIE_ERRORS_PER_MINUTE = 32.0  # DCGM: 480 in 15 minutes
+
+# NVLink: DCGM fails at this rate of CRC errors; a bit error rate of the same origin
+NVLINK_CRC_PER_SECOND = 100.0
+NVLINK_BIT_ERROR_RATE = 1e-12
+
+# InfiniBand, per hour: symbol errors as in NVSentinel's NIC monitor (InfiniBand specification, 10e-12)
+SYMBOL_ERRORS_PER_HOUR = 120.0
+LINK_RECOVERIES_PER_HOUR = 300.0  # 5 a minute, Azure's node health checks
+
+# Host
+SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # NCCL's own needs per GPU; Docker's default is this for all
+SHARED_MEMORY_BYTES = GIB  # DataLoader workers pass batches through it; NCCL's guide asks for 1 GiB
+LOCKED_MEMORY_BYTES = 64 * MIB
+OPEN_FILES = 65536  # own choice: a socket or file per peer, worker and shared tensor
+PROCESSES = 16384  # own choice: threads of ranks, NCCL proxies and DataLoader workers
+DISK_FULL_SHARE = 0.05
+DISK_LOW_SHARE = 0.10
+
+
+def replays_per_minute(generation: int, width: int) -> float:
+    """How many PCIe replays a minute are still no sign of a bad link of that generation and width."""
+    newest = max(REPLAYS_PER_MINUTE_AND_LANE)
+    return width * REPLAYS_PER_MINUTE_AND_LANE[min(max(generation, 1), newest)]

@@ -1,0 +1,135 @@
+"""Judging GPU by GPU: one that cannot be read costs only itself, and is never taken for healthy.
+
+A GPU that gives no readings at all is the business of `gpu.lost` and `gpu.hung`, and of no other check.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpudiag.checks.registry import Judgement, does_not_apply, judged
+from gpudiag.checks.subjects import name_device
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.finding import Finding, Outcome, worst
+from gpudiag.model.reading import Missing, MissingReason
+
+JudgeDevice = Callable[[Snapshot, Device], Iterable[Finding]]
+
+# A reading that should have been there; the other reasons lie in the hardware, the driver or the user.
+_FAILED = frozenset((MissingReason.ERROR, MissingReason.TIMED_OUT, MissingReason.DEVICE_LOST))
+# What a skip is put down to, where several GPUs give different reasons: the one that can be mended first.
+_MENDABLE_FIRST = (
+    MissingReason.NO_PERMISSION,
+    MissingReason.FUNCTION_NOT_FOUND,
+    MissingReason.NOT_ASKED,
+    MissingReason.SOURCE_ABSENT,
+    MissingReason.NOT_SUPPORTED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A reading that one GPU does not give."""
+
+    device: Device
+    field: str
+    missing: Missing
+
+    def text(self) -> str:
+        """What is missing where, and why."""
+        why = self.missing.detail or self.missing.reason.value.replace("_", " ")
+        return f"{name_device(self.device)}: {self.field}: {why}"
+
+
+def judge_devices(
+    snapshot: Snapshot,
+    fields: tuple[str, ...],
+    judge: JudgeDevice,
+    *,
+    either: tuple[tuple[str, ...], ...] = (),
+) -> Judgement:
+    """The judgement over every GPU that gives all of `fields`, or all of one set of `either`."""
+    findings: list[Finding] = []
+    gaps: list[Gap] = []
+    looked = 0
+    for device in answering(snapshot):
+        found = [list(_gaps(device, wanted)) for wanted in (fields, *either)]
+        gaps += [gap for missing in found for gap in missing if not _by_design(gap) or all(found)]
+        if not all(found):
+            looked += 1
+            findings += judge(snapshot, device)
+    return conclude(findings, looked, gaps)
+
+
+def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement:
+    """Findings and gaps together: a reading that failed is ERROR beside whatever was found."""
+    failed = [gap for gap in gaps if gap.missing.reason in _FAILED]
+    if failed:
+        outcome = worst((Outcome.ERROR, *(finding.outcome for finding in findings)))
+        return Judgement(outcome, tuple(findings), _several(failed), failed[0].missing.reason)
+    if looked:
+        return judged(*findings)
+    if not gaps:
+        return Judgement(
+            Outcome.SKIP, reason="no GPU gives readings", missing_reason=MissingReason.DEVICE_LOST
+        )
+    gap = min(gaps, key=lambda gap: _MENDABLE_FIRST.index(gap.missing.reason))
+    return Judgement(Outcome.SKIP, reason=gap.text(), missing_reason=gap.missing.reason)
+
+
+def answering(snapshot: Snapshot) -> tuple[Device, ...]:
+    """The GPUs that give readings."""
+    return tuple(device for device in snapshot.devices if device.responding is True)
+
+
+def too_few_alike(snapshot: Snapshot, wanted: int = 2) -> Judgement | None:
+    """SKIP where no product is here that many times, so that there is nothing to compare with."""
+    if any(len(alike(snapshot, device)) + 1 >= wanted for device in answering(snapshot)):
+        return None
+    return does_not_apply(f"there are not {wanted} GPUs of one kind to compare")
+
+
+def nobody_works(snapshot: Snapshot, percent: int) -> Judgement | None:
+    """SKIP where no GPU is at work, for readings that say nothing about an idle GPU."""
+    if any(is_loaded(device, percent) for device in answering(snapshot)):
+        return None
+    return does_not_apply("no GPU is at work, and an idle one need not be fast")
+
+
+def alike(snapshot: Snapshot, device: Device) -> tuple[Device, ...]:
+    """The other GPUs of the same product in this machine: what one should be, the others should be."""
+    return tuple(
+        other
+        for other in answering(snapshot)
+        if other is not device and other.name == device.name and not isinstance(other.name, Missing)
+    )
+
+
+def same_in(snapshot: Snapshot, device: Device) -> Device | None:
+    """That GPU in another snapshot, by its UUID; None where it is not there or gave no readings."""
+    for other in answering(snapshot):
+        if not isinstance(device.id.uuid, Missing) and other.id.uuid == device.id.uuid:
+            return other
+    return None
+
+
+def is_loaded(device: Device, percent: int) -> bool:
+    """Whether the GPU is known to be at work, at least that many per cent of the time."""
+    load = device.utilization_percent
+    return not isinstance(load, Missing) and load >= percent
+
+
+def _by_design(gap: Gap) -> bool:
+    """Whether this GPU never gives the reading: no gap where another way to look was there."""
+    return gap.missing.reason not in _FAILED
+
+
+def _gaps(device: Device, fields: tuple[str, ...]) -> Iterator[Gap]:
+    for field in fields:
+        value = getattr(device, field)
+        if isinstance(value, Missing):
+            yield Gap(device, field, value)
+
+
+def _several(gaps: list[Gap]) -> str:
+    more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+    return f"{gaps[0].text()}{more}"

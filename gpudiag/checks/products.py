@@ -1,0 +1,29 @@
+"""What kind of product a GPU is, by what the driver says: some settings are right for one kind only."""
+
+from gpudiag.model.device import Device
+from gpudiag.model.reading import Missing
+
+# Brands that NVML gives to products for desks and laptops (nvmlBrandType_t).
+_CONSUMER_BRANDS = ("geforce", "geforce_rtx", "titan", "titan_rtx")
+_WORKSTATION_BRANDS = ("quadro", "quadro_rtx", "nvidia_rtx", "nvs")
+_CONSUMER_WORDS = ("GeForce", "TITAN")
+_WORKSTATION_WORDS = ("RTX", "Quadro")
+
+
+def is_consumer(device: Device) -> bool:
+    """Whether it is a GeForce or TITAN: no ECC worth the name, no forward compatibility, no fabric."""
+    return device.brand in _CONSUMER_BRANDS or _says(device, _CONSUMER_WORDS)
+
+
+def is_data_center(device: Device) -> bool:
+    """Whether it is made for servers (A100, H100, T4 ...): neither consumer nor workstation nor a board."""
+    if isinstance(device.name, Missing) or is_consumer(device):
+        return False
+    if device.brand in _WORKSTATION_BRANDS or _says(device, _WORKSTATION_WORDS):
+        return False
+    return device.memory_kind == "dedicated"
+
+
+def _says(device: Device, words: tuple[str, ...]) -> bool:
+    name = device.name
+    return not isinstance(name, Missing) and any(word in name for word in words)

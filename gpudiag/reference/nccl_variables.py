@@ -1,0 +1,58 @@
+"""The environment variables that NCCL reads, by nccl_variables.toml."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpudiag.reference.tables import read_table
+
+PREFIX = "NCCL_"
+_TABLE = "nccl_variables.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class CostlySetting:
+    """A variable some values of which cost speed: which values (none: any), and what they cost."""
+
+    name: str
+    values: tuple[str, ...]
+    cost: str
+
+    def covers(self, value: str) -> bool:
+        """Whether that value is one of those that cost."""
+        return not self.values or value.strip().upper() in (one.upper() for one in self.values)
+
+
+@cache
+def known_variables() -> frozenset[str]:
+    """Every name that NCCL reads or has read, and those that only container images and builds set."""
+    table = read_table(_TABLE)
+    names = (*table["known"], *table["documented"], *table["harmless"], *table["renamed"])
+    return frozenset(PREFIX + name for name in names)
+
+
+def is_known(name: str) -> bool:
+    """Whether that is a variable of NCCL, or of one of its plugins."""
+    prefixes = tuple(PREFIX + prefix for prefix in read_table(_TABLE)["prefixes"])
+    return name in known_variables() or name.startswith(prefixes)
+
+
+@cache
+def renamed_variables() -> Mapping[str, str]:
+    """Old names and the names that took their place."""
+    return {PREFIX + old: new for old, new in read_table(_TABLE)["renamed"].items()}
+
+
+@cache
+def costly_settings() -> tuple[CostlySetting, ...]:
+    """The settings that cost speed."""
+    return tuple(
+        CostlySetting(PREFIX + entry["name"], tuple(entry["values"]), entry["cost"])
+        for entry in read_table(_TABLE)["costly"]
+    )
+
+
+def nccl_variables_source() -> str:
+    """Where the names come from, and of what date they are."""
+    table = read_table(_TABLE)
+    return f"{table['source']}, {table['source_date']}"
