@@ -1,6 +1,6 @@
 """The state file of the simulated NVML library: a table of answers, faults and events.
 
-The layout is that of the structs at the top of nvml_library.c; both change together with _LAYOUT.
+The layout is that of the structs in nvml_state.h; both change together with _LAYOUT.
 Numbers are little-endian, as every machine that NVML runs on.
 """
 

@@ -227,7 +227,7 @@ _WORD = re.compile(r"(aH|[a-zA-Z-])(\d*)(?:@(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One thing to do with one argument; see `struct step` in nvml_library.c."""
+    """One thing to do with one argument; see `struct step` in nvml_state.h."""
 
     kind: int
     argument: int

@@ -16,6 +16,7 @@ from gpudiag.reference.nvml import exported_functions, return_texts
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
 _SOURCE_NAME = "nvml_library.c"
+_SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
 # A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
 _BUILD_TIMEOUT_SECONDS = 180.0
@@ -28,17 +29,18 @@ def build_library() -> Path:
     Raises:
         UsageError: there is no C compiler, or it could not build the library.
     """
-    source = resources.files("gpudiag.simulate").joinpath(_SOURCE_NAME).read_text("utf-8")
-    symbols = _render_symbols()
-    digest = hashlib.sha256(f"{source}\0{symbols}\0{_FLAGS}\0{os.uname().machine}".encode()).hexdigest()
+    package = resources.files("gpudiag.simulate")
+    sources = {name: package.joinpath(name).read_text("utf-8") for name in _SOURCES}
+    sources["nvml_symbols.inc"] = _render_symbols()
+    digest = hashlib.sha256(f"{sources}\0{_FLAGS}\0{os.uname().machine}".encode()).hexdigest()
     cache = _cache_directory()
     library = cache / f"libnvidia-ml-{digest[:16]}.so"
     if library.exists():
         return library
     with tempfile.TemporaryDirectory(prefix=".build-", dir=cache) as folder:
         work = Path(folder)
-        (work / _SOURCE_NAME).write_text(source)
-        (work / "nvml_symbols.inc").write_text(symbols)
+        for name, text in sources.items():
+            (work / name).write_text(text)
         _compile(work)
         # Whoever builds at the same time makes the same file: the last rename wins, harmlessly.
         os.replace(work / LIBRARY_NAME, library)

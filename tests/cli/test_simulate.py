@@ -76,9 +76,13 @@ def wait_until_dead(*pids: int) -> None:
 
 def guardian_of(pid: int) -> int:
     """The guardian process of a running `gpudiag simulate`."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    [guardian] = [child for child in children if Path(f"/proc/{child}/comm").read_text() == "gpudiag-guard\n"]
-    return int(guardian)
+    deadline = time.monotonic() + TIME_LIMIT_SECONDS
+    while time.monotonic() < deadline:  # it gives itself its name a moment after its start
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "gpudiag-guard\n":
+                return int(child)
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} has no guardian")
 
 
 @pytest.mark.parametrize(
