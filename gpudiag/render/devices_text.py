@@ -31,7 +31,7 @@ _COLUMNS = (
     Column("USER/COMMAND", gives_way=True),
     Column("STATE"),
 )
-_PROCESSES, _STATE = 6, 7
+_MEMORY, _STATE = 1, 7  # _MEMORY: among the cells behind the index
 
 
 def render_devices(
@@ -63,13 +63,18 @@ def _rows(
     """The rows of one GPU, each with its colour: its own, then its MIG instances."""
     about = findings_about(device, findings)
     state = say_state(device, about)
-    marks = "".join(notes.mark(_note(device, finding)) for finding in about)
+    boards = [_board(device), *[""] * len(about)]  # which board it is stands in its first note only
+    marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
     colour = {"ok": "", "warn": "yellow"}.get(state, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
         cells[0] = _plain(say_name(device))
     else:
         cells = [_cell(notes, column.heading, reading) for column, reading in _readings(snapshot, device)]
+        if isinstance(device.memory_used_bytes, Missing) and not isinstance(
+            device.memory_total_bytes, Missing
+        ):
+            cells[_MEMORY] += notes.mark(f"MEM used: {say_missing(device.memory_used_bytes)}.")
     own = (say_index(device), *cells, f"{state} {marks}".strip())
     return [(own, colour), *((cells, "") for cells in _mig_rows(snapshot, device))]
 
@@ -121,13 +126,17 @@ def _plain(reading: Reading[str]) -> str:
     return NO_VALUE if isinstance(reading, Missing) else reading
 
 
-def _note(device: Device, finding: Finding) -> str:
-    """What is wrong, which board that is (for whoever pulls it out), and what to do."""
-    uuid, serial = device.id.uuid, device.serial
-    identity = [] if isinstance(uuid, Missing) else [uuid]
-    identity += [] if isinstance(serial, Missing) else [f"serial {serial}"]
-    board = f" ({', '.join(identity)})" if identity else ""
+def _note(finding: Finding, board: str) -> str:
+    """What is wrong, with which board, and what to do."""
     return f"{sentence(finding.message)}{board}. {finding.remedy}"
+
+
+def _board(device: Device) -> str:
+    """UUID and serial number, for whoever pulls the board out."""
+    serial = device.serial
+    known = [device.id.uuid, serial if isinstance(serial, Missing) else f"serial {serial}"]
+    identity = [part for part in known if not isinstance(part, Missing)]
+    return f" ({', '.join(identity)})" if identity else ""
 
 
 def _other_lines(snapshot: Snapshot, findings: tuple[Finding, ...], style: Style) -> list[str]:

@@ -30,7 +30,7 @@ def render_overview(
     snapshot = report.snapshot
     word = report.verdict.value.upper()
     lines = wrapped(
-        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({seconds:.1f} s, passive)",
+        f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({seconds:.1f}s passive)",
         indent="  ",
     )
     lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(report.verdict, "bold")), 1)

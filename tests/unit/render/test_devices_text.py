@@ -49,6 +49,17 @@ def test_a_reading_that_is_not_there_is_a_dash_with_its_reason_under_the_table(r
     assert "NVML's words" in text
 
 
+def test_memory_of_which_only_the_total_is_known_says_why() -> None:
+    text = render(make_idle(0, memory_used_bytes=NOT_SUPPORTED))
+    assert "-/79.6[1]" in text
+    assert "[1] MEM used: " in text
+
+
+def test_a_board_is_named_once_whatever_is_wrong_with_it() -> None:
+    text = render(make_idle(0, recovery_action="gpu_reset", ecc_uncorrected_volatile=3))
+    assert text.count("serial 1650000000000") == 1
+
+
 def test_the_same_reason_on_eight_gpus_is_one_note() -> None:
     text = render(*(make_idle(place, power_draw_watts=NOT_SUPPORTED) for place in range(8)))
     assert text.count("POWER W: ") == 1
