@@ -5,11 +5,12 @@ import difflib
 from gpudiag.errors import UsageError
 from gpudiag.model.device import Snapshot
 from gpudiag.model.event import RunEvent
+from gpudiag.model.history import History
 from gpudiag.model.merged import MergedReport
 from gpudiag.model.report import CollectiveReport, Report
 
 DOCUMENTS: dict[str, type] = {
-    noun.SCHEMA: noun for noun in (Snapshot, Report, MergedReport, CollectiveReport, RunEvent)
+    noun.SCHEMA: noun for noun in (Snapshot, Report, MergedReport, CollectiveReport, RunEvent, History)
 }
 
 

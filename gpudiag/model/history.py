@@ -1,0 +1,77 @@
+"""What is remembered of a machine: its runs, its GPUs, and what it measured when it was good."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from gpudiag.model.device import Snapshot
+from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number that a run measured, in the metric's unit: `memory_copy` of one GPU, in B/s.
+
+    `device_uuid` is None for what belongs to the machine as a whole. Metrics name the method too
+    (`all_reduce.float32.8388608.gloo.4.busbw`): only like is compared with like.
+    """
+
+    metric: str
+    value: float
+    unit: str
+    device_uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What one metric of one GPU was in the last good runs: the median over `count` of them."""
+
+    metric: str
+    unit: str
+    device_uuid: str | None
+    median: float
+    count: int
+    latest: float  # the newest value of any run, good or not
+    latest_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGpu:
+    """A GPU that this machine had, and when it was last seen working."""
+
+    uuid: str
+    bus_id: str
+    name: str
+    last_seen: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """One run in the store."""
+
+    id: int
+    kind: str  # preflight or nccl-test
+    at: datetime
+    outcome: str
+    simulated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`gpudiag.history/1`: what the store holds about one machine; runs newest first.
+
+    `last` is the newest stored snapshot and `good` the newest of a run that passed; only a judgement
+    asks for them. `kernel_events` are those of earlier runs, oldest first.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.history/1"
+
+    machine: str
+    store: str  # where it is kept, without a password
+    runs: tuple[StoredRun, ...] = ()
+    gpus: tuple[KnownGpu, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    last: Reading[Snapshot] = NOT_ASKED
+    good: Reading[Snapshot] = NOT_ASKED
+    kernel_events: tuple[KernelEvent, ...] = ()

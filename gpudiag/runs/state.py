@@ -1,0 +1,26 @@
+"""Where gpudiag keeps what it remembers on this machine."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+VARIABLE = "GPUDIAG_STATE_DIR"
+_SYSTEM_DIRECTORY = Path("/var/lib/gpudiag")
+
+
+def state_directory(environment: Mapping[str, str] | None = None, user_id: int | None = None) -> Path:
+    """$GPUDIAG_STATE_DIR, else /var/lib/gpudiag as root, else the XDG state directory; not yet made.
+
+    XDG Base Directory Specification 0.8: $XDG_STATE_HOME, by default ~/.local/state; a path that is not
+    absolute is to be ignored.
+    """
+    environment = os.environ if environment is None else environment
+    own = environment.get(VARIABLE, "")
+    if own:
+        return Path(own)
+    if (os.geteuid() if user_id is None else user_id) == 0:
+        return _SYSTEM_DIRECTORY
+    base = Path(environment.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(environment.get("HOME") or "/nonexistent") / ".local" / "state"
+    return base / "gpudiag"
