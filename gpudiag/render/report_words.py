@@ -175,4 +175,4 @@ def say_machine(report: Report) -> str:
 
 def finite_seconds(seconds: float) -> float:
     """A duration, or 0 for one that is no number or no duration: a format must not break on it."""
-    return seconds if 0 <= seconds < _MAX_SECONDS else 0.0
+    return seconds if 0 < seconds < _MAX_SECONDS else 0.0
