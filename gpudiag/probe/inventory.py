@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
-from gpudiag.model.reading import NOT_ASKED, Missing
+from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe import gputil_answer, torch_answer
 from gpudiag.probe.device_rows import late_last, views_of_mig, with_ordinal
 from gpudiag.probe.disagreements import Gathered, find_disagreements
@@ -34,6 +35,7 @@ def take_snapshot(
     root: str | None = None,
     python: str | None = None,
     host_state: bool = False,
+    kernel_log: bool = False,
     started: StartedProbes | None = None,
     now: datetime | None = None,
 ) -> Snapshot:
@@ -43,11 +45,11 @@ def take_snapshot(
     least 5 s and torch, which takes seconds to import, at least 30 s. The answer comes within a second
     of the longest of them. `started` are probes that `start_probes` started earlier for the same
     environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
-    only a judgement of the host needs (`Machine.state`).
+    only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log.
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
-    asked = _Asked(started, sources, environment, python, host_state=host_state)
+    asked = _Asked(started, sources, environment, python, host_state=host_state, kernel_log=kernel_log)
     asked.wait(deadline_seconds)
     machine, host_status = machine_of(started.host, environment)
     machine = asked.with_host_state(machine)
@@ -55,6 +57,7 @@ def take_snapshot(
     status = _explained(nvml, machine)
     gputil_status, gputil_views = asked.gputil_answer()
     torch = asked.torch_answer()
+    kernel_events, kernel_statuses = asked.kernel_log_answer()
     views = (*gputil_views, *views_of_mig(torch.views, nvml.devices))
     devices = _devices(nvml, status, machine, views, started.root)
     gathered = Gathered(
@@ -72,12 +75,13 @@ def take_snapshot(
         driver_version=nvml.driver_version,
         cuda_driver_version=nvml.cuda_driver_version,
         nvml_version=nvml.nvml_version,
-        sources=(status, gputil_status, torch.status, host_status),
+        sources=(status, gputil_status, torch.status, host_status, *kernel_statuses),
         devices=late_last(with_ordinal(device, torch, views) for device in devices),
         views=views,
         disagreements=find_disagreements(gathered),
         torch=torch.facts,
         machine=machine,
+        kernel_log=kernel_events,
     )
 
 
@@ -92,6 +96,7 @@ class _Asked:
         python: str | None,
         *,
         host_state: bool,
+        kernel_log: bool,
     ) -> None:
         self._started = started
         self._python = python
@@ -100,6 +105,9 @@ class _Asked:
         self._gputil: GuardedChild | None = None
         self._torch: GuardedChild | None = None
         self._host_state: GuardedChild | None = None
+        self._kernel_log: GuardedChild | None = None
+        if kernel_log:
+            self._kernel_log = start_guarded("gpudiag.probe.kmsg:stream_kernel_log", started.root)
         if host_state:
             entry = "gpudiag.probe.host_state:stream_host_state"
             self._host_state = start_guarded(entry, started.root, dict(environment))
@@ -114,8 +122,9 @@ class _Asked:
         deadlines = [(started.host, deadline_seconds)]
         if started.nvml is not None:
             deadlines.append((started.nvml, deadline_seconds))
-        if self._host_state is not None:
-            deadlines.append((self._host_state, deadline_seconds))
+        for child in (self._host_state, self._kernel_log):
+            if child is not None:
+                deadlines.append((child, deadline_seconds))
         if self._gputil is not None:
             deadlines.append((self._gputil, max(deadline_seconds, gputil_answer.DEADLINE_SECONDS)))
         if self._torch is not None:
@@ -129,6 +138,15 @@ class _Asked:
         from gpudiag.probe.host_state_answer import host_state_of  # a listing does without it
 
         return replace(machine, state=host_state_of(self._host_state))
+
+    def kernel_log_answer(self) -> tuple[Reading[tuple[KernelEvent, ...]], tuple[SourceStatus, ...]]:
+        """The events of the kernel log, and its status, where it was asked."""
+        if self._kernel_log is None:
+            return NOT_ASKED, ()
+        from gpudiag.probe.kmsg import finish_kernel_log  # a listing does without it
+
+        log = finish_kernel_log(self._kernel_log)
+        return log.events, (log.status,)
 
     def gputil_answer(self) -> tuple[SourceStatus, tuple[DeviceView, ...]]:
         """GPUtil's status and views."""
