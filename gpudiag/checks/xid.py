@@ -1,7 +1,8 @@
 """Checks of what the driver wrote into the kernel log about GPUs: Xids, and GPUs that fell off the bus.
 
 What the driver itself asks for to recover a GPU goes before the catalogue: NVML's field 230, which is
-current, and otherwise the last Xid 154. A fault that the driver considers settled is history, not a FAIL.
+current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
+for none, is settled: history, not a FAIL.
 """
 
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from gpudiag.reference.xid import XidKind, action_text, escalated
 # What a job did is of interest while its owner may still look; what a GPU did, for a week after it was
 # settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
 APPLICATION_WINDOW = timedelta(hours=24)
+# A driver that asks for nothing, and never did, may not know how to ask: the catalogue is believed for a day.
+UNASKED_WINDOW = timedelta(hours=24)
 SETTLED_WINDOW = timedelta(days=7)
 
 XID_HARDWARE = FindingKind(
@@ -185,6 +188,8 @@ def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> Findi
     if fault.times > 1:
         return XID_REPEATED
     if recovery.action != "none":
+        return XID_HARDWARE
+    if not fault.asked_for_recovery and _is_recent(snapshot, fault.last, UNASKED_WINDOW):
         return XID_HARDWARE
     return XID_SETTLED if _is_recent(snapshot, fault.last, SETTLED_WINDOW) else None
 

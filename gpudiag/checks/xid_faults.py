@@ -29,6 +29,12 @@ class GpuFault:
         """How many bursts there were, stored ones included."""
         return len(self.bursts) + self.bursts_before
 
+    @property
+    def asked_for_recovery(self) -> bool:
+        """Whether the driver logged, with one of these bursts, that the GPU must be recovered."""
+        asked = (event.recovery_action for burst in self.bursts for event in burst.events)
+        return any(action not in (None, "none") for action in asked)
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:

@@ -5,7 +5,7 @@ import pytest
 
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.sxid import judge_sxids, sxid_kernel_log
-from gpudiag.checks.xid import APPLICATION_WINDOW, SETTLED_WINDOW, judge_xids, xid_kernel_log
+from gpudiag.checks.xid import APPLICATION_WINDOW, SETTLED_WINDOW, UNASKED_WINDOW, judge_xids, xid_kernel_log
 from gpudiag.model.context import Context
 from gpudiag.model.finding import Outcome, Owner
 from gpudiag.model.host import Container
@@ -97,6 +97,13 @@ def test_an_old_error_of_a_job_is_not_what_the_driver_asks_a_reset_for():
 def test_what_the_driver_has_settled_is_history():
     (finding,) = judge(xid(48), recovery(1), snapshot=snapshot_with("none"))
     assert (finding.code, finding.outcome) == ("xid.settled", Outcome.WARN)
+
+
+def test_a_fault_for_which_the_driver_never_asked_for_anything_is_believed_for_a_day():
+    silent = snapshot_with("none")
+    inside = UNASKED_WINDOW / timedelta(minutes=1) - 1
+    assert codes(xid(48, minutes_ago=inside), snapshot=silent) == [("xid.hardware", 0)]
+    assert codes(xid(48, minutes_ago=inside + 2), snapshot=silent) == [("xid.settled", 0)]
 
 
 def test_a_logged_none_settles_nothing_without_the_current_answer():
