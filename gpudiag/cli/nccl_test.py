@@ -14,7 +14,7 @@ from gpudiag.cli.options import json_option, output_option, parse_names
 from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
-from gpudiag.model.plan import BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
+from gpudiag.model.plan import ALL, BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.units import parse_size_bytes
 
@@ -33,6 +33,11 @@ def _names(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, 
         return parse_names(parameter.opts[0], text, known)
 
     return parse
+
+
+def _dtypes(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    """The dtypes by name; `all` is left to the plan, which knows what the backend has."""
+    return (ALL,) if text == ALL else parse_names(parameter.opts[0], text, DTYPES)
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -54,7 +59,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--dtype",
     default="float32",
-    callback=_names(DTYPES),
+    callback=_dtypes,
     metavar="NAME,...",
     help=f"{', '.join(DTYPES)} or all.",
 )
@@ -72,6 +77,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 )
 @click.option("--iterations", type=int, metavar="N", help="Timed, per size.  [default: 5 to 100, by time]")
 @click.option("--warmup", type=int, metavar="N", help="Not timed, per size.  [default: 2 to 5, by time]")
+@click.option("--unaligned", is_flag=True, help="Start buffers one element after an aligned address.")
 @click.option(
     "--verify", default="every", metavar="WHEN", help=f"Which timed buffers: {', '.join(VERIFY_MODES)}."
 )
@@ -130,6 +136,7 @@ def plan_from(options: dict[str, Any]) -> NcclTestPlan:
         step_factor=options["step_factor"],
         iterations=options["iterations"],
         warmup=options["warmup"],
+        unaligned=options["unaligned"],
         verify=options["verify"],
         inject=options["inject"],
         timeout_seconds=options["timeout"],

@@ -2,19 +2,35 @@
 
 from dataclasses import dataclass
 
-from gpudiag.collectives.formulas import DTYPE_SIZES_BYTES, elements_for
-from gpudiag.model.plan import NcclTestPlan
+from gpudiag.collectives.formulas import ACCOUNTING, BARRIER, DTYPE_SIZES_BYTES, elements_for, parts
+from gpudiag.errors import UsageError
+from gpudiag.model.plan import ALL, DTYPES, INTEGER_DTYPES, NcclTestPlan
+
+# What gloo refuses with "Invalid scalar type" (torch 2.13).
+_NOT_IN_GLOO = ("float8_e4m3fn", "float8_e5m2")
+# A sweep from 0 bytes goes on from here: no step factor leads away from 0.
+_AFTER_ZERO_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operation at one size: what gives one CollectiveResult. `size_bytes` is S of nccl-tests."""
+    """One operation at one size: what gives one CollectiveResult.
+
+    `size_bytes` is S of nccl-tests, `elements` what it counts. `reduce` is None for an operation
+    that only moves data. `unaligned` buffers start one element after an aligned address.
+    """
 
     op: str
-    reduce: str
+    reduce: str | None
     dtype: str
     elements: int
     size_bytes: int
+    in_place: bool
+    unaligned: bool
+
+    def part_elements(self, world_size: int) -> int:
+        """Elements of one part: what one rank holds where S is the whole array."""
+        return self.elements // parts(self.op, world_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +48,54 @@ class Sweep:
 
 
 def plan_sweep(plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int) -> Sweep:
-    """The sweep that `plan` asks for with that backend, so many ranks and that largest size."""
-    cases = tuple(
-        case
-        for op in plan.op
-        for dtype in plan.dtype
-        for case in _cases(plan, op, dtype, world_size, max_bytes)
-    )
-    return Sweep(backend, cases, plan.iterations, plan.warmup, plan.verify)
+    """The sweep that `plan` asks for with that backend, so many ranks and that largest size.
+
+    Raises:
+        UsageError: nothing is left to measure, or the backend does not have the dtype.
+    """
+    cases: list[Case] = []
+    for op in plan.op:
+        if op == BARRIER:
+            cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
+        elif op != "send_recv" or world_size > 1:  # nobody sends to itself
+            for dtype in _dtypes(plan, op, backend):
+                cases += _cases(plan, op, dtype, world_size, max_bytes)
+    if not cases:
+        raise UsageError(
+            f"nothing is left to measure: {', '.join(plan.op)} on {world_size} ranks up to {max_bytes} bytes",
+            hint=f"--min-bytes is {plan.min_bytes}; send_recv needs two ranks",
+        )
+    return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify)
+
+
+def _dtypes(plan: NcclTestPlan, op: str, backend: str) -> tuple[str, ...]:
+    """The dtypes to measure `op` with; `all` stands for those that the backend and the reduction have."""
+    if plan.dtype != (ALL,):
+        refused = [dtype for dtype in plan.dtype if backend == "gloo" and dtype in _NOT_IN_GLOO]
+        if refused:
+            raise UsageError(f"gloo does not have {', '.join(refused)}", hint="NCCL does, on GPUs")
+        return plan.dtype
+    left_out: tuple[str, ...] = _NOT_IN_GLOO if backend == "gloo" else ()
+    if plan.reduce == "avg" and ACCOUNTING[op].reduces:
+        left_out += INTEGER_DTYPES
+    return tuple(dtype for dtype in DTYPES if dtype not in left_out)
 
 
 def _cases(plan: NcclTestPlan, op: str, dtype: str, world_size: int, max_bytes: int) -> list[Case]:
-    """One case per size; sizes that hold the same number of elements count once."""
-    counts = (elements_for(op, dtype, size, world_size) for size in sizes_bytes(plan, max_bytes))
+    """One case per placement and size; sizes that hold the same number of elements count once."""
+    counts = dict.fromkeys(elements_for(op, dtype, size, world_size) for size in sizes_bytes(plan, max_bytes))
+    reduce = plan.reduce if ACCOUNTING[op].reduces else None
     return [
-        Case(op, plan.reduce, dtype, elements, elements * DTYPE_SIZES_BYTES[dtype])
-        for elements in dict.fromkeys(counts)
+        Case(op, reduce, dtype, elements, elements * DTYPE_SIZES_BYTES[dtype], in_place, plan.unaligned)
+        for in_place in ACCOUNTING[op].placements
+        for elements in counts
     ]
 
 
 def sizes_bytes(plan: NcclTestPlan, max_bytes: int) -> list[int]:
     """The sizes of the sweep: from the smallest, times the step factor, while not above the largest."""
-    sizes = []
-    size = plan.min_bytes
+    sizes = [0] if plan.min_bytes == 0 else []
+    size = plan.min_bytes or _AFTER_ZERO_BYTES
     while size <= max_bytes:
         sizes.append(size)
         size *= plan.step_factor

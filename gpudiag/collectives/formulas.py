@@ -6,7 +6,7 @@ the world size, S the size in bytes, t the time of one operation in seconds:
     algbw = S / t          busbw = algbw x factor(n)
 
 S is the whole array where each rank holds a part of it (all_gather, reduce_scatter, all_to_all,
-gather, scatter) and the buffer of one rank elsewhere.
+gather, scatter) and the buffer of one rank elsewhere. A barrier moves no data and has only a time.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,9 @@ from types import MappingProxyType
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
 ONE_RANK = Missing(MissingReason.NOT_SUPPORTED, "one rank uses no bus")
+NO_DATA = Missing(MissingReason.NOT_SUPPORTED, "a barrier moves no data")
+
+BARRIER = "barrier"
 
 DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
     {
@@ -23,6 +26,8 @@ DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
         "float32": 4,
         "float16": 2,
         "bfloat16": 2,
+        "float8_e4m3fn": 1,
+        "float8_e5m2": 1,
         "int8": 1,
         "uint8": 1,
         "int32": 4,
@@ -33,19 +38,42 @@ DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """How nccl-tests counts one operation: whether S is the whole array, and the bus factor."""
+    """How nccl-tests counts one operation.
 
-    whole_array: bool
+    `whole_array`: S is the array over all ranks; `reduces`: it takes a reduction; `in_place`: which
+    placements torch offers, out of place (False) before in place (True), as nccl-tests runs them.
+    """
+
     bus_factor: Callable[[int], float]
+    whole_array: bool = False
+    reduces: bool = False
+    placements: tuple[bool, ...] = (True,)
 
 
-def _all_reduce_factor(world_size: int) -> float:
+def _twice_the_others(world_size: int) -> float:
     return 2 * (world_size - 1) / world_size
+
+
+def _the_others(world_size: int) -> float:
+    return (world_size - 1) / world_size
+
+
+def _one(world_size: int) -> float:
+    return 1.0
 
 
 ACCOUNTING: Mapping[str, Accounting] = MappingProxyType(
     {
-        "all_reduce": Accounting(whole_array=False, bus_factor=_all_reduce_factor),
+        "all_reduce": Accounting(_twice_the_others, reduces=True),
+        "all_gather": Accounting(_the_others, whole_array=True, placements=(False, True)),
+        "reduce_scatter": Accounting(_the_others, whole_array=True, reduces=True, placements=(False, True)),
+        "all_to_all": Accounting(_the_others, whole_array=True, placements=(False,)),
+        "broadcast": Accounting(_one),
+        "reduce": Accounting(_one, reduces=True),
+        "gather": Accounting(_the_others, whole_array=True, placements=(False,)),
+        "scatter": Accounting(_the_others, whole_array=True, placements=(False,)),
+        "send_recv": Accounting(_one, placements=(False,)),
+        BARRIER: Accounting(_one),
     }
 )
 
@@ -56,18 +84,22 @@ def parts(op: str, world_size: int) -> int:
 
 
 def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
-    """Elements that S counts: as many as fit in `size_bytes` in whole parts, at least one per part."""
+    """Elements that S counts: as many as fit in whole parts, at least one per part; none in 0 bytes."""
+    if size_bytes == 0 or op == BARRIER:
+        return 0
     count = parts(op, world_size)
     return count * max(1, size_bytes // (count * DTYPE_SIZES_BYTES[dtype]))
 
 
-def algbw_bytes_per_second(size_bytes: int, seconds: float) -> float:
+def algbw_bytes_per_second(op: str, size_bytes: int, seconds: float) -> Reading[float]:
     """Algorithm bandwidth in bytes per second: S / t."""
-    return size_bytes / seconds
+    return NO_DATA if op == BARRIER else size_bytes / seconds
 
 
-def busbw_bytes_per_second(op: str, algbw: float, world_size: int) -> Reading[float]:
+def busbw_bytes_per_second(op: str, algbw: Reading[float], world_size: int) -> Reading[float]:
     """Bus bandwidth in bytes per second; NOT_SUPPORTED for one rank, which copies and uses no bus."""
+    if isinstance(algbw, Missing):
+        return algbw
     if world_size == 1:
         return ONE_RANK
     return algbw * ACCOUNTING[op].bus_factor(world_size)

@@ -1,23 +1,25 @@
 """What a rank contributes and what it must hold afterwards, as tensors, for every round of a sweep.
 
-The element at offset i of round k is the table entry at h(i + k x stride) + rank: rounds are views
-that start a little later in one and the same tensor, so that a new round costs a copy and nothing
-is computed between timed operations. A result left over from an earlier round, or one that landed
-at another offset, therefore differs from what is expected.
+A rank's data is one long sequence: the table entry at h(position) + rank. Block b of round k starts
+a little later in it than block 0 of round 0, so that a new round costs a copy and nothing is
+computed between timed operations. A result left over from an earlier round, a block in the wrong
+place, or data that landed at another offset therefore differs from what is expected.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
-from gpudiag.collectives.tables import sum_table
+from gpudiag.collectives.layouts import LAYOUTS, Block
+from gpudiag.collectives.tables import bit_patterns, reduction_table
 
 # h repeats after this prime number of elements, each time with the table rotated a step further.
-_TILE_ELEMENTS = 131_071
+TILE_ELEMENTS = 131_071
 _TILE_ROTATION = 7
 
-_ROUNDS = 61
-_ROUND_STRIDE_ELEMENTS = 1009
+ROUNDS = 31
+BLOCK_STRIDE_ELEMENTS = 37
+_ROUND_EXTRA_ELEMENTS = 211
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -25,38 +27,6 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory seen as integers: `==` on floats would take -0.0 for 0.0 and miss the sign bit."""
     return tensor.view(_BITS[tensor.element_size()])
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """One rank's contribution to a reduction over all ranks, and the exact result, by round."""
-
-    contributed: torch.Tensor
-    expected: torch.Tensor
-
-    def contribution(self, round_number: int, elements: int) -> torch.Tensor:
-        """What this rank contributes in that round."""
-        return self._round(self.contributed, round_number, elements)
-
-    def expectation(self, round_number: int, elements: int) -> torch.Tensor:
-        """What every rank must hold after that round."""
-        return self._round(self.expected, round_number, elements)
-
-    @staticmethod
-    def _round(tensor: torch.Tensor, round_number: int, elements: int) -> torch.Tensor:
-        start = (round_number % _ROUNDS) * _ROUND_STRIDE_ELEMENTS
-        return tensor[start : start + elements]
-
-
-def sum_pattern(dtype: str, rank: int, world_size: int, elements: int, device: torch.device) -> Pattern:
-    """The pattern of a sum over `world_size` ranks, for rounds of up to `elements` elements."""
-    table = sum_table(dtype, world_size)
-    length = elements + (_ROUNDS - 1) * _ROUND_STRIDE_ELEMENTS
-    tile = _tile(min(length, _TILE_ELEMENTS), len(table.values), device)
-    return Pattern(
-        contributed=_spread(_numbers(table.values, dtype, device).roll(-rank), tile, length),
-        expected=_spread(_numbers(table.sums, dtype, device), tile, length),
-    )
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -67,22 +37,102 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _numbers(values: tuple[int, ...], dtype: str, device: torch.device) -> torch.Tensor:
-    wide = torch.tensor(values, dtype=torch.int64)  # exact: no value leaves what `dtype` can hold
-    return wide.to(torch_dtype(dtype)).to(device)
+class Pattern:
+    """The data of one operation, dtype and reduction, as one rank needs it.
+
+    `reduce` is None for an operation that only moves data. Sequences are made when they are first
+    asked for: its own, those of the ranks that it gets data from, or the reduced one.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        reduce: str | None,
+        rank: int,
+        world_size: int,
+        part_elements: int,
+        device: torch.device,
+    ) -> None:
+        """Prepare for parts of up to `part_elements` elements."""
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        self._round_stride = world_size * BLOCK_STRIDE_ELEMENTS + _ROUND_EXTRA_ELEMENTS
+        last_block = (world_size - 1) * BLOCK_STRIDE_ELEMENTS
+        self._length = part_elements + (ROUNDS - 1) * self._round_stride + last_block
+        self._sequences: dict[int | None, torch.Tensor] = {}
+        self.dtype = torch_dtype(dtype)
+        if reduce is None:
+            bits = torch.tensor(bit_patterns(dtype, world_size), dtype=torch.int64)
+            self._values = self._reduced = bits.to(_BITS[self.dtype.itemsize]).to(device)
+        else:
+            table = reduction_table(reduce, dtype, world_size)
+            self._values = as_bits(_numbers(table.values, self.dtype)).to(device)
+            self._reduced = as_bits(_numbers(table.reduced, self.dtype)).to(device)
+        self._tile = make_tile(TILE_ELEMENTS, len(self._values), device)
+
+    def prepare(self, op: str) -> None:
+        """Make all sequences that this rank needs for `op` now, not between timed operations."""
+        layout = LAYOUTS[op](self.rank, self.world_size)
+        wanted = {block.source for block in layout.receive} | ({self.rank} if layout.send else set())
+        for source in wanted:
+            self._sequence(source)
+
+    def block(self, source: int | None, block: int, round_number: int, elements: int) -> torch.Tensor:
+        """That block of `source` in that round; of the reduction over all ranks where it is None."""
+        start = self.position(block, round_number)
+        return self._sequence(source)[start : start + elements]
+
+    def expected(self, block: Block, round_number: int, elements: int) -> torch.Tensor:
+        """What a part of a result must be in that round."""
+        return self.block(block.source, block.block, round_number, elements)
+
+    def position(self, block: int, round_number: int) -> int:
+        """Where that block of that round starts in every sequence."""
+        return (round_number % ROUNDS) * self._round_stride + block * BLOCK_STRIDE_ELEMENTS
+
+    def displacement(self, elements: int) -> tuple[int, int]:
+        """Whole rounds and whole blocks in a distance between positions; (0, 0) if it is neither."""
+        rounds, rest = divmod(abs(elements), self._round_stride)
+        sign = 1 if elements > 0 else -1
+        if rounds and rest == 0:
+            return sign * rounds, 0
+        blocks, rest = divmod(abs(elements), BLOCK_STRIDE_ELEMENTS)
+        return (0, sign * blocks) if blocks and rest == 0 and blocks < self.world_size else (0, 0)
+
+    def look_up(self, source: int | None, positions: torch.Tensor) -> torch.Tensor:
+        """The entries of a sequence at any positions from 0 up, computed without the sequence."""
+        tile = self._tile[positions % TILE_ELEMENTS]
+        steps = tile + positions // TILE_ELEMENTS * _TILE_ROTATION + (source or 0)
+        bits = self._reduced if source is None else self._values
+        return bits[steps % len(bits)].view(self.dtype)
+
+    def _sequence(self, source: int | None) -> torch.Tensor:
+        if source not in self._sequences:
+            bits = self._reduced if source is None else self._values.roll(-source)
+            self._sequences[source] = _spread(bits, self._tile, self._length).view(self.dtype)
+        return self._sequences[source]
 
 
-def _spread(numbers: torch.Tensor, tile: torch.Tensor, length: int) -> torch.Tensor:
-    """`numbers` looked up at h(0), h(1), ... for `length` elements."""
-    spread = torch.empty(length, dtype=numbers.dtype, device=numbers.device)
-    for index, start in enumerate(range(0, length, _TILE_ELEMENTS)):
-        piece = as_bits(spread[start : start + _TILE_ELEMENTS])
-        rotated = as_bits(numbers.roll(-index * _TILE_ROTATION))
-        torch.index_select(rotated, 0, tile[: len(piece)], out=piece)
+def _numbers(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+    """The values in that dtype; exact, or rounded once where an average is not exact."""
+    wide = torch.float64 if any(isinstance(value, float) for value in values) else torch.int64
+    numbers = torch.tensor(values, dtype=wide)
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        numbers = numbers.to(torch.float32)  # torch makes 8-bit floats of floats only
+    return numbers.to(dtype)
+
+
+def _spread(bits: torch.Tensor, tile: torch.Tensor, length: int) -> torch.Tensor:
+    """`bits` looked up at h(0), h(1), ... for `length` elements."""
+    spread = torch.empty(length, dtype=bits.dtype, device=bits.device)
+    for index, start in enumerate(range(0, length, TILE_ELEMENTS)):
+        piece = spread[start : start + TILE_ELEMENTS]
+        torch.index_select(bits.roll(-index * _TILE_ROTATION), 0, tile[: len(piece)], out=piece)
     return spread
 
 
-def _tile(elements: int, period: int, device: torch.device) -> torch.Tensor:
+def make_tile(elements: int, period: int, device: torch.device) -> torch.Tensor:
     """h(i) for the first elements: i scrambled by the finaliser of MurmurHash3, scaled to [0, period).
 
     Source: fmix32 of https://github.com/aappleby/smhasher (public domain), in 64-bit arithmetic.

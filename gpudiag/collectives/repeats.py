@@ -8,6 +8,8 @@ _MEASURE_SECONDS = 0.15
 _WARMUP_SECONDS = 0.05
 MIN_ITERATIONS, MAX_ITERATIONS = 5, 100
 MIN_WARMUP, MAX_WARMUP = 1, 5
+# Single operations after a barrier, on GPUs, after the bursts.
+ISOLATED_ITERATIONS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.formulas import algbw_bytes_per_second, busbw_bytes_per_second
+from gpudiag.collectives.formulas import BARRIER, algbw_bytes_per_second, busbw_bytes_per_second
 from gpudiag.model.measure import CollectiveResult
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 _SECONDS_PER_NANOSECOND = 1e-9
+_MOVES_DATA = Missing(MissingReason.NOT_SUPPORTED, "the operation moves data and reduces none")
+_ONE_ITERATION = Missing(MissingReason.NOT_SUPPORTED, "one sample does not vary")
+_MANY_CLOCKS = Missing(MissingReason.NOT_SUPPORTED, "the clocks of several machines are not one")
 
 
 @dataclass(frozen=True, slots=True)
 class WrongElements:
-    """What is wrong in one buffer: offsets in elements from its start, and the bits that differ.
+    """What is wrong in one part of a buffer: offsets in elements, and the bits that differ.
 
     `run_length` counts the wrong elements in a row from the first one; `xor_mask` is expected XOR
     found at the first one, and `flipped_bits` every bit that differs anywhere.
@@ -30,58 +33,127 @@ class WrongElements:
 
 
 @dataclass(frozen=True, slots=True)
-class WrongBuffer:
-    """A timed buffer with wrong elements in it: seen by which rank, in which case and iteration.
+class Diagnosis:
+    """What must have happened to give just this wrong data.
 
-    `iteration` counts from 0 over the whole run, as `--inject` does.
+    `kind`: flipped, dropped, duplicated, replaced, stale, misplaced, shifted or unknown. `source` is
+    the rank whose data is concerned, None where the wrong data does not tell; `distance` is in
+    rounds (stale, negative: older), blocks (misplaced) or elements (shifted).
+    """
+
+    kind: str
+    source: int | None = None
+    instead_of: int | None = None  # replaced: the rank whose data should have been there
+    distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WrongBuffer:
+    """A timed buffer with wrong elements: seen by which rank, in which case, iteration and part.
+
+    `iteration` counts from 0 over the whole run, as `--inject` does; offsets in `elements` are
+    counted from the start of the whole buffer. `source` is the rank that the part comes from, None
+    where it is reduced over all ranks.
     """
 
     rank: int
     case: int
     iteration: int
+    part: int
+    source: int | None
     elements: WrongElements
+    diagnosis: Diagnosis
 
 
 @dataclass(frozen=True, slots=True)
 class RankCase:
-    """One rank's times of one case, in nanoseconds per iteration, and what it verified."""
+    """One rank's times of one case, in nanoseconds per operation, and what it verified.
+
+    `entered_nanoseconds` are moments of the host's monotonic clock. `isolated_nanoseconds` are times
+    of single operations after a barrier, launch included; none where only bursts were timed.
+    """
 
     rank: int
     case: int
+    operations: int
     times_nanoseconds: tuple[int, ...]
+    entered_nanoseconds: tuple[int, ...]
+    isolated_nanoseconds: tuple[int, ...]
     verified_iterations: int
     wrong_elements: int
-    measure_seconds: float  # of the whole timed part, waiting for the others included
-    verify_seconds: float  # filling and comparing the buffers
+    measure_seconds: float  # of the timed part, waiting for the others included
+    verify_seconds: float  # of filling and comparing the buffers
 
 
-def merge_ranks(case: Case, told: Sequence[RankCase], world_size: int) -> CollectiveResult:
+def merge_ranks(
+    case: Case, told: Sequence[RankCase], world_size: int, *, one_clock: bool = True
+) -> CollectiveResult:
     """The result of a case that every rank has told about.
 
     The time of an iteration is that of its slowest rank: only then is the operation done.
+    `one_clock`: all ranks ran on one machine.
     """
     slowest = [max(times) for times in zip(*(rank.times_nanoseconds for rank in told), strict=True)]
     everything = [time for rank in told for time in rank.times_nanoseconds]
     p50 = statistics.median(slowest) * _SECONDS_PER_NANOSECOND
-    algbw = algbw_bytes_per_second(case.size_bytes, p50)
-    verified_iterations = min(rank.verified_iterations for rank in told)
-    wrong_elements = sum(rank.wrong_elements for rank in told)
+    algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50)
+    isolated = [max(times) for times in zip(*(rank.isolated_nanoseconds for rank in told), strict=True)]
+    measured = sum(rank.measure_seconds for rank in told)
+    verifying = sum(rank.verify_seconds for rank in told)
+    verified, verified_iterations, wrong_elements = _verification(case, told, one_clock=one_clock)
     return CollectiveResult(
         op=case.op,
-        reduce=case.reduce,
+        reduce=_MOVES_DATA if case.reduce is None else case.reduce,
         dtype=case.dtype,
         size_bytes=case.size_bytes,
         elements=case.elements,
-        iterations=len(slowest),
+        in_place=case.in_place,
+        unaligned=case.unaligned,
+        iterations=told[0].operations,
         time_p50_seconds=p50,
         time_p99_seconds=nearest_rank(slowest, 0.99) * _SECONDS_PER_NANOSECOND,
         time_average_seconds=statistics.fmean(everything) * _SECONDS_PER_NANOSECOND,
+        time_variation=variation(slowest),
+        isolated_p50_seconds=statistics.median(isolated) * _SECONDS_PER_NANOSECOND if isolated else NOT_ASKED,
         algbw_bytes_per_second=algbw,
         busbw_bytes_per_second=busbw_bytes_per_second(case.op, algbw, world_size),
-        verified=wrong_elements == 0 if verified_iterations else NOT_ASKED,
+        verified=verified,
         verified_iterations=verified_iterations,
-        wrong_elements=wrong_elements if verified_iterations else NOT_ASKED,
+        wrong_elements=wrong_elements,
+        verify_share=verifying / (measured + verifying) if verified_iterations else NOT_ASKED,
     )
+
+
+def _verification(
+    case: Case, told: Sequence[RankCase], *, one_clock: bool
+) -> tuple[Reading[bool], int, Reading[int]]:
+    """Whether the data was right, in how many iterations that was looked at, and the wrong elements."""
+    iterations = min(rank.verified_iterations for rank in told)
+    if not iterations:
+        return NOT_ASKED, 0, NOT_ASKED
+    if case.op == BARRIER:
+        return (_is_barrier(told), iterations, 0) if one_clock else (_MANY_CLOCKS, 0, _MANY_CLOCKS)
+    wrong = sum(rank.wrong_elements for rank in told)
+    return wrong == 0, iterations, wrong
+
+
+def _is_barrier(told: Sequence[RankCase]) -> bool:
+    """Whether no rank ever came out before every rank had gone in."""
+    entered = zip(*(rank.entered_nanoseconds for rank in told), strict=True)
+    left = zip(*(_left(rank) for rank in told), strict=True)
+    return all(max(before) <= min(after) for before, after in zip(entered, left, strict=True))
+
+
+def _left(rank: RankCase) -> list[int]:
+    times = zip(rank.entered_nanoseconds, rank.times_nanoseconds, strict=True)
+    return [entered + time for entered, time in times]
+
+
+def variation(values: Sequence[int]) -> Reading[float]:
+    """The coefficient of variation: standard deviation over mean."""
+    if len(values) < 2:
+        return _ONE_ITERATION
+    return statistics.stdev(values) / statistics.fmean(values)
 
 
 def nearest_rank(values: Sequence[int], share: float) -> int:

@@ -1,46 +1,31 @@
 """The sweep on one rank: case by case, fill, warm up, time, verify, tell."""
 
 import time
-from dataclasses import dataclass
 from functools import partial
 
-import torch
-
+from gpudiag.collectives.buffers import BufferArea, Buffers, fill
 from gpudiag.collectives.cases import Case, Sweep
-from gpudiag.collectives.operations import OPERATIONS, reduce_op
-from gpudiag.collectives.pattern import Pattern, as_bits, sum_pattern, torch_dtype
+from gpudiag.collectives.formulas import BARRIER
+from gpudiag.collectives.inspection import Inspector
+from gpudiag.collectives.layouts import LAYOUTS
+from gpudiag.collectives.operations import OPERATIONS, Call, reduce_op
+from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import ProcessGroup
-from gpudiag.collectives.repeats import Repeats, choose_repeats
-from gpudiag.collectives.results import RankCase, WrongBuffer
-from gpudiag.collectives.timing import stopwatch_for
-from gpudiag.collectives.verify import compare
+from gpudiag.collectives.repeats import ISOLATED_ITERATIONS, Repeats, choose_repeats
+from gpudiag.collectives.tally import Tally
+from gpudiag.collectives.timing import Stopwatch, operations_per_sample, stopwatch_for
 from gpudiag.model.codec import encode
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 
-# A burst of timed operations each has a buffer of its own, filled before and verified after, so
-# that nothing but the operation lies between two of them. All buffers of a burst share this much.
-_BURST_BYTES = 64 * 1024**2
-# Buffers start at cache lines of their own, as an allocator would place them.
-_ALIGNMENT_BYTES = 256
-# Wrong buffers of one case that are described; the others are only counted.
-_DESCRIBED_BUFFERS = 8
+# A burst of timed operations each has buffers of its own, filled before and verified after, so that
+# nothing but the operation lies between two of them. All buffers of a burst share this much: on a
+# GPU several times its L2 cache, so that no operation finds its data there.
+_BURST_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}
 # Warm-ups before rank 0 decides on more: the first one may still open connections.
 _PROBES = 2
 # How far an operation may exceed its estimate before the agent calls it stalled, on top of the
 # agent's own factor: the estimate comes from one or two operations.
 _PREDICTION_SLACK = 2.0
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What is known of the current case so far."""
-
-    times_nanoseconds: list[int]
-    verified_iterations: int = 0
-    wrong_elements: int = 0
-    wrong_buffers: int = 0
-    measure_seconds: float = 0.0
-    verify_seconds: float = 0.0
 
 
 class SweepRunner:
@@ -50,14 +35,13 @@ class SweepRunner:
         """Set aside the memory that all cases share."""
         self._group = group
         self._sweep = sweep
-        self._stopwatch = stopwatch_for(group.device)
-        largest = max(case.size_bytes for case in sweep.cases)
-        area_bytes = max(_aligned(largest), _BURST_BYTES)
-        self._area = torch.empty(area_bytes, dtype=torch.uint8, device=group.device)
-        self._pattern_dtype = ""
+        burst_bytes = _BURST_BYTES[group.device.type]
+        self._area = BufferArea(sweep.cases, group.rank, group.world_size, group.device, burst_bytes)
+        self._pattern_key: tuple[str, str, str | None] | None = None
         self._pattern: Pattern
+        self._inspector: Inspector
         self._iteration = 0  # timed iterations so far, over the whole run
-        self._tally = _Tally([])
+        self._tally = Tally()
 
     def run(self) -> None:
         """Measure and verify every case, telling the agent after each."""
@@ -65,47 +49,56 @@ class SweepRunner:
             self._run_case(index, case)
 
     def _run_case(self, index: int, case: Case) -> None:
-        self._tally = _Tally([])
+        self._tally = Tally()
         self._group.progress.enter_stage(WARMUP)
         self._prepare_pattern(case)
-        predicted_seconds, iterations = self._warm_up(case)
-        left = iterations
+        self._inspector = Inspector(self._group, self._pattern, index, case, self._tally)
+        predicted_seconds, left = self._warm_up(case)
         while left:
-            buffers = self._buffers(case, left)
+            buffers = self._area.carve(case, left)
             self._measure(case, buffers, predicted_seconds)
             left -= len(buffers)
-            self._verify(index, case, buffers, last=left == 0)
-        self._tell(index)
+            self._verify(buffers, self._iteration, last=left == 0)
+            self._iteration += len(buffers)
+        if self._group.device.type == "cuda" and case.op != BARRIER:
+            self._measure_isolated(case, predicted_seconds)
+        told = self._tally.freeze(self._group.rank, index)
+        self._group.progress.emit({"kind": "rank_case", **encode(told)})
 
     def _prepare_pattern(self, case: Case) -> None:
-        """Make the pattern of this dtype, for the largest case that has it, unless it is at hand."""
-        if case.dtype == self._pattern_dtype:
+        """Make the data of this operation and dtype, for its largest case, unless it is at hand."""
+        key = (case.op, case.dtype, case.reduce)
+        if key == self._pattern_key:
             return
-        most = max(other.elements for other in self._sweep.cases if other.dtype == case.dtype)
         group = self._group
-        self._pattern = sum_pattern(case.dtype, group.rank, group.world_size, most, group.device)
-        self._pattern_dtype = case.dtype
+        alike = [other for other in self._sweep.cases if (other.op, other.dtype, other.reduce) == key]
+        most = max(other.part_elements(group.world_size) for other in alike)
+        self._pattern = Pattern(case.dtype, case.reduce, group.rank, group.world_size, most, group.device)
+        self._pattern.prepare(case.op)
+        self._pattern_key = key
+
+    # --- warm-up
 
     def _warm_up(self, case: Case) -> tuple[float | None, int]:
         """The seconds that one operation should take, and how often to time it: the same on every rank."""
-        (buffer,) = self._buffers(case, 1)
+        (buffers,) = self._area.carve(case, 1)
         sweep = self._sweep
         probes = _PROBES if sweep.warmup is None else sweep.warmup
         if sweep.iterations is None:
             probes = max(1, probes)  # something must say how long one takes
-        seconds = [self._run_untimed(case, buffer) for _ in range(probes)]
+        seconds = [self._run_untimed(case, buffers) for _ in range(probes)]
         if sweep.warmup is not None and sweep.iterations is not None:
             return (_PREDICTION_SLACK * max(seconds) if seconds else None), sweep.iterations
         repeats = self._agree_on_repeats(min(seconds))
         if sweep.warmup is None:
-            seconds += [self._run_untimed(case, buffer) for _ in range(repeats.warmup - _PROBES)]
+            seconds += [self._run_untimed(case, buffers) for _ in range(repeats.warmup - _PROBES)]
         iterations = repeats.iterations if sweep.iterations is None else sweep.iterations
         return _PREDICTION_SLACK * max(seconds), iterations
 
-    def _run_untimed(self, case: Case, buffer: torch.Tensor) -> float:
-        buffer.copy_(self._pattern.contribution(0, case.elements))
-        call, reduce = OPERATIONS[case.op].call, reduce_op(case.reduce)
-        return self._group.measure_seconds(partial(call, buffer, reduce), case.op, buffer)
+    def _run_untimed(self, case: Case, buffers: Buffers) -> float:
+        """Seconds that one operation took on this rank."""
+        self._fill(case, buffers, 0)
+        return self._group.measure_seconds(self._call(case, buffers), case.op, buffers.send)
 
     def _agree_on_repeats(self, operation_seconds: float) -> Repeats:
         """What rank 0 chooses: ranks that chose for themselves would part ways and hang."""
@@ -113,79 +106,105 @@ class SweepRunner:
         warmup, iterations = self._group.broadcast_integers([chosen.warmup, chosen.iterations])
         return Repeats(warmup, iterations)
 
-    def _buffers(self, case: Case, wanted: int) -> list[torch.Tensor]:
-        """As many of the wanted buffers for a case as the area holds, one after the other."""
-        stride = _aligned(case.size_bytes)
-        count = min(wanted, len(self._area) // stride)
-        starts = range(0, count * stride, stride)
-        dtype = torch_dtype(case.dtype)
-        return [self._area[start : start + case.size_bytes].view(dtype) for start in starts]
+    # --- measuring
 
-    def _measure(self, case: Case, buffers: list[torch.Tensor], predicted_seconds: float | None) -> None:
+    def _measure(self, case: Case, buffers: list[Buffers], predicted_seconds: float | None) -> None:
         """Fill the buffers, then time one operation on each, back to back."""
-        progress, group, stopwatch = self._group.progress, self._group, self._stopwatch
-        progress.enter_stage(MEASURE)
-        before = time.perf_counter()
-        for offset, buffer in enumerate(buffers):
-            buffer.copy_(self._pattern.contribution(self._iteration + offset, case.elements))
-        group.synchronize()
-        self._tally.verify_seconds += time.perf_counter() - before
+        group, tally = self._group, self._tally
+        group.progress.enter_stage(MEASURE)
+        calls = self._fill_all(case, buffers)
+        stopwatch = stopwatch_for(group.device, on_host=case.op == BARRIER)
+        per_sample = 1 if case.op == BARRIER else operations_per_sample(group.device, case.size_bytes)
         group.barrier()
-        call, reduce = OPERATIONS[case.op].call, reduce_op(case.reduce)
-
-        def timed(buffer: torch.Tensor) -> None:
-            stopwatch.start()
-            call(buffer, reduce)
-            stopwatch.stop()
-
         before = time.perf_counter()
-        for offset, buffer in enumerate(buffers):
-            progress.before_iteration(self._iteration + offset)
-            group.run(partial(timed, buffer), case.op, buffer, predicted_seconds)
+        for start in range(0, len(calls), per_sample):
+            self._time_sample(
+                case,
+                calls,
+                buffers,
+                range(start, min(start + per_sample, len(calls))),
+                stopwatch,
+                predicted_seconds,
+            )
         group.synchronize()
-        self._tally.times_nanoseconds += stopwatch.read_nanoseconds()
-        self._tally.measure_seconds += time.perf_counter() - before
-        for offset, buffer in enumerate(buffers):
-            if progress.should_flip_bit(self._iteration + offset):
-                as_bits(buffer)[case.elements // 2] ^= 1
+        samples = stopwatch.read_nanoseconds()
+        tally.measure_seconds += time.perf_counter() - before
+        tally.times_nanoseconds += [
+            sample // min(per_sample, len(calls) - place * per_sample) for place, sample in enumerate(samples)
+        ]
+        tally.operations += len(calls)
+        for offset, pair in enumerate(buffers):
+            # Only where it will be looked at: a fault that nobody could see must not count as fired.
+            if self._inspector.looks_at(pair) and group.progress.should_flip_bit(self._iteration + offset):
+                as_bits(pair.receive)[len(pair.receive) // 2] ^= 1
 
-    def _verify(self, index: int, case: Case, buffers: list[torch.Tensor], *, last: bool) -> None:
+    def _time_sample(
+        self,
+        case: Case,
+        calls: list[Call],
+        buffers: list[Buffers],
+        offsets: range,
+        stopwatch: Stopwatch,
+        predicted_seconds: float | None,
+    ) -> None:
+        """Run the operations at `offsets` of the burst, with the stopwatch around them."""
+        group = self._group
+        for offset in offsets:
+            group.progress.before_iteration(self._iteration + offset)
+            if offset == offsets.start:
+                self._tally.entered_nanoseconds.append(time.perf_counter_ns())
+            timed = partial(
+                _timed, calls[offset], stopwatch, first=offset == offsets.start, last=offset == offsets[-1]
+            )
+            group.run(timed, case.op, buffers[offset].send, predicted_seconds)
+
+    def _measure_isolated(self, case: Case, predicted_seconds: float | None) -> None:
+        """Time single operations after a barrier, from the call on the host to the result on the GPU."""
+        (buffers,) = self._area.carve(case, 1)
+        call = self._call(case, buffers)
+        for round_number in range(self._iteration, self._iteration + ISOLATED_ITERATIONS):
+            self._group.progress.enter_stage(MEASURE)
+            self._fill(case, buffers, round_number)
+            self._group.barrier()
+            before = time.perf_counter_ns()
+            self._group.run(call, case.op, buffers.send, predicted_seconds)
+            self._group.synchronize()
+            self._tally.isolated_nanoseconds.append(time.perf_counter_ns() - before)
+            self._verify([buffers], round_number, last=True, isolated=True)
+
+    def _call(self, case: Case, buffers: Buffers) -> Call:
+        return OPERATIONS[case.op](buffers, reduce_op(case.reduce))
+
+    def _fill(self, case: Case, buffers: Buffers, round_number: int) -> None:
+        fill(buffers, LAYOUTS[case.op](self._group.rank, self._group.world_size), self._pattern, round_number)
+
+    def _fill_all(self, case: Case, buffers: list[Buffers]) -> list[Call]:
+        """Fill each pair with the data of its own round; the calls that run the operations on them."""
+        before = time.perf_counter()
+        for offset, pair in enumerate(buffers):
+            self._fill(case, pair, self._iteration + offset)
+        self._group.synchronize()
+        self._tally.verify_seconds += time.perf_counter() - before
+        return [self._call(case, pair) for pair in buffers]
+
+    # --- verification
+
+    def _verify(
+        self, buffers: list[Buffers], round_number: int, *, last: bool, isolated: bool = False
+    ) -> None:
         """Compare the timed buffers with what they must hold: all, the last of the case, or none."""
         self._group.progress.enter_stage(VERIFY)
         before = time.perf_counter()
-        for offset, buffer in enumerate(buffers):
+        for offset, pair in enumerate(buffers):
             is_last = last and offset == len(buffers) - 1
             if self._sweep.verify == "every" or (self._sweep.verify == "last" and is_last):
-                self._verify_buffer(index, case, buffer, self._iteration + offset)
-        self._iteration += len(buffers)
+                self._inspector.inspect(pair, round_number + offset, counted=not isolated)
         self._tally.verify_seconds += time.perf_counter() - before
 
-    def _verify_buffer(self, index: int, case: Case, buffer: torch.Tensor, iteration: int) -> None:
-        tally = self._tally
-        tally.verified_iterations += 1
-        wrong = compare(buffer, self._pattern.expectation(iteration, case.elements))
-        if wrong is None:
-            return
-        tally.wrong_elements += wrong.count
-        tally.wrong_buffers += 1
-        if tally.wrong_buffers <= _DESCRIBED_BUFFERS:
-            found = WrongBuffer(self._group.rank, index, iteration, wrong)
-            self._group.progress.emit({"kind": "wrong_buffer", **encode(found)})
 
-    def _tell(self, index: int) -> None:
-        tally = self._tally
-        told = RankCase(
-            rank=self._group.rank,
-            case=index,
-            times_nanoseconds=tuple(tally.times_nanoseconds),
-            verified_iterations=tally.verified_iterations,
-            wrong_elements=tally.wrong_elements,
-            measure_seconds=tally.measure_seconds,
-            verify_seconds=tally.verify_seconds,
-        )
-        self._group.progress.emit({"kind": "rank_case", **encode(told)})
-
-
-def _aligned(size_bytes: int) -> int:
-    """The size rounded up to the alignment; at least one unit, so that no two buffers coincide."""
-    return max(1, -(-size_bytes // _ALIGNMENT_BYTES)) * _ALIGNMENT_BYTES
+def _timed(call: Call, stopwatch: Stopwatch, *, first: bool, last: bool) -> None:
+    if first:
+        stopwatch.start()
+    call()
+    if last:
+        stopwatch.stop()

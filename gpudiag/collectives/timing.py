@@ -5,9 +5,13 @@ from typing import Protocol
 
 import torch
 
+# Events resolve about half a microsecond: of operations this small, several are timed as one.
+_SMALL_BYTES = 64 * 1024
+_OPERATIONS_PER_SMALL_SAMPLE = 10
+
 
 class Stopwatch(Protocol):
-    """Times one operation after another, without waiting for any of them more than it does itself."""
+    """Takes the time before and after each sample of operations, without waiting for any itself."""
 
     def start(self) -> None:
         """Take the time right before an operation is entered."""
@@ -16,7 +20,7 @@ class Stopwatch(Protocol):
         """Take the time right after the call came back."""
 
     def read_nanoseconds(self) -> list[int]:
-        """The time of each operation since the last reading, in order; waits for the last to end."""
+        """The time between each start and stop since the last reading; waits for the last to end."""
 
 
 class HostStopwatch:
@@ -33,13 +37,13 @@ class HostStopwatch:
     stop = start  # nothing but the next mark
 
     def read_nanoseconds(self) -> list[int]:
-        """The time of each operation since the last reading."""
+        """The time between each start and stop since the last reading."""
         marks, self._marks = self._marks, []
         return [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
 
 
 class CudaStopwatch:
-    """CUDA events around operations on the current stream (a resolution of about half a microsecond).
+    """CUDA events around operations on the current stream.
 
     torch runs collectives on streams of its own and lets the current stream wait for them, so that
     events on the current stream enclose them.
@@ -59,13 +63,19 @@ class CudaStopwatch:
     stop = start  # an event after it
 
     def read_nanoseconds(self) -> list[int]:
-        """The time of each operation since the last reading, once the stream has done them all."""
+        """The time between each start and stop since the last reading, once the stream has done it all."""
         events, self._events = self._events, []
         torch.cuda.synchronize(self._device)
         pairs = zip(events[::2], events[1::2], strict=True)
         return [round(before.elapsed_time(after) * 1e6) for before, after in pairs]  # from milliseconds
 
 
-def stopwatch_for(device: torch.device) -> Stopwatch:
-    """The stopwatch for operations on tensors of that device."""
-    return CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+def stopwatch_for(device: torch.device, *, on_host: bool = False) -> Stopwatch:
+    """The stopwatch for operations on that device; `on_host` for those that block the host anyway."""
+    return CudaStopwatch(device) if device.type == "cuda" and not on_host else HostStopwatch()
+
+
+def operations_per_sample(device: torch.device, size_bytes: int) -> int:
+    """How many operations to time as one, so that the clock's resolution does not show."""
+    small = size_bytes < _SMALL_BYTES
+    return _OPERATIONS_PER_SMALL_SAMPLE if small and device.type == "cuda" else 1

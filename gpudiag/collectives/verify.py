@@ -9,13 +9,26 @@ from gpudiag.collectives.results import WrongElements
 _PIECE_ELEMENTS = 1 << 22
 
 
-def compare(found: torch.Tensor, expected: torch.Tensor) -> WrongElements | None:
-    """What is wrong in `found`, bit for bit; None where nothing is."""
+def find_wrong(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int = 0) -> torch.Tensor | None:
+    """The offsets of the wrong elements, ascending; None where nothing is wrong.
+
+    Compared bit for bit, or within so many units in the last place.
+    """
     found_bits, expected_bits = as_bits(found), as_bits(expected)
     if torch.equal(found_bits, expected_bits):
         return None
-    offsets = _wrong_offsets(found_bits, expected_bits)
-    masks = found_bits[offsets] ^ expected_bits[offsets]
+    pieces = []
+    for start in range(0, len(found_bits), _PIECE_ELEMENTS):
+        piece = slice(start, start + _PIECE_ELEMENTS)
+        differs = _differs(found_bits[piece], expected_bits[piece], tolerance_ulps)
+        pieces.append(torch.nonzero(differs) + start)
+    offsets = torch.cat(pieces).flatten()
+    return offsets if len(offsets) else None
+
+
+def describe_wrong(found: torch.Tensor, expected: torch.Tensor, offsets: torch.Tensor) -> WrongElements:
+    """What is wrong at those offsets."""
+    masks = as_bits(found)[offsets] ^ as_bits(expected)[offsets]
     all_bits = (1 << (8 * found.element_size())) - 1
     return WrongElements(
         count=len(offsets),
@@ -27,13 +40,18 @@ def compare(found: torch.Tensor, expected: torch.Tensor) -> WrongElements | None
     )
 
 
-def _wrong_offsets(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    pieces = [
-        torch.nonzero(found[start : start + _PIECE_ELEMENTS] != expected[start : start + _PIECE_ELEMENTS])
-        + start
-        for start in range(0, len(found), _PIECE_ELEMENTS)
-    ]
-    return torch.cat(pieces).flatten()
+def _differs(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int) -> torch.Tensor:
+    if tolerance_ulps == 0:
+        return found != expected
+    return (_ordered(found) - _ordered(expected)).abs() > tolerance_ulps
+
+
+def _ordered(bits: torch.Tensor) -> torch.Tensor:
+    """The bits of floats as integers in the order of the floats: neighbours differ by one."""
+    magnitude_bits = (1 << (8 * bits.element_size() - 1)) - 1
+    wide = bits.to(torch.int64)
+    negative = (wide < 0) | (wide > magnitude_bits)  # 8-bit floats are seen as unsigned
+    return torch.where(negative, -(wide & magnitude_bits), wide)
 
 
 def _first_run(offsets: torch.Tensor) -> int:

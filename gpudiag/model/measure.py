@@ -26,11 +26,16 @@ class CollectiveResult:
     time_p50_seconds: float
     time_p99_seconds: float
     time_average_seconds: float
-    algbw_bytes_per_second: float
+    algbw_bytes_per_second: Reading[float]  # missing for a barrier, which moves no data
     busbw_bytes_per_second: Reading[float]
     verified: Reading[bool]  # False when wrong_elements > 0; NOT_ASKED with --verify off
     verified_iterations: int
     wrong_elements: Reading[int]
+    in_place: bool = True  # the result lies where the rank's own data lay
+    unaligned: bool = False  # buffers start one element after an aligned address
+    time_variation: Reading[float] = NOT_ASKED  # standard deviation over mean, of the slowest rank's times
+    isolated_p50_seconds: Reading[float] = NOT_ASKED  # one operation after a barrier, launch included (GPUs)
+    verify_share: Reading[float] = NOT_ASKED  # of the ranks' time, for filling and comparing the buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ class CollectiveMeasurement:
     injected: tuple[InjectedFault, ...]
     sizes_planned: int  # results that a whole run would have
     seconds: float
+    verify_share: Reading[float] = NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
 
 

@@ -7,9 +7,25 @@ from dataclasses import dataclass, fields
 from gpudiag.errors import UsageError
 
 BACKENDS = ("auto", "nccl", "gloo")
-OPERATIONS = ("all_reduce",)
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-REDUCTIONS = ("sum",)
+OPERATIONS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send_recv",
+    "barrier",
+)
+REDUCING_OPERATIONS = ("all_reduce", "reduce_scatter", "reduce")
+FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+INTEGER_DTYPES = ("int8", "uint8", "int32", "int64")
+DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
+# As the only dtype: all that the backend and the reduction have.
+ALL = "all"
+REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 
 # What the fields may be at most: wide enough for every machine, narrow enough that a slip of the
@@ -66,6 +82,7 @@ class NcclTestPlan:
     step_factor: int = 2
     iterations: int | None = None
     warmup: int | None = None
+    unaligned: bool = False
     verify: str = "every"
     inject: tuple[str, ...] = ()
     timeout_seconds: float | None = None
@@ -77,13 +94,22 @@ class NcclTestPlan:
         require_known(self.reduce, REDUCTIONS, "a reduction")
         require_known(self.verify, VERIFY_MODES, "a way to verify")
         _require_names(self.op, OPERATIONS, "an operation", "--op")
-        _require_names(self.dtype, DTYPES, "a dtype", "--dtype")
+        _require_names(self.dtype, DTYPES if self.dtype != (ALL,) else (ALL,), "a dtype", "--dtype")
+        self._require_average()
         self._require_counts()
         self._require_sizes()
         if self.inject and self.verify != "every":
             raise UsageError(
                 f"--inject needs --verify every, not {self.verify}",
                 hint="leave --verify out: --inject implies it",
+            )
+
+    def _require_average(self) -> None:
+        integers = [dtype for dtype in self.dtype if dtype in INTEGER_DTYPES]
+        if self.reduce == "avg" and integers and any(op in REDUCING_OPERATIONS for op in self.op):
+            raise UsageError(
+                f"--reduce avg has no exact result for {', '.join(integers)}",
+                hint=f"choose from {', '.join(FLOAT_DTYPES)}",
             )
 
     def _require_counts(self) -> None:
@@ -98,11 +124,11 @@ class NcclTestPlan:
         require_between(self.rendezvous_timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--rendezvous-timeout")
 
     def _require_sizes(self) -> None:
-        require_between(self.min_bytes, 1, MAX_SIZE_BYTES, "--min-bytes")
+        require_between(self.min_bytes, 0, MAX_SIZE_BYTES, "--min-bytes")
         require_between(self.step_factor, 2, MAX_STEP_FACTOR, "--step-factor")
         if self.max_bytes is None:
             return
-        require_between(self.max_bytes, 1, MAX_SIZE_BYTES, "--max-bytes")
+        require_between(self.max_bytes, 0, MAX_SIZE_BYTES, "--max-bytes")
         if self.min_bytes > self.max_bytes:
             raise UsageError(
                 f"--min-bytes {self.min_bytes} is more than --max-bytes {self.max_bytes}",
@@ -118,6 +144,8 @@ class NcclTestPlan:
                 continue
             if field.name == "inject":
                 argv += [word for fault in value for word in (flag, fault)]
+            elif value is True:
+                argv.append(flag)
             else:
                 argv += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
         return tuple(argv)
@@ -135,6 +163,7 @@ FLAGS = {
     "step_factor": "--step-factor",
     "iterations": "--iterations",
     "warmup": "--warmup",
+    "unaligned": "--unaligned",
     "verify": "--verify",
     "inject": "--inject",
     "timeout_seconds": "--timeout",

@@ -4,25 +4,17 @@ from collections.abc import Sequence
 
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
+from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
-from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
-from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
+from gpudiag.render.collective_tables import name_group, render_results
+from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.units import format_seconds
 
-SHOWN_SIZES = 6
 SHOWN_FINDINGS = 3
-_SMALLEST_RATE = 0.001  # GB/s; below it the time says more
+_NAMED_OPERATIONS = 3
 
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
-_COLUMNS = (
-    Column("SIZE", right=True),
-    Column("p50", right=True),
-    Column("p99", right=True),
-    Column("algbw GB/s", right=True),
-    Column("busbw GB/s", right=True),
-    Column("wrong", right=True),
-)
 
 
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
@@ -56,15 +48,18 @@ def _verdict(report: CollectiveReport) -> str:
 
 def _what_ran(measurement: CollectiveMeasurement) -> str:
     ranks = f"{measurement.world_size} {measurement.backend} rank{'s' * (measurement.world_size != 1)}"
-    return f"{_joined([result.op for result in measurement.results])}, {ranks}"
+    names = list(dict.fromkeys(result.op for result in measurement.results))
+    ops = ", ".join(names) if len(names) <= _NAMED_OPERATIONS else f"{len(names)} operations"
+    return f"{ops}, {ranks}"
 
 
 def _exactness(measurement: CollectiveMeasurement) -> str:
-    exact = sum(result.verified is True for result in measurement.results)
-    sizes = len({result.size_bytes for result in measurement.results})
-    if exact == len(measurement.results):
-        return f"{sizes} sizes exact"
-    return f"{exact} of {len(measurement.results)} results exact"
+    """How much of what was measured was also right; sizes where there is one operation and dtype."""
+    results = measurement.results
+    exact = sum(result.verified is True for result in results)
+    one_kind = len({name_group(result) for result in results}) == 1
+    what = "sizes" if one_kind else "results"
+    return f"{exact} {what} exact" if exact == len(results) else f"{exact} of {len(results)} {what} exact"
 
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
@@ -122,17 +117,9 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
     lines = wrapped(_how_measured(measurement))
     if not results:
         return [*lines, f"Nothing was measured before that ({planned} results were planned)."]
-    several = len({(result.op, result.dtype, result.reduce) for result in results}) > 1
-    for group in _groups(results):
-        if several:
-            lines += ["", f"{group[0].op} {group[0].dtype} {_text(group[0].reduce)}".rstrip()]
-        shown = group if all_sizes else _spread(group, SHOWN_SIZES)
-        heading, *rows = render_table(_COLUMNS, [_row(result) for result in shown])
-        lines += [style.paint(heading, "bold"), *rows]
+    lines += render_results(results, all_sizes=all_sizes, style=style)
     if len(results) < planned:
         lines.append(f"{len(results)} of {planned} planned results were measured before that.")
-    elif not all_sizes and len(results) > SHOWN_SIZES:
-        lines.append(f"{min(SHOWN_SIZES, len(results))} of {len(results)} sizes; --all-sizes shows all.")
     return lines
 
 
@@ -142,49 +129,18 @@ def _how_measured(measurement: CollectiveMeasurement) -> str:
     versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
     return (
         f"On {measurement.host}: {versions}ranks by {measurement.launcher}, "
-        f"{format_seconds(measurement.seconds)}. Times are those of the slowest rank."
+        f"{format_seconds(measurement.seconds)}{_verification(measurement)}. "
+        "Times are those of the slowest rank."
     )
 
 
-def _groups(results: Sequence[CollectiveResult]) -> list[list[CollectiveResult]]:
-    """Results of the same operation, dtype and reduction together, in the order of the plan."""
-    groups: dict[tuple[str, str, Reading[str]], list[CollectiveResult]] = {}
-    for result in results:
-        groups.setdefault((result.op, result.dtype, result.reduce), []).append(result)
-    return list(groups.values())
-
-
-def _spread(results: Sequence[CollectiveResult], count: int) -> list[CollectiveResult]:
-    """At most `count` results, evenly spread, with the first and the last and every wrong one."""
-    last = len(results) - 1
-    chosen = {round(place * last / (count - 1)) for place in range(count)}
-    return [result for place, result in enumerate(results) if place in chosen or result.verified is False]
-
-
-def _row(result: CollectiveResult) -> list[str]:
-    return [
-        format_size(result.size_bytes),
-        format_seconds(result.time_p50_seconds),
-        format_seconds(result.time_p99_seconds),
-        _rate(result.algbw_bytes_per_second),
-        _rate(result.busbw_bytes_per_second),
-        "-" if isinstance(result.wrong_elements, Missing) else str(result.wrong_elements),
-    ]
-
-
-def _rate(reading: Reading[float]) -> str:
-    if isinstance(reading, Missing):
-        return "n/a"
-    rate = reading / BYTES_PER_GB
-    return significant(rate) if rate >= _SMALLEST_RATE else f"<{_SMALLEST_RATE}"
+def _verification(measurement: CollectiveMeasurement) -> str:
+    share = measurement.verify_share
+    return "" if isinstance(share, Missing) else f", {share:.0%} of the measuring verifies"
 
 
 def _text(reading: Reading[str]) -> str:
     return "" if isinstance(reading, Missing) else reading
-
-
-def _joined(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
 
 
 def _next_command(report: CollectiveReport) -> str:

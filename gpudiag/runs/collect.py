@@ -16,6 +16,8 @@ from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import MEASURE
 
 _VERIFICATION = "timed buffer"
+_DIAGNOSIS = "the data that was expected"
+_DISTANCE_UNITS = {"stale": "rounds", "misplaced": "blocks", "shifted": "elements"}
 _NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
 
 
@@ -23,9 +25,15 @@ class CaseCollector:
     """Takes what ranks emit, as it comes, and tells a listener of each result at once."""
 
     def __init__(
-        self, cases: tuple[Case, ...], world_size: int, listener: Callable[[RunEvent], None] | None = None
+        self,
+        cases: tuple[Case, ...],
+        world_size: int,
+        listener: Callable[[RunEvent], None] | None = None,
+        *,
+        one_clock: bool = True,
     ) -> None:
-        """Wait for `world_size` ranks to tell about each of the cases."""
+        """Wait for `world_size` ranks, all on one machine if `one_clock`, to tell about each of the cases."""
+        self._one_clock = one_clock
         self._cases = cases
         self._world_size = world_size
         self._listener = listener
@@ -33,6 +41,8 @@ class CaseCollector:
         self._results: dict[int, CollectiveResult] = {}
         self._wrong: list[tuple[float, WrongBuffer]] = []
         self._facts: dict[int, RankFacts] = {}
+        self._measure_seconds = 0.0
+        self._verify_seconds = 0.0
 
     def take(self, event: RankEvent) -> None:
         """Take one event of one rank."""
@@ -74,6 +84,12 @@ class CaseCollector:
         return report if facts is None else replace(report, device_uuid=facts.device_uuid)
 
     @property
+    def verify_share(self) -> Reading[float]:
+        """The share of the ranks' time that went into filling and comparing buffers."""
+        spent = self._measure_seconds + self._verify_seconds
+        return self._verify_seconds / spent if spent else _NOBODY_TOLD
+
+    @property
     def torch_version(self) -> Reading[str]:
         """The version of torch that the ranks run."""
         return next((facts.torch_version for facts in self._facts.values()), _NOBODY_TOLD)
@@ -91,17 +107,20 @@ class CaseCollector:
     def _take_case(self, told: RankCase, at_seconds: float) -> None:
         ranks = self._told.setdefault(told.case, {})
         ranks[told.rank] = told
+        self._measure_seconds += told.measure_seconds
+        self._verify_seconds += told.verify_seconds
         if len(ranks) < self._world_size:
             return
-        result = merge_ranks(self._cases[told.case], tuple(ranks.values()), self._world_size)
+        case, everyone = self._cases[told.case], tuple(ranks.values())
+        result = merge_ranks(case, everyone, self._world_size, one_clock=self._one_clock)
         self._results[told.case] = result
         del self._told[told.case]
         self.tell(EventKind.RESULT, at_seconds, result=result)
 
 
 def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
-    elements = wrong.elements
-    return (
+    elements, diagnosis = wrong.elements, wrong.diagnosis
+    facts = [
         Evidence("op", case.op, source=_VERIFICATION),
         Evidence("dtype", case.dtype, source=_VERIFICATION),
         Evidence("size_bytes", case.size_bytes, unit="B", source=_VERIFICATION),
@@ -112,4 +131,14 @@ def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
         Evidence("run_length", elements.run_length, unit="elements", source=_VERIFICATION),
         Evidence("xor_mask", hex(elements.xor_mask), source=_VERIFICATION),
         Evidence("flipped_bits", hex(elements.flipped_bits), source=_VERIFICATION),
-    )
+        Evidence("diagnosis", diagnosis.kind, source=_DIAGNOSIS),
+    ]
+    if diagnosis.source is not None:
+        facts.append(Evidence("data_of_rank", diagnosis.source, source=_DIAGNOSIS))
+    if diagnosis.instead_of is not None:
+        facts.append(Evidence("instead_of_rank", diagnosis.instead_of, source=_DIAGNOSIS))
+    if diagnosis.distance:
+        facts.append(
+            Evidence("distance", diagnosis.distance, unit=_DISTANCE_UNITS[diagnosis.kind], source=_DIAGNOSIS)
+        )
+    return tuple(facts)

@@ -66,16 +66,15 @@ def run_nccl_test(
     )
     placement = place_ranks(plan, environment)
     sweep = plan_sweep(plan, placement.backend, placement.world_size, placement.max_bytes)
-    if not sweep.cases:
-        raise UsageError(
-            f"--min-bytes {plan.min_bytes} is more than the largest size that fits, {placement.max_bytes}"
-        )
     faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
     told = environment is None or environment.rank == 0
-    collector = CaseCollector(sweep.cases, placement.world_size, listener if told else None)
+    one_clock = environment is None or environment.local_world_size == environment.world_size
+    collector = CaseCollector(
+        sweep.cases, placement.world_size, listener if told else None, one_clock=one_clock
+    )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
     run = _run(sweep, plan, placement, environment, faults, collector)
-    report = _report(run, sweep, placement)
+    report = _report(run, sweep, placement, one_clock=one_clock)
     for finding in report.findings:
         collector.tell(EventKind.FINDING, run.seconds, finding=finding)
     collector.tell(EventKind.OUTCOME, run.seconds, outcome=report.outcome.value)
@@ -105,9 +104,9 @@ def _run(
     )
 
 
-def _report(run: RankRun, sweep: Sweep, placement: Placement) -> CollectiveReport:
+def _report(run: RankRun, sweep: Sweep, placement: Placement, *, one_clock: bool) -> CollectiveReport:
     """The report of a run, from the events that the agents of all ranks agreed on."""
-    collector = CaseCollector(sweep.cases, run.world_size)
+    collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
         collector.take(event)
     hosts = {report.rank: report.host for report in run.reports}
@@ -125,6 +124,7 @@ def _report(run: RankRun, sweep: Sweep, placement: Placement) -> CollectiveRepor
         injected=run.injected,
         sizes_planned=len(sweep.cases),
         seconds=run.seconds,
+        verify_share=collector.verify_share,
         timed_out=run.timed_out,
     )
     found = (*judge_collective(measurement), *placement.findings)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpudiag.checks.traces import gpu_traces
+from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
@@ -20,8 +21,8 @@ _GPU_MAX_BYTES = 8 * GIB
 # Of the free memory of a GPU or of the host: a job may come and want some while we measure.
 _MEMORY_SHARE = 0.4
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
-# largest size.
-_BUFFERS_PER_RANK = 3
+# largest size; out of place the latter are two.
+_BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 
 # torch's own answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
@@ -95,10 +96,10 @@ def _on_cpu(
 ) -> Placement:
     world_size = wanted or DEFAULT_CPU_RANKS
     here = environment.local_world_size if environment is not None else world_size
-    fitting = _fitting_bytes(snapshot.machine.memory_available_bytes, here)
+    fitting = _fitting_bytes(plan, snapshot.machine.memory_available_bytes, here)
     if plan.max_bytes is not None and fitting is not None and plan.max_bytes > fitting:
         raise UsageError(
-            f"--max-bytes {plan.max_bytes} needs {format_size(plan.max_bytes * _BUFFERS_PER_RANK * here)} "
+            f"--max-bytes {plan.max_bytes} needs {format_size(plan.max_bytes * _buffers_per_rank(plan) * here)} "
             f"for {here} ranks here, which is more than {_MEMORY_SHARE:.0%} of the memory that is available",
             hint=f"--max-bytes {fitting} fits",
         )
@@ -125,7 +126,7 @@ def _on_gpus(
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=plan.max_bytes or _largest_for(usable, plan.min_bytes),
+        max_bytes=plan.max_bytes or _largest_for(usable, plan),
         variables=_visibility(snapshot, usable),
         findings=findings,
         simulated=snapshot.simulated,
@@ -189,13 +190,18 @@ def _visibility(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
 
 
-def _largest_for(usable: Sequence[Device], min_bytes: int) -> int:
+def _largest_for(usable: Sequence[Device], plan: NcclTestPlan) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    fitting = [_fitting_bytes(device.memory_free_bytes, 1) for device in usable]
+    fitting = [_fitting_bytes(plan, device.memory_free_bytes, 1) for device in usable]
     known = [size for size in fitting if size is not None]
-    return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), min_bytes)
+    return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 
 
-def _fitting_bytes(free: Reading[int], ranks: int) -> int | None:
+def _fitting_bytes(plan: NcclTestPlan, free: Reading[int], ranks: int) -> int | None:
     """The largest size of which that many ranks' buffers fit in the share of `free`; None if unknown."""
-    return None if isinstance(free, Missing) else int(free * _MEMORY_SHARE / _BUFFERS_PER_RANK / ranks)
+    return None if isinstance(free, Missing) else int(free * _MEMORY_SHARE / _buffers_per_rank(plan) / ranks)
+
+
+def _buffers_per_rank(plan: NcclTestPlan) -> int:
+    out_of_place = any(False in ACCOUNTING[op].placements for op in plan.op)
+    return _BUFFERS_OUT_OF_PLACE if out_of_place else _BUFFERS_IN_PLACE

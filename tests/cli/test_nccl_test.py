@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpudiag.cli.main import main
 from gpudiag.cli.nccl_test import nccl_test, plan_from
 from gpudiag.errors import ExitStatus
-from gpudiag.model.plan import BACKENDS, DTYPES, VERIFY_MODES, NcclTestPlan
+from gpudiag.model.plan import ALL, BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
 
 
 def plan_of(*argv: str) -> NcclTestPlan:
@@ -28,16 +28,21 @@ def test_sizes_are_read_as_people_write_them() -> None:
     assert plan_of("--max-bytes", "auto").max_bytes is None
 
 
-def test_all_stands_for_every_dtype() -> None:
-    assert plan_of("--dtype", "all").dtype == DTYPES
+def test_all_operations_are_named_and_all_dtypes_are_left_to_the_backend() -> None:
+    plan = plan_of("--op", "all", "--dtype", "all")
+    assert plan.op == OPERATIONS
+    assert plan.dtype == (ALL,)
 
 
 plans = st.builds(
     NcclTestPlan,
     backend=st.sampled_from(BACKENDS),
     nproc=st.none() | st.integers(1, 256),
-    dtype=st.lists(st.sampled_from(DTYPES), min_size=1, unique=True).map(tuple),
-    min_bytes=st.integers(1, 1024),
+    op=st.lists(st.sampled_from(OPERATIONS), min_size=1, unique=True).map(tuple),
+    dtype=st.just((ALL,)) | st.lists(st.sampled_from(DTYPES), min_size=1, unique=True).map(tuple),
+    reduce=st.sampled_from([reduce for reduce in REDUCTIONS if reduce != "avg"]),
+    unaligned=st.booleans(),
+    min_bytes=st.integers(0, 1024),
     max_bytes=st.none() | st.integers(1024, 2**40),
     step_factor=st.integers(2, 1024),
     iterations=st.none() | st.integers(1, 1000),

@@ -54,14 +54,45 @@ def test_four_ranks_are_exact_at_every_size() -> None:
     assert [(rank["rank"], rank["exit"]) for rank in document["ranks"]] == [(rank, 0) for rank in range(4)]
 
 
-def test_every_dtype_is_exact_on_odd_numbers_of_ranks() -> None:
-    completed = nccl_test(
-        "--nproc", "3", "--dtype", "all", "--min-bytes", "1000", "--max-bytes", "1000", *SMALL[2:]
+@pytest.mark.parametrize("reduce", ["sum", "min", "max"])
+def test_every_operation_and_dtype_is_exact_without_a_warning(reduce: str) -> None:
+    flags = (
+        "--op",
+        "all",
+        "--dtype",
+        "all",
+        "--reduce",
+        reduce,
+        "--min-bytes",
+        "1003",
+        "--max-bytes",
+        "1003",
     )
+    completed = nccl_test("--nproc", "4", *flags, "--iterations", "2", "--warmup", "0", "--json")
+    document = completed.document()
+    assert_clean(completed)
+    assert_valid(document)
+    assert (completed.status, document["outcome"], document["findings"]) == (0, "pass", [])
+    kinds = {(result["op"], result["dtype"]) for result in document["results"]}
+    assert len(kinds) == 9 * 8 + 1  # every operation with every dtype of gloo, and the barrier
+    assert all(result["verified"] is True for result in document["results"])
+
+
+@pytest.mark.parametrize("world_size", ["3", "4"])
+def test_averages_zero_sizes_and_unaligned_buffers_are_exact_too(world_size: str) -> None:
+    flags = ("--op", "all", "--dtype", "float32,bfloat16", "--reduce", "avg", "--unaligned")
+    sizes = ("--min-bytes", "0", "--max-bytes", "12345", "--step-factor", "1000")
+    completed = nccl_test("--nproc", world_size, *flags, *sizes, "--iterations", "2", "--json")
     document = completed.document()
     assert (completed.status, document["outcome"]) == (0, "pass")
-    assert len({result["dtype"] for result in document["results"]}) == 8
-    assert all(result["verified"] is True for result in document["results"])
+    assert {result["size_bytes"] for result in document["results"]} >= {0}
+    assert all(result["unaligned"] for result in document["results"] if result["op"] != "barrier")
+
+
+def test_ten_thousand_rounds_raise_no_alarm() -> None:
+    completed = nccl_test("--nproc", "2", "--max-bytes", "8", "--iterations", "10000", "--json")
+    (result,) = completed.document()["results"]
+    assert (completed.status, result["verified_iterations"], result["wrong_elements"]) == (0, 10000, 0)
 
 
 def test_one_rank_has_no_bus_bandwidth() -> None:

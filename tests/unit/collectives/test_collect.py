@@ -4,7 +4,7 @@ from typing import Any
 
 from gpudiag.collectives.cases import Case
 from gpudiag.collectives.facts import RankFacts
-from gpudiag.collectives.results import RankCase, WrongBuffer, WrongElements
+from gpudiag.collectives.results import Diagnosis, RankCase, WrongBuffer, WrongElements
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.measure import IncidentKind, RankReport
@@ -13,8 +13,8 @@ from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.collect import CaseCollector
 
 CASES = (
-    Case("all_reduce", "sum", "float32", 2, 8),
-    Case("all_reduce", "sum", "float32", 4, 16),
+    Case("all_reduce", "sum", "float32", 2, 8, in_place=True, unaligned=False),
+    Case("all_reduce", "sum", "float32", 4, 16, in_place=True, unaligned=False),
 )
 
 
@@ -23,7 +23,7 @@ def event(rank: int, kind: str, noun: Any, at_seconds: float = 1.0) -> RankEvent
 
 
 def told(rank: int, case: int) -> RankEvent:
-    return event(rank, "rank_case", RankCase(rank, case, (1000, 2000), 2, 0, 0.1, 0.1))
+    return event(rank, "rank_case", RankCase(rank, case, 2, (1000, 2000), (1, 2), (), 2, 0, 0.3, 0.1))
 
 
 def test_a_result_is_told_when_every_rank_has_told_its_part() -> None:
@@ -51,7 +51,7 @@ def test_what_one_rank_told_before_it_died_is_no_result() -> None:
 
 def test_a_wrong_buffer_becomes_an_incident_with_rank_offset_and_mask() -> None:
     collector = CaseCollector(CASES, 2)
-    wrong = WrongBuffer(1, 1, 7, WrongElements(2, 1, 2, 2, 4, 6))
+    wrong = WrongBuffer(1, 1, 7, 0, None, WrongElements(2, 1, 2, 2, 4, 6), Diagnosis("stale", 0, distance=-1))
     collector.take(event(1, "wrong_buffer", wrong, at_seconds=1.5))
     (incident,) = collector.incidents({1: "a2"})
     assert (incident.kind, incident.rank, incident.host) == (IncidentKind.CORRUPTED, 1, "a2")
@@ -59,6 +59,7 @@ def test_a_wrong_buffer_becomes_an_incident_with_rank_offset_and_mask() -> None:
     facts = {fact.name: fact.value for fact in incident.evidence}
     assert (facts["size_bytes"], facts["iteration"], facts["first_offset"]) == (16, 7, 1)
     assert (facts["wrong_elements"], facts["xor_mask"]) == (2, "0x4")
+    assert (facts["diagnosis"], facts["data_of_rank"], facts["distance"]) == ("stale", 0, -1)
 
 
 def test_versions_and_devices_come_from_what_ranks_say_of_themselves() -> None:

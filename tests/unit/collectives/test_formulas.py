@@ -5,10 +5,12 @@ import pytest
 from gpudiag.collectives.formulas import (
     ACCOUNTING,
     DTYPE_SIZES_BYTES,
+    NO_DATA,
     ONE_RANK,
     algbw_bytes_per_second,
     busbw_bytes_per_second,
     elements_for,
+    parts,
 )
 from gpudiag.model.plan import DTYPES, OPERATIONS
 
@@ -23,8 +25,40 @@ def test_all_reduce_moves_twice_n_minus_one_over_n(world_size: int, factor: floa
     assert busbw_bytes_per_second("all_reduce", 1e9, world_size) == pytest.approx(factor * 1e9)
 
 
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("all_to_all", 0.75),
+        ("gather", 0.75),
+        ("scatter", 0.75),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("send_recv", 1.0),
+    ],
+)
+def test_bus_factors_on_four_ranks_are_those_of_nccl_tests(op: str, factor: float) -> None:
+    assert busbw_bytes_per_second(op, 1e9, 4) == pytest.approx(factor * 1e9)
+
+
 def test_algorithm_bandwidth_is_size_over_time() -> None:
-    assert algbw_bytes_per_second(16 * 1024**2, 0.0397) == pytest.approx(0.4226e9, rel=1e-3)
+    assert algbw_bytes_per_second("all_reduce", 16 * 1024**2, 0.0397) == pytest.approx(0.4226e9, rel=1e-3)
+
+
+def test_a_barrier_moves_no_data() -> None:
+    algbw = algbw_bytes_per_second("barrier", 0, 1e-3)
+    assert algbw is NO_DATA
+    assert busbw_bytes_per_second("barrier", algbw, 4) is NO_DATA
+
+
+def test_parts_are_all_of_the_same_length() -> None:
+    for op in OPERATIONS:
+        for size in (0, 1, 8, 1000, 1003):
+            elements = elements_for(op, "float32", size, 3)
+            assert elements % parts(op, 3) == 0
+            assert (elements == 0) == (size == 0 or op == "barrier")
 
 
 def test_one_rank_uses_no_bus() -> None:

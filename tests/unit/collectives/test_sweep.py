@@ -79,7 +79,7 @@ def test_wrong_data_stops_nothing_and_only_the_first_buffers_are_described(tmp_p
 def test_bursts_that_do_not_fit_together_are_cut(
     tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpudiag.collectives.sweep._BURST_BYTES", 1024)
+    monkeypatch.setattr("gpudiag.collectives.sweep._BURST_BYTES", {"cpu": 1024})
     progress = run_sweep(make_sweep(600, min_bytes=600, dtype=(dtype,), iterations=3), tmp_path)
     assert progress.stages.count("measure") == 3  # one buffer of 768 bytes fits at a time
     assert progress.cases()[0].verified_iterations == 3

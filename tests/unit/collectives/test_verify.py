@@ -1,17 +1,19 @@
-"""What `compare` says of a wrong buffer."""
+"""What is found wrong in a buffer, and how it is described."""
 
 import torch
 
-from gpudiag.collectives.verify import compare
+from gpudiag.collectives.verify import describe_wrong, find_wrong
 
 
 def test_equal_buffers_have_nothing_wrong() -> None:
-    assert compare(torch.arange(5.0), torch.arange(5.0)) is None
+    assert find_wrong(torch.arange(5.0), torch.arange(5.0)) is None
 
 
 def test_minus_zero_is_not_zero() -> None:
-    wrong = compare(torch.tensor([0.0, -0.0]), torch.zeros(2))
-    assert wrong is not None
+    found, expected = torch.tensor([0.0, -0.0]), torch.zeros(2)
+    offsets = find_wrong(found, expected)
+    assert offsets is not None
+    wrong = describe_wrong(found, expected, offsets)
     assert (wrong.count, wrong.first_offset, wrong.xor_mask) == (1, 1, 0x80000000)
 
 
@@ -19,8 +21,9 @@ def test_runs_and_masks_of_several_wrong_elements() -> None:
     expected = torch.zeros(100, dtype=torch.int32)
     found = expected.clone()
     found[[10, 11, 12, 40]] = torch.tensor([1, 2, 1, -1], dtype=torch.int32)
-    wrong = compare(found, expected)
-    assert wrong is not None
+    offsets = find_wrong(found, expected)
+    assert offsets is not None
+    wrong = describe_wrong(found, expected, offsets)
     assert wrong.count == 4
     assert (wrong.first_offset, wrong.last_offset) == (10, 40)
     assert wrong.run_length == 3
@@ -29,11 +32,36 @@ def test_runs_and_masks_of_several_wrong_elements() -> None:
 
 
 def test_nothing_right_at_all() -> None:
-    wrong = compare(torch.full((7,), 3, dtype=torch.uint8), torch.zeros(7, dtype=torch.uint8))
-    assert wrong is not None
+    found, expected = torch.full((7,), 3, dtype=torch.uint8), torch.zeros(7, dtype=torch.uint8)
+    offsets = find_wrong(found, expected)
+    assert offsets is not None
+    wrong = describe_wrong(found, expected, offsets)
     assert (wrong.count, wrong.run_length, wrong.flipped_bits) == (7, 7, 3)
 
 
 def test_infinities_are_compared_by_their_bits() -> None:
     found = torch.tensor([float("inf"), float("nan")], dtype=torch.float64)
-    assert compare(found, found.clone()) is None
+    assert find_wrong(found, found.clone()) is None
+
+
+def test_a_tolerance_counts_neighbouring_floats() -> None:
+    expected = torch.tensor([1.0, -1.0, 0.0, 100.0])
+    near = torch.nextafter(torch.nextafter(expected, expected + 1), expected + 1)
+    assert find_wrong(near, expected) is not None
+    assert find_wrong(near, expected, 2) is None
+    offsets = find_wrong(torch.nextafter(near, expected + 1), expected, 2)
+    assert offsets is not None
+    assert offsets.tolist() == [0, 1, 2, 3]
+
+
+def test_a_tolerance_does_not_take_a_wrong_sign() -> None:
+    offsets = find_wrong(torch.tensor([-2.0, 2.0]), torch.tensor([2.0, 2.0]), 2)
+    assert offsets is not None
+    assert offsets.tolist() == [0]
+
+
+def test_eight_bit_floats_have_a_tolerance_too() -> None:
+    expected = torch.tensor([-1.0, 1.0]).to(torch.float8_e4m3fn)
+    near = torch.tensor([-1.125, 1.125]).to(torch.float8_e4m3fn)
+    assert find_wrong(near, expected, 1) is None
+    assert find_wrong(near, expected) is not None

@@ -27,11 +27,13 @@ def test_every_field_has_its_flag() -> None:
         ({"verify": "never"}, ""),
         ({"op": ()}, "choose from"),
         ({"dtype": ("int8", "int8")}, "once"),
+        ({"dtype": ("all", "int8")}, ""),
+        ({"reduce": "avg", "dtype": ("float32", "int8")}, "float32"),
         ({"nproc": 0}, "1 to"),
         ({"nproc": -3}, "1 to"),
         ({"min_bytes": 1024**3, "max_bytes": 1024**2}, "swap"),
-        ({"min_bytes": 0}, "1 to"),
-        ({"max_bytes": 2**60}, "1 to"),
+        ({"min_bytes": -1}, "0 to"),
+        ({"max_bytes": 2**60}, "0 to"),
         ({"step_factor": 1}, "2 to"),
         ({"iterations": 0}, "1 to"),
         ({"warmup": -1}, "0 to"),
@@ -51,3 +53,11 @@ def test_a_plan_that_cannot_be_run_is_refused_in_one_sentence(fields: dict[str, 
 def test_faults_are_flags_of_their_own() -> None:
     plan = NcclTestPlan(inject=("kill:1@3", "slow:0:5"), dtype=("int8", "float32"))
     assert plan.to_argv() == ("--dtype", "int8,float32", "--inject", "kill:1@3", "--inject", "slow:0:5")
+
+
+def test_an_average_of_moved_integers_is_no_contradiction() -> None:
+    assert NcclTestPlan(reduce="avg", dtype=("int8",), op=("all_gather",)).reduce == "avg"
+
+
+def test_a_switch_is_a_flag_without_a_value() -> None:
+    assert NcclTestPlan(unaligned=True).to_argv() == ("--unaligned",)
