@@ -66,21 +66,18 @@ def list_devices(
     and its used memory are both below 10 %, its compute mode allows work, and CUDA_VISIBLE_DEVICES, where
     it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on.
     """
-    _refuse_conflicts(wanted, ids=ids, watch=watch, wide=wide, as_json=as_json, output=output)
+    given = {"--sources": sources, "--wide": wide, "--watch": watch, "--json": as_json, "--output": output}
+    _refuse_conflicts(wanted, ids, [option for option, value in given.items() if value])
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
     request = DeviceRequest(names, deadline)
     return list_machine(ListOptions(request, wide, as_json, wanted, ids, watch, output), started)
 
 
-def _refuse_conflicts(
-    wanted: int | None, *, ids: bool, watch: float | None, wide: bool, as_json: bool, output: Path | None
-) -> None:
-    given = {"--watch": watch is not None, "--json": as_json, "--wide": wide, "--output": output is not None}
+def _refuse_conflicts(wanted: int | None, ids: bool, given: list[str]) -> None:
+    """Raise for options that say two things at once; `given` are the others, by name."""
     if ids and wanted is None:
         raise UsageError("--ids says how to print what --free finds", hint="give both: --free 2 --ids")
-    if wanted is not None:
-        for option, is_given in given.items():
-            if is_given:
-                raise UsageError(f"--free and {option} do not go together", hint="give one of them")
-    if watch is not None and output is not None:
+    if wanted is not None and given:
+        raise UsageError(f"--free and {given[0]} do not go together", hint="give one of them")
+    if "--watch" in given and "--output" in given:
         raise UsageError("--watch and --output do not go together", hint="use --watch with --json > FILE")

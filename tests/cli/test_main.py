@@ -126,6 +126,8 @@ def test_every_verdict_has_an_exit_status() -> None:
         (["list", "--free", "two"], "--free"),
         (["list", "--ids"], "--free 2 --ids"),
         (["list", "--free", "1", "--json"], "do not go together"),
+        (["list", "--free", "1", "--sources", "torch"], "do not go together"),
+        (["list", "--watch", "2", "--output", "x.json"], "do not go together"),
         (["list", "--watch", "0.1"], "--watch"),
         (["list", "--deadline", "0"], "--deadline"),
         (["list", "extra"], "extra"),
@@ -200,6 +202,13 @@ def test_output_that_cannot_be_written_is_an_error_and_not_a_pass() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == ExitStatus.ERROR
     assert b"No space left" in done.stderr
+
+
+def test_closed_standard_files_disturb_nobody() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m gpudiag list --sources nvml >&- <&-"], timeout=60
+    )
+    assert done.returncode == ExitStatus.PASS
 
 
 @pytest.mark.parametrize(
