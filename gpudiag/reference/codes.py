@@ -8,7 +8,7 @@ from gpudiag.reference.tables import read_table
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
-    """What is read for a finding code, what it is held against (empty: see its check), where to look next."""
+    """What is read for a code, what it is held against (each empty: see its check), where to look next."""
 
     code: str
     reads: str
@@ -20,7 +20,7 @@ class CodeEntry:
 def code_entries() -> dict[str, CodeEntry]:
     """Every entry, by code."""
     return {
-        code: CodeEntry(code, entry["reads"], entry.get("limit", ""), tuple(entry["look_also"]))
+        code: CodeEntry(code, entry.get("reads", ""), entry.get("limit", ""), tuple(entry["look_also"]))
         for entry in read_table("codes.toml")["code"]
         for code in entry["codes"]
     }

@@ -5,7 +5,7 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.model.explanation import Explanation
 from gpudiag.reference.codes import CodeEntry, code_entries
-from gpudiag.reference.failures import Failure
+from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.sxid import SXidClass, sxid_source, sxids
 from gpudiag.reference.xid import XidKind, action_text, xid_source, xids
 
@@ -99,12 +99,15 @@ def explain_failure(failure: Failure) -> Explanation:
 def _explain_code(kind: FindingKind) -> Explanation:
     entry = code_entries().get(kind.code, _NO_ENTRY)
     check = next((check for check in BUILTIN if kind in check.reports), None)
+    reporter = f"reported by the check {check.name}" if check else "reported by runs on ranks"
+    failure = failures().get(kind.code)
+    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
     return Explanation(
         topic=kind.code,
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",
         meaning=kind.meaning,
-        facts=(f"reported by the check {check.name}",) if check else ("reported by runs on ranks",),
-        reads=entry.reads,
+        facts=(reporter, *in_logs),
+        reads=entry.reads or (", ".join(check.reads) if check else ""),
         limit=entry.limit or (check.limit if check else ""),
         remedy=kind.remedy,
         look_also=entry.look_also,
