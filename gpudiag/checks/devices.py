@@ -85,6 +85,9 @@ _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "s
     title="every GPU is on the bus and asks for no recovery",
     needs=("gpus",),
     reports=(GPU_LOST, GPU_RECOVERY_NEEDED, GPU_RECOVERY_ADVISED),
+    reads=("return codes of every NVML call", "recovery_action (NVML field 230)"),
+    limit="none: NVML says that the GPU is lost, or what recovery it wants",
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none)",
 )
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""
@@ -97,6 +100,9 @@ def gpu_lost(context: Context) -> Judgement:
     title="every GPU answers within the deadline",
     needs=("gpus",),
     reports=(GPU_HUNG, GPU_NOT_READ),
+    reads=("whether NVML calls come back", "their return codes"),
+    limit="the deadline: 1.5 s at level instant, 5 s elsewhere (--deadline)",
+    confirmed="the clock of the parent process",
 )
 def gpu_hung(context: Context) -> Judgement:
     """A finding for each GPU that did not answer in time, or not at all for another reason."""
@@ -109,6 +115,9 @@ def gpu_hung(context: Context) -> Judgement:
     title="all GPUs that should be here are here",
     needs=("nvml",),
     reports=(GPU_MISSING, GPU_COUNT),
+    reads=("NVML's list", "pci_devices", "device_nodes", "allocation variables"),
+    limit="--expect-gpus, else the allocation, else the PCI bus",
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's PCI bus",
 )
 def gpu_count(context: Context) -> Judgement:
     """Findings where NVML lists fewer GPUs than the bus, the allocation or the user says."""

@@ -33,7 +33,7 @@ SHM_SMALL = _kind(
 LOCKED_MEMORY_LOW = _kind(
     code="host.locked_memory_limit",
     outcome=Outcome.WARN,
-    meaning="Processes may lock little memory; RDMA registers its buffers as locked memory and fails without.",
+    meaning="Locked memory is limited; RDMA registers its buffers as locked memory, and fails at the limit.",
     remedy="Raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, or `docker run --ulimit memlock=-1`.",
 )
 OPEN_FILES_LOW = _kind(
@@ -94,8 +94,7 @@ def host_shared_memory(context: Context) -> Judgement:
     needs=("host_state",),
     reports=(LOCKED_MEMORY_LOW, OPEN_FILES_LOW, PROCESSES_LOW),
     reads=("/proc/self/limits",),
-    limit=f"locked memory unlimited with RDMA, else {format_size(limits.LOCKED_MEMORY_BYTES)};"
-    f" {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
+    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
     confirmed=_KERNEL,
 )
 def host_process_limits(context: Context) -> Judgement:
@@ -135,19 +134,10 @@ def _low_limits(context: Context) -> Iterator[Finding]:
     ports = state.infiniband_ports
     found, has_rdma = state.process_limits, not isinstance(ports, Missing) and bool(ports)
     locked = found.locked_memory_bytes
-    if (
-        not isinstance(locked, Missing)
-        and locked is not None
-        and (has_rdma or locked < limits.LOCKED_MEMORY_BYTES)
-    ):
-        why = " and there are RDMA ports" if has_rdma else ""
-        evidence = Evidence(
-            "locked_memory_bytes", locked, "bytes", "unlimited" if has_rdma else limits.LOCKED_MEMORY_BYTES,
-            "/proc/self/limits",
-        )  # fmt: skip
-        yield host_finding(
-            context, LOCKED_MEMORY_LOW, f"locked memory is limited to {format_size(locked)}{why}", evidence
-        )
+    if has_rdma and locked is not None and not isinstance(locked, Missing):
+        evidence = Evidence("locked_memory_bytes", locked, "bytes", "unlimited", "/proc/self/limits")
+        message = f"locked memory is limited to {format_size(locked)}, and there are RDMA ports"
+        yield host_finding(context, LOCKED_MEMORY_LOW, message, evidence)
     for reading, kind, limit, words in (
         (found.open_files, OPEN_FILES_LOW, limits.OPEN_FILES, "open files"),
         (found.processes, PROCESSES_LOW, limits.PROCESSES, "processes and threads"),

@@ -5,7 +5,7 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.allocation import granted, is_granted
-from gpudiag.checks.per_device import judge_devices
+from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
@@ -63,6 +63,8 @@ def memory_leftover(context: Context) -> Judgement:
     nodes = context.snapshot.machine.device_nodes
     if not isinstance(nodes, Missing) and _WSL_NODE in nodes:
         return does_not_apply("under WSL the driver does not list the processes of Windows")
+    if all(device.memory_kind == "unified" for device in answering(context.snapshot)):
+        return does_not_apply("the GPU's memory is the whole machine's")
     return judge_devices(context.snapshot, ("memory_used_bytes", "processes"), _judge_memory)
 
 
@@ -110,8 +112,6 @@ def process_foreign(context: Context) -> Judgement:
 def _judge_memory(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     used, processes = device.memory_used_bytes, device.processes
     if isinstance(used, Missing) or isinstance(processes, Missing) or processes:
-        return
-    if device.memory_kind == "unified":  # the whole machine's memory: others use it too
         return
     if used > limits.LEFTOVER_BYTES:
         message = f"{name_device(device)}: {format_size(used)} of memory in use, and no process on it"

@@ -52,8 +52,7 @@ LINK_RECOVERIES_PER_HOUR = 300.0  # 5 a minute, Azure's node health checks
 # Host
 SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # NCCL's own needs per GPU; Docker's default is this for all
 SHARED_MEMORY_BYTES = GIB  # DataLoader workers pass batches through it; NCCL's guide asks for 1 GiB
-LOCKED_MEMORY_BYTES = 64 * MIB
-OPEN_FILES = 65536  # own choice: a socket or file per peer, worker and shared tensor
+OPEN_FILES = 4096  # own choice: a socket or file per peer, worker and shared tensor; 1024 is a common default
 PROCESSES = 16384  # own choice: threads of ranks, NCCL proxies and DataLoader workers
 DISK_FULL_SHARE = 0.05
 DISK_LOW_SHARE = 0.10

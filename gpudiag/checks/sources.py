@@ -72,7 +72,14 @@ DISAGREEMENT = FindingKind(
 )
 
 
-@check("source.nvml", title="NVML answers", reports=tuple(NVML_KINDS.values()))
+@check(
+    "source.nvml",
+    title="NVML answers",
+    reports=tuple(NVML_KINDS.values()),
+    reads=("nvmlInit", "every trace of a GPU: PCI bus, device nodes, driver, allocation"),
+    limit="it must answer where there is a trace of a GPU",
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (it answers)",
+)
 def nvml_answers(context: Context) -> Judgement:
     """FAIL where a machine with a trace of a GPU has no working NVML; SKIP where there is no trace."""
     status = context.snapshot.source("nvml")
@@ -93,7 +100,14 @@ def nvml_answers(context: Context) -> Judgement:
     return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status)))
 
 
-@check("source.agreement", title="the sources tell the same story", reports=(DISAGREEMENT,))
+@check(
+    "source.agreement",
+    title="the sources tell the same story",
+    reports=(DISAGREEMENT,),
+    reads=("count, order, memory, names and driver version by NVML, GPUtil and torch",),
+    limit="each other; what CUDA_VISIBLE_DEVICES, MIG or an allocation explains is no disagreement",
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4 against simulated machines",
+)
 def sources_agree(context: Context) -> Judgement:
     """WARN for each disagreement that no setting explains."""
     snapshot = context.snapshot

@@ -88,7 +88,7 @@ CONTEXT_KINDS = {
         meaning="The driver is too old for the CUDA of this torch (error 35).",
         remedy="Update the driver, or install a torch built with an older CUDA.",
     ),
-    r"all CUDA-capable devices are busy|devices? (?:is|are) busy or unavailable": _context(
+    r"all CUDA-capable devices are busy|busy or unavailable": _context(
         code="cuda.device_unavailable",
         meaning="The GPU is taken by another process, or its compute mode lets nobody in (error 46).",
         remedy="Look at `gpudiag list` for who holds it, and at the GPU's compute mode.",

@@ -1,0 +1,266 @@
+"""Cases of the checks that look at GPUs: discovery, memory, heat, clocks, power, modes, users."""
+
+from gpudiag.model.device import EccLocation, GpuProcess, RowRemapHistogram, SourceState, SourceStatus
+from gpudiag.model.device_details import ThrottleSeconds
+from gpudiag.model.reading import Missing, MissingReason
+from tests.scenarios.situations import Case, gpu, gpus, machine, now, top, without_gpu
+
+MIB = 1024**2
+ABSENT = Missing(MissingReason.SOURCE_ABSENT)
+NOT_SUPPORTED = Missing(MissingReason.NOT_SUPPORTED)
+LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
+LATE = Missing(MissingReason.TIMED_OUT, "no answer from nvmlDeviceGetName within 5.0 s")
+BROKEN = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
+
+
+def process(pid: int = 4242, **facts: object) -> GpuProcess:
+    values = {
+        "kind": "compute", "memory_used_bytes": 66 * 1024 * MIB, "visible": True, "user": "ann",
+        "command": "python train.py", "container_id": ABSENT, "started_at": ABSENT, "state": "R",
+    }  # fmt: skip
+    return GpuProcess(pid=pid, **{**values, **facts})
+
+
+def source(status_of: SourceState, seconds: float = 0.01):
+    """NVML in another state."""
+
+    def change(snapshot):
+        others = tuple(status for status in snapshot.sources if status.name != "nvml")
+        status = SourceStatus("nvml", status_of, status_of.value, seconds)
+        return top(sources=(status, *others))(snapshot)
+
+    return change
+
+
+def sram(count: int):
+    return (EccLocation("sram", 0, 0, 0, count),)
+
+
+def throttled(**seconds: float) -> ThrottleSeconds:
+    values = {"power": 10.0, "thermal": 0.0, "sync_boost": 0.0, "board_limit": 0.0, "reliability": 0.0}
+    return ThrottleSeconds(**{**values, **seconds})
+
+
+def banks(**counts: int) -> RowRemapHistogram:
+    return RowRemapHistogram(
+        **{**dict.fromkeys(RowRemapHistogram.__dataclass_fields__, 0), "max_banks": 2558, **counts}
+    )
+
+
+BUSY = gpus(utilization_percent=98, clocks_event_reasons=(), sm_clock_mhz=1800, power_draw_watts=650.0)
+STUCK = {"utilization_percent": 99, "memory_utilization_percent": 1, "power_draw_watts": 120.0}
+
+DISCOVERY = (
+    *(
+        Case("source.nvml", f"nvml.{word.value}", now(source(word)), now(source(SourceState.OK)))
+        for word in (
+            SourceState.LIBRARY_ABSENT, SourceState.DRIVER_NOT_LOADED, SourceState.VERSION_MISMATCH,
+            SourceState.NO_PERMISSION, SourceState.TIMED_OUT, SourceState.FAILED,
+        )
+    ),
+    Case("gpu.lost", "gpu.lost", now(gpu(3, responding=LOST)), now(gpu(3, responding=LATE))),
+    Case(
+        "gpu.lost", "gpu.recovery_needed",
+        now(gpu(3, recovery_action="gpu_reset")), now(gpu(3, recovery_action="none")),
+    ),
+    Case(
+        "gpu.lost", "gpu.recovery_advised",
+        now(gpu(3, recovery_action="drain_p2p")), now(gpu(3, recovery_action="none")),
+    ),
+    Case("gpu.hung", "gpu.hung", now(gpu(3, responding=LATE)), now(gpu(3, responding=LOST))),
+    Case("gpu.hung", "gpu.not_read", now(gpu(3, responding=BROKEN)), now(gpu(3, responding=LATE))),
+    Case(
+        "gpu.count", "gpu.count",
+        now(without_gpu(3), expected={"expected_gpus": 8}), now(without_gpu(3), expected={"expected_gpus": 7}),
+    ),
+    Case(
+        "driver.nouveau", "driver.nouveau_loaded",
+        now(machine(kernel_modules=("nvidia", "nouveau"))), now(machine(kernel_modules=("nvidia",))),
+    ),
+    Case(
+        "driver.version", "driver.unexpected_version",
+        now(expected={"expected_driver": "570"}), now(expected={"expected_driver": "580"}),
+    ),
+    Case(
+        "driver.firmware", "driver.vbios_differs",
+        now(gpu(3, vbios_version="96.00.74.00.01")), now(gpus(vbios_version="96.00.74.00.01")),
+    ),
+    Case(
+        "driver.firmware", "driver.inforom_differs",
+        now(gpu(3, inforom_version="G520.0200.00.04")), now(gpus(inforom_version="G520.0200.00.04")),
+    ),
+    Case(
+        "driver.firmware", "driver.inforom_corrupted",
+        now(gpu(3, inforom_valid=False)), now(gpu(3, inforom_valid=NOT_SUPPORTED)),
+    ),
+    Case(
+        "driver.firmware", "driver.gsp_off",
+        now(gpu(3, gsp_firmware_mode="disabled")),
+        now(gpu(3, gsp_firmware_mode="disabled", gsp_firmware_mode_default="disabled")),
+    ),
+    Case(
+        "driver.persistence", "driver.persistence_off",
+        now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=2.5)),
+        now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=0.1)),
+    ),
+    Case("machine.devices", "gpu.gone", now(without_gpu(5), recorded=()), now(without_gpu(5), recorded=(without_gpu(5),))),
+    Case(
+        "machine.settings", "machine.changed",
+        now(top(driver_version="580.126.09"), recorded=()), now(top(driver_version="580.126.09"), recorded=(top(driver_version="580.126.09"),)),
+    ),
+)  # fmt: skip
+
+MEMORY = (
+    Case(
+        "ecc.uncorrected", "ecc.uncorrected_volatile",
+        now(gpu(3, ecc_uncorrected_volatile=1, ecc_uncorrected_aggregate=1)), now(gpu(3, ecc_corrected_volatile=900)),
+    ),
+    Case(
+        "ecc.uncorrected", "ecc.uncorrected_aggregate",
+        now(gpu(3, ecc_uncorrected_aggregate=2)), now(gpu(3, ecc_corrected_aggregate=2)),
+    ),
+    Case(
+        "ecc.uncorrected", "ecc.uncorrected_rising",
+        now(gpu(3, ecc_uncorrected_aggregate=3), before=(gpu(3, ecc_uncorrected_aggregate=2),)),
+        now(gpu(3, ecc_uncorrected_aggregate=3), before=(gpu(3, ecc_uncorrected_aggregate=3),)),
+    ),
+    Case(
+        "ecc.sram", "ecc.sram_threshold_exceeded",
+        now(gpu(3, ecc_sram_threshold_exceeded=True)), now(gpu(3, ecc_sram_threshold_exceeded=False)),
+    ),
+    Case("ecc.sram", "ecc.sram_uncorrected", now(gpu(3, ecc_locations=sram(5))), now(gpu(3, ecc_locations=sram(4)))),
+    Case("ecc.mode", "ecc.disabled", now(gpu(3, ecc_mode="disabled", ecc_mode_pending="disabled")), now()),
+    Case(
+        "ecc.mode", "ecc.mode_pending",
+        now(gpu(3, ecc_mode_pending="disabled")), now(gpus(ecc_mode_pending="enabled")),
+    ),
+    Case(
+        "ecc.corrected_rate", "ecc.corrected_rate",
+        now(gpu(3, ecc_corrected_volatile=500), before=(), seconds=3600),
+        now(gpus(ecc_corrected_volatile=500), before=(), seconds=3600),
+    ),
+    Case("memory.row_remap", "memory.row_remap_failed", now(gpu(3, row_remap_failed=True)), now(gpu(3, row_remap_correctable=1))),
+    Case("memory.row_remap", "memory.row_remap_pending", now(gpu(3, row_remap_pending=True)), now(gpu(3, row_remap_uncorrectable=2))),
+    Case(
+        "memory.row_remap", "memory.row_remap_spares_gone",
+        now(gpu(3, row_remap_histogram=banks(none_banks=1))), now(gpu(3, row_remap_histogram=banks(partial_banks=2))),
+    ),
+    Case(
+        "memory.row_remap", "memory.row_remap_spares_low",
+        now(gpu(3, row_remap_histogram=banks(low_banks=1))), now(gpu(3, row_remap_histogram=banks(high_banks=2))),
+    ),
+    Case("memory.row_remap", "memory.row_remap_count", now(gpu(3, row_remap_uncorrectable=512)), now(gpu(3, row_remap_uncorrectable=511))),
+    Case(
+        "memory.page_retirement", "memory.page_retirement_full",
+        now(gpu(0, retired_pages_corrected=40, retired_pages_uncorrected=23)),
+        now(gpu(0, retired_pages_corrected=40, retired_pages_uncorrected=22)), base="t4x1",
+    ),
+    Case(
+        "memory.page_retirement", "memory.page_retirement_rising",
+        now(gpu(0, retired_pages_uncorrected=17), before=(gpu(0, retired_pages_uncorrected=16),)),
+        now(gpu(0, retired_pages_uncorrected=15), before=(gpu(0, retired_pages_uncorrected=14),)), base="t4x1",
+    ),
+    Case(
+        "memory.page_retirement", "memory.page_retirement_pending",
+        now(gpu(0, page_retirement_pending=True)), now(gpu(0, retired_pages_corrected=3)), base="t4x1",
+    ),
+    Case("memory.repair", "memory.unrepairable", now(gpu(3, memory_unrepairable=True)), now(gpu(3, memory_unrepairable=False))),
+    Case("memory.repair", "memory.repair_pending", now(gpu(3, tpc_repair_pending=True)), now(gpu(3, tpc_repair_pending=False))),
+)  # fmt: skip
+
+PACE = (
+    Case(
+        "temperature.gpu", "temperature.gpu_too_hot",
+        now(gpu(3, temperature_margin_celsius=-2)), now(gpu(3, temperature_margin_celsius=3)),
+    ),
+    Case(
+        "temperature.gpu", "temperature.gpu_nearly_too_hot",
+        now(gpu(0, temperature_celsius=89)), now(gpu(0, temperature_celsius=88)), base="t4x1",
+    ),
+    Case(
+        "temperature.memory", "temperature.memory_too_hot",
+        now(gpu(3, memory_temperature_celsius=96)), now(gpu(3, memory_temperature_celsius=95)), base="a100x8",
+    ),
+    Case(
+        "temperature.peers", "temperature.hotter_than_peers",
+        now(BUSY, gpus(temperature_celsius=55), gpu(3, temperature_celsius=76)),
+        now(BUSY, gpus(temperature_celsius=55), gpu(3, temperature_celsius=75)),
+    ),
+    Case(
+        "clocks.hardware_slowdown", "clocks.hardware_thermal_slowdown",
+        now(gpu(3, clocks_event_reasons=("hw_slowdown", "hw_thermal_slowdown"))),
+        now(gpu(3, clocks_event_reasons=("sw_power_cap",))),
+    ),
+    Case(
+        "clocks.hardware_slowdown", "clocks.power_brake",
+        now(gpu(3, clocks_event_reasons=("hw_slowdown", "hw_power_brake_slowdown"))),
+        now(gpu(3, clocks_event_reasons=("sw_power_cap",))),
+    ),
+    Case(
+        "clocks.hardware_slowdown", "clocks.hardware_slowdown",
+        now(gpu(3, clocks_event_reasons=("hw_slowdown",))), now(gpu(3, clocks_event_reasons=("sync_boost",))),
+    ),
+    Case(
+        "clocks.software_thermal_slowdown", "clocks.software_thermal_slowdown",
+        now(gpu(3, clocks_event_reasons=("sw_thermal_slowdown",))), now(gpu(3, clocks_event_reasons=("sw_power_cap",))),
+    ),
+    Case(
+        "clocks.throttle_time", "clocks.throttled",
+        now(gpu(3, throttle_seconds=throttled(thermal=7.0)), before=(gpu(3, throttle_seconds=throttled()),)),
+        now(gpu(3, throttle_seconds=throttled(thermal=5.0, power=70.0)), before=(gpu(3, throttle_seconds=throttled()),)),
+    ),
+    Case(
+        "clocks.power_capped", "clocks.power_capped",
+        now(BUSY, gpu(3, sm_clock_mhz=1400, clocks_event_reasons=("sw_power_cap",))),
+        now(BUSY, gpus(clocks_event_reasons=("sw_power_cap",)), gpu(3, sm_clock_mhz=1500)),
+    ),
+    Case(
+        "clocks.stuck_low", "clocks.stuck_low",
+        now(BUSY, gpu(3, sm_clock_mhz=345), before=(BUSY, gpu(3, sm_clock_mhz=345)), seconds=90),
+        now(BUSY, gpu(3, sm_clock_mhz=345), before=(BUSY,), seconds=90),
+    ),
+    Case(
+        "clocks.application", "clocks.application_lowered",
+        now(gpu(3, graphics_clock_application_mhz=1755)), now(gpu(3, graphics_clock_application_mhz=1980)),
+    ),
+    Case(
+        "clocks.application", "clocks.application_differs",
+        now(gpu(3, graphics_clock_application_mhz=1755, graphics_clock_application_default_mhz=1755)),
+        now(gpus(graphics_clock_application_mhz=1755, graphics_clock_application_default_mhz=1755)),
+    ),
+    Case("power.limit", "power.limit_lowered", now(gpu(3, power_limit_enforced_watts=500.0)), now(gpu(3, power_limit_enforced_watts=690.0))),
+    Case(
+        "power.limit", "power.limit_differs",
+        now(gpu(3, power_limit_enforced_watts=500.0, power_limit_default_watts=500.0)),
+        now(gpus(power_limit_enforced_watts=500.0, power_limit_default_watts=500.0)),
+    ),
+    Case("power.idle_draw", "power.idle_draw", now(gpu(3, power_draw_watts=260.0)), now(gpu(3, power_draw_watts=190.0))),
+)  # fmt: skip
+
+USE = (
+    Case("mode.compute", "mode.compute_prohibited", now(gpu(3, compute_mode="prohibited")), now(gpu(3, compute_mode="default"))),
+    Case("mode.compute", "mode.compute_exclusive", now(gpu(3, compute_mode="exclusive_process")), now(gpu(3, compute_mode="default"))),
+    Case("mode.mig", "mode.mig_pending", now(gpu(3, mig_mode_pending="enabled")), now()),
+    Case(
+        "mode.mig", "mode.mig_without_instances",
+        now(gpu(0, mig_mode="enabled", mig_mode_pending="enabled", mig_instances=())), now(), base="h100-mig",
+    ),
+    Case(
+        "gpu.looks_stuck", "gpu.looks_stuck",
+        now(gpu(3, **STUCK), before=(gpu(3, **STUCK),), seconds=90),
+        now(gpu(3, **{**STUCK, "power_draw_watts": 400.0}), before=(gpu(3, **STUCK),), seconds=90),
+    ),
+    Case("process.dead", "process.dead", now(gpu(3, processes=(process(state="Z"),))), now(gpu(3, processes=(process(state="D"),)))),
+    Case("process.dead", "process.gone", now(gpu(3, processes=(process(visible=False),))), now(gpu(3, processes=(process(),)))),
+    Case(
+        "process.foreign", "process.foreign",
+        now(gpu(4, processes=(process(user="bob"),))), now(gpu(4, processes=(process(user="ann"),))),
+        base="h100x8-slurm4",
+    ),
+    Case(
+        "memory.leftover", "memory.leftover",
+        now(gpu(3, memory_used_bytes=900 * MIB)), now(gpu(3, memory_used_bytes=900 * MIB, processes=(process(),))),
+    ),
+)  # fmt: skip
+
+GPU_CASES = (*DISCOVERY, *MEMORY, *PACE, *USE)

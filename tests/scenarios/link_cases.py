@@ -1,0 +1,184 @@
+"""Cases of the checks of links: PCIe, NVLink, fabric, peer access, RDMA ports."""
+
+from gpudiag.model.device_details import PeerAccess
+from gpudiag.model.host_state import FabricManager, IommuState
+from gpudiag.model.reading import Missing, MissingReason
+from tests.scenarios.gpu_cases import BUSY
+from tests.scenarios.situations import (
+    Case,
+    Change,
+    gpu,
+    gpus,
+    machine,
+    now,
+    nvlink,
+    part,
+    port,
+    state,
+    without_port,
+)
+
+NOT_SUPPORTED = Missing(MissingReason.NOT_SUPPORTED)
+HOUR = 3600.0
+
+
+def unreadable(*, path: str, words: str = "topology_not_supported") -> Change:
+    """GPUs 0 and 1 cannot read each other, over that path."""
+
+    def change(snapshot):
+        first, second = snapshot.devices[:2]
+        for one, other in ((first, second), (second, first)):
+            peers = tuple(
+                PeerAccess(peer.bus_id, path, words, words) if peer.bus_id == other.id.bus_id else peer
+                for peer in one.peers
+            )
+            snapshot = gpu(one.id.nvml_index, peers=peers)(snapshot)
+        return snapshot
+
+    return change
+
+
+def down(index: int, *links: int) -> tuple[Change, ...]:
+    return tuple(nvlink(index, link, active=False) for link in links)
+
+
+ALL_DOWN = tuple(change for index in range(8) for change in down(index, *range(18)))
+
+PCIE = (
+    Case("pcie.width", "pcie.width_reduced", now(gpu(3, pcie_width=8)), now(gpu(3, pcie_width=8, pcie_width_slot_max=8))),
+    Case(
+        "pcie.generation", "pcie.generation_reduced",
+        now(BUSY, gpu(3, pcie_generation=3)), now(BUSY, gpu(3, pcie_generation=1, utilization_percent=0)),
+    ),
+    Case(
+        "pcie.replay_rate", "pcie.replay_rate",
+        now(gpu(3, pcie_replay_count=1000), before=(gpu(3, pcie_replay_count=900),)),
+        now(gpu(3, pcie_replay_count=9000), before=(gpu(3, pcie_replay_count=8990),)),
+    ),
+    Case(
+        "pcie.replay_rate", "pcie.replay_storm",
+        now(gpu(3, pcie_replay_count=1000), before=(gpu(3, pcie_replay_count=500),)),
+        now(gpu(3, pcie_replay_count=1000), before=(gpu(3, pcie_replay_count=1000),)),
+    ),
+    Case(
+        "pcie.errors", "pcie.fatal_error",
+        now(part(3, "pcie_errors", fatal=1), before=()), now(part(3, "pcie_errors", correctable=9), before=()),
+    ),
+    Case(
+        "pcie.errors", "pcie.fatal_error_since_boot",
+        now(part(3, "pcie_errors", fatal=1)), now(part(3, "pcie_errors", correctable=1000)),
+    ),
+    Case(
+        "pcie.errors", "pcie.nonfatal_errors",
+        now(part(3, "pcie_errors", nonfatal=2), before=()),
+        now(part(3, "pcie_errors", nonfatal=2), before=(part(3, "pcie_errors", nonfatal=2),)),
+    ),
+    Case(
+        "pcie.errors", "pcie.corrected_rate",
+        now(part(3, "pcie_errors", correctable=33), before=()), now(part(3, "pcie_errors", correctable=32), before=()),
+    ),
+)  # fmt: skip
+
+NVLINK = (
+    Case("nvlink.state", "nvlink.link_down", now(*down(3, 5)), now(*(nvlink(index, 5, active=False) for index in range(8)))),
+    Case("nvlink.state", "nvlink.all_links_down", now(*ALL_DOWN), now(*ALL_DOWN, machine(pci_devices=()))),
+    Case(
+        "nvlink.errors", "nvlink.crc_errors",
+        now(nvlink(3, 5, crc_flit_errors=6000), before=()), now(nvlink(3, 5, crc_flit_errors=5000), before=()),
+    ),
+    Case(
+        "nvlink.errors", "nvlink.errors",
+        now(nvlink(3, 5, replay_errors=1), before=()),
+        now(nvlink(3, 5, replay_errors=7), before=(nvlink(3, 5, replay_errors=7),)),
+    ),
+    Case(
+        "nvlink.errors", "nvlink.recovery_failed",
+        now(nvlink(3, 5, recovery_failures=1), before=(nvlink(3, 5, recovery_failures=0),)),
+        now(nvlink(3, 5, recovery_failures=1), before=(nvlink(3, 5, recovery_failures=1),)), base="b200x8",
+    ),
+    Case(
+        "nvlink.errors", "nvlink.bit_error_rate",
+        now(nvlink(3, 5, bit_error_rate=1e-10), before=()), now(nvlink(3, 5, bit_error_rate=1e-14), before=()),
+        base="b200x8",
+    ),
+)  # fmt: skip
+
+FABRIC = (
+    Case(
+        "fabric.state", "fabric.not_ready",
+        now(part(3, "fabric", state="in_progress")),
+        now(*(part(index, "fabric", state="not_started") for index in range(8)), machine(pci_devices=())),
+    ),
+    Case("fabric.state", "fabric.unhealthy", now(part(3, "fabric", health="unhealthy")), now(part(3, "fabric", health="healthy"))),
+    Case(
+        "fabric.state", "fabric.limited",
+        now(part(3, "fabric", health="limited_capacity")), now(part(3, "fabric", health="healthy")),
+    ),
+    Case(
+        "fabric.state", "fabric.clique_differs",
+        now(part(3, "fabric", clique_id=7)), now(*(part(index, "fabric", clique_id=7) for index in range(8))),
+    ),
+    Case(
+        "fabric.manager", "fabric.manager_not_running",
+        now(state(fabric_manager=FabricManager(False, NOT_SUPPORTED))),
+        now(state(fabric_manager=FabricManager(False, NOT_SUPPORTED)), machine(pci_devices=())),
+    ),
+    Case(
+        "fabric.manager", "fabric.manager_version_differs",
+        now(state(fabric_manager=FabricManager(True, "580.95.05"))), now(state(fabric_manager=FabricManager(True, NOT_SUPPORTED))),
+    ),
+)  # fmt: skip
+
+PEERS = (
+    Case(
+        "peer.access", "gpu.peer_access_broken",
+        now(unreadable(path="host_bridge")), now(unreadable(path="system")),
+    ),
+    Case(
+        "peer.access", "gpu.peer_access_disabled",
+        now(unreadable(path="numa_node", words="disabled")), now(gpus(peers=())),
+    ),
+    Case(
+        "host.acs", "host.acs_redirects",
+        now(state(redirecting_bridges=("00000000:52:00.0",))), now(state(redirecting_bridges=())),
+    ),
+    Case(
+        "host.iommu", "host.iommu_translates",
+        now(state(iommu=IommuState(88, ("DMA-FQ",)))), now(state(iommu=IommuState(88, ("identity",)))),
+    ),
+)  # fmt: skip
+
+RDMA = (
+    Case(
+        "infiniband.port", "infiniband.port_down",
+        now(port(2, state="DOWN", physical_state="Polling")), now(port(2, state="DOWN", physical_state="Disabled")),
+    ),
+    Case(
+        "infiniband.port", "infiniband.port_slow",
+        now(port(2, rate_gbit_per_second=200.0)),
+        now(*(port(index, rate_gbit_per_second=200.0) for index in range(8))),
+    ),
+    Case(
+        "infiniband.errors", "infiniband.link_downed",
+        now(port(2, counters={"link_downed": 3}), before=(port(2, counters={"link_downed": 2}),)),
+        now(port(2, counters={"link_downed": 3}), before=(port(2, counters={"link_downed": 3}),)),
+    ),
+    Case(
+        "infiniband.errors", "infiniband.symbol_errors",
+        now(port(2, counters={"symbol_error": 121}), before=(port(2, counters={"symbol_error": 0}),), seconds=HOUR),
+        now(port(2, counters={"symbol_error": 120}), before=(port(2, counters={"symbol_error": 0}),), seconds=HOUR),
+    ),
+    Case(
+        "infiniband.errors", "infiniband.link_recoveries",
+        now(port(2, counters={"link_error_recovery": 301}), before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
+        now(port(2, counters={"link_error_recovery": 300}), before=(port(2, counters={"link_error_recovery": 0}),), seconds=HOUR),
+    ),
+    Case(
+        "infiniband.peer_memory", "infiniband.no_peer_memory",
+        now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="proprietary")),
+        now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="open")),
+    ),
+    Case("machine.devices", "infiniband.port_gone", now(without_port(2), recorded=()), now(without_port(2), recorded=(without_port(2),))),
+)  # fmt: skip
+
+LINK_CASES = (*PCIE, *NVLINK, *FABRIC, *PEERS, *RDMA)

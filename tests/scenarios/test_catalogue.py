@@ -1,0 +1,158 @@
+"""The whole catalogue: every check fires, spares its near miss, and never passes without having looked."""
+
+from collections import Counter
+
+import pytest
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.on_gpus import GPU_CHECKS
+from gpudiag.checks.registry import Check
+from gpudiag.checks.runner import run_checks
+from gpudiag.model.context import Context
+from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.simulate.loader import base_machines
+from tests.scenarios.gpu_cases import GPU_CASES
+from tests.scenarios.host_cases import HOST_CASES
+from tests.scenarios.link_cases import LINK_CASES
+from tests.scenarios.situations import Case, Situation, blank, look_at_machine
+
+CASES = (*GPU_CASES, *LINK_CASES, *HOST_CASES)
+CHECKS = {check.name: check for check in BUILTIN}
+# Judged from the kernel log, which has tests of its own (tests/unit/checks/test_xid.py).
+OF_THE_KERNEL_LOG = {"xid.kernel_log", "sxid.kernel_log"}
+# Needs two machines' worth of sources (tests/unit/checks/test_sources.py), or another bus (test_devices.py).
+ELSEWHERE = {"source.disagreement", "gpu.missing", "driver.nouveau_bound"}
+REASONS = [reason for reason in MissingReason]
+
+
+def result(check: Check, context: Context) -> CheckResult:
+    return run_checks(context, (check,))[0]
+
+
+def codes(found: CheckResult) -> set[str]:
+    return {finding.code for finding in found.findings}
+
+
+def name(case: Case) -> str:
+    return case.code
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_a_fault_is_reported(case: Case):
+    found = result(CHECKS[case.check], case.fires.context(look_at_machine(case.base)))
+    assert case.code in codes(found), found
+    kind = next(kind for kind in CHECKS[case.check].reports if kind.code == case.code)
+    finding = next(finding for finding in found.findings if finding.code == case.code)
+    assert (finding.outcome, finding.severity) == (kind.outcome, kind.severity)
+    assert finding.evidence
+    assert finding.message
+    assert finding.remedy
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_a_near_miss_is_not(case: Case):
+    found = result(CHECKS[case.check], case.near.context(look_at_machine(case.base)))
+    assert case.code not in codes(found), found
+    assert found.outcome is not Outcome.ERROR, found
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_a_fault_is_named_once(case: Case):
+    context = case.fires.context(look_at_machine(case.base))
+    counts = Counter(
+        (one.code, one.subject) for found in run_checks(context, BUILTIN) for one in found.findings
+    )
+    assert counts
+    assert max(counts.values()) == 1, counts
+
+
+def test_every_code_of_the_catalogue_has_a_case():
+    promised = {
+        kind.code for check in BUILTIN if check.name not in OF_THE_KERNEL_LOG for kind in check.reports
+    }
+    assert promised - ELSEWHERE == {case.code for case in CASES}
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=str)
+@pytest.mark.parametrize("base", ["h100x8", "t4x1", "none"])
+def test_no_check_passes_without_its_readings(base: str, reason: MissingReason):
+    look = look_at_machine(base)
+    empty = blank(look, reason)
+    context = Context(empty, earlier=empty, baseline=Missing(reason), expected_driver="580")
+    passed = {found.check for found in run_checks(context, BUILTIN) if found.outcome is Outcome.PASS}
+    assert passed <= LOOKED_AT_ROWS
+
+
+# What these judge is how the sources answered, and whether each GPU has a row and answers: that is still there.
+LOOKED_AT_ROWS = {
+    "source.nvml", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count", "environment.cuda_visible_devices",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+def test_no_check_passes_when_its_part_of_the_snapshot_is_gone(check: Check):
+    """Without NVML, the host's state, torch and any other snapshot nothing can be judged but the bus."""
+    from gpudiag.model.device import SourceState
+    from tests.scenarios.gpu_cases import source
+    from tests.scenarios.situations import changed, machine, top
+
+    nothing = Missing(MissingReason.ERROR, "broken")
+    gone = (
+        source(SourceState.FAILED),
+        machine(state=nothing),
+        top(torch=nothing, devices=(), kernel_log=nothing),
+    )
+    look = changed(look_at_machine("h100x8"), gone)
+    assert result(check, Context(look)).outcome is not Outcome.PASS or check.name in {"driver.nouveau"}
+
+
+@pytest.mark.parametrize("base", sorted(base_machines()))
+def test_a_healthy_machine_raises_no_alarm(base: str):
+    look = look_at_machine(base)
+    results = run_checks(Context(look, earlier=Situation(before=()).context(look).earlier), BUILTIN)
+    found = {finding.code for one in results for finding in one.findings}
+    assert found == set()
+    assert {one.check: one.reason for one in results if one.outcome is Outcome.ERROR} == {}
+    skipped = [one for one in results if one.outcome is Outcome.SKIP]
+    assert all(one.reason for one in skipped)
+    if base != "none":
+        assert sum(one.outcome is Outcome.PASS for one in results) > len(BUILTIN) / 3
+
+
+def test_a_machine_without_a_gpu_says_so_for_every_check_of_gpus():
+    results = {one.check: one for one in run_checks(Context(look_at_machine("none")), BUILTIN)}
+    needing = [check.name for check in BUILTIN if "gpus" in check.needs]
+    assert {results[check].outcome for check in needing} == {Outcome.SKIP}
+    assert {results[check].reason for check in needing} == {"no GPU and no trace of one"}
+    assert results["host.disk"].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("spec", ["h100x8", "h100x8+lost:3+row-remap-failed:5", "t4x1", "none"])
+def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
+    """What a listing does not ask for, no check may judge: the two can then not disagree."""
+    from tests.scenarios.situations import changed, machine, top
+
+    not_asked = Missing(MissingReason.NOT_ASKED)
+    look = changed(look_at_machine(spec), (machine(state=not_asked), top(torch=not_asked)))
+    rest = [check for check in BUILTIN if check not in GPU_CHECKS]
+    assert {one.outcome for one in run_checks(Context(look), rest)} == {Outcome.SKIP}
+    assert set(GPU_CHECKS) <= set(BUILTIN)
+
+
+def test_checks_and_codes_are_listed_once():
+    assert max(Counter(check.name for check in BUILTIN).values()) == 1
+    assert max(Counter(kind.code for check in BUILTIN for kind in check.reports).values()) == 1
+
+
+@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+def test_a_check_says_what_it_reads_and_where_its_limit_comes_from(check: Check):
+    assert check.title
+    assert check.reads
+    assert check.limit
+
+
+@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+def test_a_reading_that_nothing_has_confirmed_may_warn_and_not_fail(check: Check):
+    unstated = {kind.code for kind in check.reports if kind.outcome is Outcome.FAIL and not kind.stated}
+    assert check.confirmed or not unstated
