@@ -9,6 +9,7 @@ from gpudiag.checks.host_health import host_clock, host_disk, host_governor, hos
 from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
 from gpudiag.checks.host_network import network_interface, network_name
 from gpudiag.checks.infiniband import infiniband_errors, infiniband_peer_memory, infiniband_port
+from gpudiag.checks.kernel_faults import host_kernel_log
 from gpudiag.checks.leftovers import memory_leftover, process_dead, process_foreign
 from gpudiag.checks.memory_errors import ecc_corrected_rate, ecc_mode, ecc_sram, ecc_uncorrected
 from gpudiag.checks.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
@@ -66,8 +67,8 @@ _SOFTWARE = (
 )  # fmt: skip
 # The host
 _HOST = (
-    host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa, host_governor,
-    host_clock, network_name, network_interface, machine_settings,
+    host_kernel_log, host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
+    host_governor, host_clock, network_name, network_interface, machine_settings,
 )  # fmt: skip
 
 BUILTIN: tuple[Check, ...] = (*_DISCOVERY, *_MEMORY, *_PACE, *_LINKS, *_USE, *_SOFTWARE, *_HOST)
