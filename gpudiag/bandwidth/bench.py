@@ -1,0 +1,122 @@
+"""What every active test is given: its device, the other ranks, a way to tell, and the clock."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from gpudiag.bandwidth.lock_step import LockStep
+from gpudiag.model.active import ActivePlan
+from gpudiag.model.codec import encode
+from gpudiag.model.reading import Reading
+
+_T = TypeVar("_T")
+
+WARMUP_ITERATIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long each iteration of one operation took."""
+
+    iterations: int
+    p50_seconds: float
+    best_seconds: float
+
+
+class Bench:
+    """One rank's workplace.
+
+    Every rank goes through the same steps in the same order, so that a rank that hangs is told from
+    those that wait for it; `step` announces each to the side channel before it is taken.
+    """
+
+    def __init__(self, group: LockStep, plan: ActivePlan, device: torch.device, uuid: Reading[str]) -> None:
+        """Work on `device`, in step with the group."""
+        self.group = group
+        self.plan = plan
+        self.device = device
+        self.device_uuid = uuid
+        self.rank = group.rank
+        self.world_size = group.world_size
+        self._iteration = 0
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the rank works on a GPU."""
+        return self.device.type == "cuda"
+
+    def step(self, name: str, call: Callable[[], _T]) -> _T:
+        """What `call` returns, once the device has done it; announced as `name` before it starts."""
+
+        def work() -> _T:
+            result = call()
+            self.synchronize()
+            return result
+
+        return self.group.step(name, work)
+
+    def in_turn(self, name: str, call: Callable[[], None]) -> None:
+        """Let one rank after the other do `call` while the rest wait."""
+        for rank in range(self.world_size):
+            self.step(name, call if rank == self.rank else _nothing)
+            self.group.barrier()
+
+    def together(self, name: str, call: Callable[[], None]) -> None:
+        """Let every rank do `call` at the same time."""
+        self.group.barrier()
+        self.step(name, call)
+        self.group.barrier()
+
+    def synchronize(self) -> None:
+        """Return once the device has done all that was queued."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def time(self, call: Callable[[], Any], *, at_least_seconds: float, at_least: int = 5) -> Timing:
+        """Timings of `call`, again and again for that long and that often, after a warm-up."""
+        for _ in range(WARMUP_ITERATIONS):
+            call()
+        self.synchronize()
+        seconds: list[float] = []
+        until = time.perf_counter() + at_least_seconds
+        while len(seconds) < at_least or time.perf_counter() < until:
+            before = time.perf_counter()
+            call()
+            self.synchronize()
+            seconds.append(time.perf_counter() - before)
+        return Timing(len(seconds), statistics.median(seconds), min(seconds))
+
+    def corrupt(self, tensor: torch.Tensor) -> None:
+        """Flip one bit in the middle of `tensor` where an injected fault asks for it now."""
+        progress = self.group.progress
+        progress.before_iteration(self._iteration)
+        if progress.should_flip_bit(self._iteration):
+            tensor.view(torch.uint8).flatten()[tensor.nbytes // 2] ^= 1
+        self._iteration += 1
+
+    def emit(self, kind: str, result: Any) -> None:
+        """Tell the agent of one result, at once: it stays if the rank dies later."""
+        self.group.progress.emit({"kind": kind, **encode(result)})
+
+    def seconds(self, on_gpu: float, on_cpu: float) -> float:
+        """How long to measure on this kind of device."""
+        return on_gpu if self.is_cuda else on_cpu
+
+
+def random_bytes(size_bytes: int, device: torch.device, seed: int = 1) -> torch.Tensor:
+    """Bytes without a pattern: zeros would be compressed on the way, and copied too fast."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randint(0, 256, (size_bytes,), dtype=torch.uint8, device=device, generator=generator)
+
+
+def differing_bytes(found: torch.Tensor, expected: torch.Tensor) -> int:
+    """How many bytes differ; both tensors are bytes on one device."""
+    return 0 if torch.equal(found, expected) else int((found != expected).sum())
+
+
+def _nothing() -> None:
+    """The part of a rank whose turn it is not."""

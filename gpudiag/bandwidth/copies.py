@@ -1,0 +1,136 @@
+"""Copies: within one device's memory, between it and the host, and from GPU to GPU."""
+
+import torch
+
+from gpudiag.bandwidth.bench import Bench, Timing, differing_bytes, random_bytes
+from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, BandwidthResult
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.units import GIB, MIB
+
+# Beyond every cache: an H100 has 50 MiB of L2, a server processor up to some hundred.
+_GPU_COPY_BYTES = 2 * GIB
+_CPU_COPY_BYTES = 256 * MIB
+_HOST_COPY_BYTES = 256 * MIB
+_PEER_COPY_BYTES = 256 * MIB
+_SECONDS_ON_GPU = 1.0
+_SECONDS_ON_CPU = 0.3
+# Long enough for two readings of the link's generation and width while it works.
+_HOST_COPY_SECONDS = 1.5
+_PEER_COPY_SECONDS = 0.1
+_SHARE_OF_FREE_MEMORY = 0.2  # each of the two buffers
+
+
+def measure_memory_copy(bench: Bench) -> None:
+    """The speed of the rank's own memory, each rank alone on its device and all at once."""
+    size = _copy_bytes(bench)
+
+    def work() -> None:
+        source = random_bytes(size, bench.device, seed=bench.rank)
+        target = torch.empty_like(source)
+        seconds = bench.seconds(_SECONDS_ON_GPU, _SECONDS_ON_CPU)
+        timing = bench.time(lambda: target.copy_(source), at_least_seconds=seconds)
+        bench.corrupt(target)
+        _tell(bench, MEMORY_COPY, size, timing, differing_bytes(target, source), moved=2 * size)
+
+    bench.together(MEMORY_COPY, work)
+
+
+def measure_host_to_device(bench: Bench) -> None:
+    """Copies from the host's pinned memory, each GPU alone, then all at once."""
+    _measure_host_copies(bench, HOST_TO_DEVICE)
+
+
+def measure_device_to_host(bench: Bench) -> None:
+    """Copies to the host's pinned memory, each GPU alone, then all at once."""
+    _measure_host_copies(bench, DEVICE_TO_HOST)
+
+
+def measure_peer_copy(bench: Bench) -> None:
+    """Copies from each GPU to each other one, one pair at a time."""
+
+    def work() -> None:
+        for peer in range(bench.world_size):
+            if peer != bench.rank:
+                _copy_to_peer(bench, peer)
+
+    bench.in_turn(PEER_COPY, work)
+
+
+def _measure_host_copies(bench: Bench, test: str) -> None:
+    on_host = torch.empty(_HOST_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    on_host.copy_(random_bytes(_HOST_COPY_BYTES, torch.device("cpu"), seed=bench.rank))
+    on_device = on_host.to(bench.device)
+    source, target = (on_host, on_device) if test == HOST_TO_DEVICE else (on_device, on_host)
+
+    def work(*, concurrent: bool) -> None:
+        target.zero_()
+        timing = bench.time(
+            lambda: target.copy_(source, non_blocking=True), at_least_seconds=_HOST_COPY_SECONDS
+        )
+        bench.corrupt(target)
+        wrong = differing_bytes(on_device, on_host.to(bench.device))
+        _tell(bench, test, _HOST_COPY_BYTES, timing, wrong, moved=_HOST_COPY_BYTES, concurrent=concurrent)
+        source.copy_(target)  # both alike again, whatever was found
+
+    bench.in_turn(test, lambda: work(concurrent=False))
+    if bench.world_size > 1:
+        bench.together(test, lambda: work(concurrent=True))
+
+
+def _copy_to_peer(bench: Bench, peer: int) -> None:
+    other = torch.device("cuda", peer)
+    source = random_bytes(_PEER_COPY_BYTES, bench.device, seed=bench.rank)
+    target = torch.empty(_PEER_COPY_BYTES, dtype=torch.uint8, device=other)
+
+    def copy() -> None:
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(other)
+
+    timing = bench.time(copy, at_least_seconds=_PEER_COPY_SECONDS)
+    result = BandwidthResult(
+        test=PEER_COPY,
+        rank=bench.rank,
+        device_uuid=bench.device_uuid,
+        size_bytes=_PEER_COPY_BYTES,
+        iterations=timing.iterations,
+        time_p50_seconds=timing.p50_seconds,
+        time_best_seconds=timing.best_seconds,
+        bytes_per_second=_PEER_COPY_BYTES / timing.p50_seconds,
+        wrong_bytes=differing_bytes(target, source.to(other)),
+        peer=peer,
+        peer_uuid=_uuid(other),
+        direct=torch.cuda.can_device_access_peer(bench.device, other),
+    )
+    bench.emit("bandwidth", result)
+
+
+def _tell(
+    bench: Bench, test: str, size: int, timing: Timing, wrong: int, *, moved: int, concurrent: bool = False
+) -> None:
+    result = BandwidthResult(
+        test=test,
+        rank=bench.rank,
+        device_uuid=bench.device_uuid,
+        size_bytes=size,
+        iterations=timing.iterations,
+        time_p50_seconds=timing.p50_seconds,
+        time_best_seconds=timing.best_seconds,
+        bytes_per_second=moved / timing.p50_seconds,
+        wrong_bytes=wrong,
+        concurrent=concurrent or (test == MEMORY_COPY and bench.world_size > 1),
+    )
+    bench.emit("bandwidth", result)
+
+
+def _copy_bytes(bench: Bench) -> int:
+    if not bench.is_cuda:
+        return _CPU_COPY_BYTES
+    free, _ = torch.cuda.mem_get_info(bench.device)
+    return min(_GPU_COPY_BYTES, int(free * _SHARE_OF_FREE_MEMORY))
+
+
+def _uuid(device: torch.device) -> str | Missing:
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+    return f"GPU-{uuid}"

@@ -1,0 +1,73 @@
+"""The entry of a rank that runs active tests."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gpudiag.bandwidth.bench import Bench
+from gpudiag.bandwidth.copies import (
+    measure_device_to_host,
+    measure_host_to_device,
+    measure_memory_copy,
+    measure_peer_copy,
+)
+from gpudiag.bandwidth.determinism import measure_determinism
+from gpudiag.bandwidth.lock_step import LockStep
+from gpudiag.bandwidth.matmul import measure_matmul, measure_sustained
+from gpudiag.bandwidth.patterns import measure_memory_patterns
+from gpudiag.model.active import (
+    DETERMINISM,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    MATMUL,
+    MEMORY_COPY,
+    MEMORY_PATTERNS,
+    PEER_COPY,
+    SUSTAINED,
+    ActivePlan,
+)
+from gpudiag.model.codec import decode
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.stages import MEASURE, WARMUP
+
+_MEASURE: Mapping[str, Callable[[Bench], None]] = {
+    MEMORY_COPY: measure_memory_copy,
+    HOST_TO_DEVICE: measure_host_to_device,
+    DEVICE_TO_HOST: measure_device_to_host,
+    MATMUL: measure_matmul,
+    PEER_COPY: measure_peer_copy,
+    DETERMINISM: measure_determinism,
+    MEMORY_PATTERNS: measure_memory_patterns,
+    SUSTAINED: measure_sustained,
+}
+
+
+def run(context: RankContext) -> Mapping[str, Any]:
+    """The version of torch; every measurement has gone to the agent as it was made.
+
+    `context.arguments` is an encoded ActivePlan.
+    """
+    plan = decode(ActivePlan, context.arguments)
+    group = LockStep(context)
+    context.progress.enter_stage(WARMUP)
+    device = torch.device("cuda", context.local_rank) if plan.device_kind == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    bench = Bench(group, plan, device, _device_uuid(device))
+    bench.step("context", lambda: torch.zeros(1, device=device))
+    context.progress.enter_stage(MEASURE)
+    for test in plan.tests:
+        _MEASURE[test](bench)
+        context.progress.emit({"kind": "done", "test": test})
+    return {"torch_version": str(torch.__version__)}
+
+
+def _device_uuid(device: torch.device) -> Reading[str]:
+    if device.type != "cuda":
+        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+    return f"GPU-{uuid}"

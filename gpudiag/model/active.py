@@ -1,0 +1,176 @@
+"""What active tests measured: speed of memory and links, arithmetic, repeatability. No verdicts.
+
+Times are seconds on the rank, rates are bytes per second (B/s) or floating-point operations per
+second (FLOP/s). `rank` is the rank that measured; `device_uuid` is missing where it works on the CPU.
+"""
+
+from dataclasses import dataclass
+
+from gpudiag.model.measure import Incident, RankReport
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+# The active tests in the order in which they run, cheapest and least straining first.
+MEMORY_COPY = "memory_copy"
+HOST_TO_DEVICE = "host_to_device"
+DEVICE_TO_HOST = "device_to_host"
+MATMUL = "matmul"
+PEER_COPY = "peer_copy"
+DETERMINISM = "determinism"
+MEMORY_PATTERNS = "memory_patterns"
+SUSTAINED = "sustained"
+ACTIVE_TESTS = (
+    MEMORY_COPY,
+    HOST_TO_DEVICE,
+    DEVICE_TO_HOST,
+    MATMUL,
+    PEER_COPY,
+    DETERMINISM,
+    MEMORY_PATTERNS,
+    SUSTAINED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePlan:
+    """What every rank is told: the tests, on which kind of device, and how much of it."""
+
+    tests: tuple[str, ...]
+    device_kind: str  # cpu or cuda
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    repeat_seconds: float = 1.0  # for each chain and dtype of the determinism test
+    pattern_bytes: int | None = None  # of memory to test per rank; None: most of what is free on the GPU
+    sustained_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthResult:
+    """One copy, timed: bytes moved per second at the median time of its iterations.
+
+    `memory_copy` reads and writes each byte, and both count. `concurrent`: every rank copied at once.
+    `peer` is the rank whose GPU it was copied to. `wrong_bytes` were found by comparing the copy.
+    """
+
+    test: str
+    rank: int
+    device_uuid: Reading[str]
+    size_bytes: int
+    iterations: int
+    time_p50_seconds: float
+    time_best_seconds: float
+    bytes_per_second: float
+    wrong_bytes: int
+    concurrent: bool = False
+    peer: Reading[int] = NOT_ASKED
+    peer_uuid: Reading[str] = NOT_ASKED
+    direct: Reading[bool] = NOT_ASKED  # from GPU to GPU, and not through the host's memory
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeResult:
+    """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data."""
+
+    rank: int
+    device_uuid: Reading[str]
+    dtype: str
+    size: int  # n
+    iterations: int
+    time_p50_seconds: float
+    time_best_seconds: float
+    flops_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminismResult:
+    """One chain of operations from one seed, repeated: the digest it gave most often, and how many others.
+
+    The same seed on every rank: identical devices must give identical digests.
+    """
+
+    rank: int
+    device_uuid: Reading[str]
+    device_name: str
+    chain: str  # matmul, attention, reduction
+    dtype: str
+    repeats: int
+    digest: str
+    deviating: int  # repeats that gave another digest
+
+
+@dataclass(frozen=True, slots=True)
+class PatternResult:
+    """Patterns written to memory and read back: how much was tested, and what came back wrong."""
+
+    rank: int
+    device_uuid: Reading[str]
+    wanted_bytes: int
+    tested_bytes: int
+    patterns: tuple[str, ...]
+    wrong_words: int  # of 8 bytes
+    first_pattern: Reading[str] = NOT_ASKED
+    first_offset_bytes: Reading[int] = NOT_ASKED  # within the memory that was tested
+    flipped_bits: Reading[str] = NOT_ASKED  # hexadecimal, all that were seen
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedPoint:
+    """Speed at one moment of a sustained load, `at_seconds` after it began."""
+
+    at_seconds: float
+    flops_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedResult:
+    """Matrix products without a pause, for `seconds`."""
+
+    rank: int
+    device_uuid: Reading[str]
+    dtype: str
+    seconds: float
+    points: tuple[SustainedPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPoint:
+    """What one GPU's sensors said while a test ran, `at_seconds` after the ranks were started."""
+
+    at_seconds: float
+    device_uuid: str
+    sm_clock_mhz: Reading[int]
+    temperature_celsius: Reading[int]
+    power_draw_watts: Reading[float]
+    pcie_generation: Reading[int]
+    pcie_width: Reading[int]
+    clocks_event_reasons: Reading[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Untested:
+    """A GPU that no active test ran on, and why."""
+
+    device_uuid: Reading[str]
+    name: str  # GPU 5 (5d:00.0)
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveMeasurement:
+    """Everything that the active tests of one run measured, and what happened to their ranks."""
+
+    device_kind: str
+    world_size: int
+    host: str
+    torch_version: Reading[str]
+    tests: tuple[str, ...]  # that were planned
+    done: tuple[str, ...]  # that every rank finished
+    bandwidth: tuple[BandwidthResult, ...]
+    compute: tuple[ComputeResult, ...]
+    determinism: tuple[DeterminismResult, ...]
+    patterns: tuple[PatternResult, ...]
+    sustained: tuple[SustainedResult, ...]
+    telemetry: tuple[TelemetryPoint, ...]
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    untested: tuple[Untested, ...]
+    seconds: float
+    timed_out: bool = False
