@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.reading import NOT_ASKED, Reading
+
+if TYPE_CHECKING:  # it is made of what stands here; model.hints loads it for whoever needs to know the types
+    from gpudiag.model.active import ActiveMeasurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class RankReport:
     stage: str
     exit: Reading[int]
     sequence: Reading[int] = NOT_ASKED  # collectives it had entered
+    # Asked for when ranks hang: the main thread, innermost first, as `file:line in function`; and
+    # the last collectives as torch recorded them.
+    stack: Reading[tuple[str, ...]] = NOT_ASKED
+    flight_recorder: Reading[tuple[str, ...]] = NOT_ASKED
     device_uuid: Reading[str] = NOT_ASKED
 
 
@@ -115,3 +123,4 @@ class Measures:
     """Everything measured for one report; what nobody measured is NOT_ASKED."""
 
     collective: Reading[CollectiveMeasurement] = NOT_ASKED
+    active: "Reading[ActiveMeasurement]" = NOT_ASKED
