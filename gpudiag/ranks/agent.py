@@ -2,10 +2,12 @@
 
 import select
 import time
+from dataclasses import replace
 
-from gpudiag.model.measure import Incident, InjectedFault, RankReport
-from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.ranks import watchdog
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.ranks import evidence, watchdog
+from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.ledger import Ledger
@@ -22,6 +24,9 @@ _TICK_SECONDS = 0.1
 
 # Agents that lost their leader, or waited for it in vain, are all with the next one by then.
 _GATHER_SECONDS = 2.0
+
+# What is found while processes are alive, so that they can be asked where they are.
+_HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED})
 
 
 class Agent:
@@ -45,6 +50,7 @@ class Agent:
         self._host = host
         self._incidents: tuple[Incident, ...] = ()
         self._views: tuple[RankView, ...] = ()
+        self._dumps: dict[int, RankDump] = {}
         self._timed_out = False
         self._ended_at = ledger.started
         led_after = time.monotonic() - ledger.started
@@ -74,7 +80,7 @@ class Agent:
             world_size=self._job.world_size,
             launcher=launcher,
             host=self._host,
-            reports=tuple(_report(view, unkillable) for view in self._views),
+            reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._incidents,
             results=dict(self._ledger.results),
             events=tuple(self._ledger.events),
@@ -104,10 +110,27 @@ class Agent:
         all_ended = all(view.life is Life.ENDED for view in self._views)
         if all_ended or watchdog.is_settled(self._views, now):
             self._incidents = watchdog.find_incidents(self._views, self._budgets, now, self._absent_after)
+        if any(incident.kind in _HANGS for incident in self._incidents):
+            self._collect_dumps()
         if self._incidents or all_ended:
             return True
         self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
         return self._timed_out
+
+    def _collect_dumps(self) -> None:
+        """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""
+        if self._remote is not None:
+            self._remote.send("dump")
+        dumps = list(self._local.dump())
+        if self._remote is not None:
+            dumps += self._remote.collect_dumps()
+        self._dumps = {dump.rank: dump for dump in dumps}
+        self._incidents = tuple(
+            replace(
+                incident, evidence=(*incident.evidence, *evidence.of_dump(self._dumps.get(incident.rank)))
+            )
+            for incident in self._incidents
+        )
 
     def _refuse_failed_start(self) -> None:
         """Raise if no rank of some agent can come up: nothing existed yet that an incident could be about."""
@@ -121,7 +144,7 @@ class Agent:
             raise slow_start(limit, self._job.preload)
 
 
-def _report(view: RankView, unkillable: tuple[int, ...]) -> RankReport:
+def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:
     entered = view.entered
     return RankReport(
         rank=view.rank,
@@ -131,6 +154,8 @@ def _report(view: RankView, unkillable: tuple[int, ...]) -> RankReport:
         stage=view.stage,
         exit=_exit_reading(view, unkillable),
         sequence=entered if entered else Missing(MissingReason.NOT_ASKED, "entered no collective"),
+        stack=(dump and dump.stack) or NOT_ASKED,
+        flight_recorder=(dump and dump.flight_recorder) or NOT_ASKED,
     )
 
 

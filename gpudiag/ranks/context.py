@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpudiag.ranks.inject import MismatchKind
+
 
 class Progress(Protocol):
     """The side channel of one rank: it tells the agent what the rank is about to do.
@@ -30,6 +32,9 @@ class Progress(Protocol):
     ) -> None:
         """Say that the rank is about to enter collective `sequence` (counted from 0, over the run).
 
+        What is said must be the same on every rank that takes part, `elements` too: where the ranks'
+        buffers differ in length by design (scatter, gather), say the length of one part.
+
         `predicted_seconds` is how long it should take once everyone is there: after ten times that
         (and at least a second) it counts as stalled. Without it the stage's budget holds.
         """
@@ -39,6 +44,13 @@ class Progress(Protocol):
 
     def before_iteration(self, iteration: int) -> None:
         """Say that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
+
+    def take_mismatch(self) -> MismatchKind | None:
+        """How `--inject mismatch` wants this rank's next collective to differ from that of the others.
+
+        Asked before `before_operation`, which is then told the collective that the rank really
+        enters. Said once; None: as planned.
+        """
 
     def should_flip_bit(self, iteration: int) -> bool:
         """Whether `--inject bitflip` wants this rank's output of that timed iteration corrupted."""

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Sequence
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.process import ProcessState
 from gpudiag.ranks.view import RaisedError, RankView
 
@@ -11,6 +12,7 @@ WAIT_STATUS = "wait status"
 PROCESS_TABLE = "/proc/PID/stat"
 SIDE_CHANNEL = "side channel"
 EXCEPTION = "exception"
+STACK = "stack of the main thread"
 
 _STATE_WORDS = {
     "R": "running",
@@ -95,6 +97,7 @@ def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
 def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     """What the others wait in, and what the silent rank's process does meanwhile."""
     facts = [Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL)]
+    facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
     facts.append(Evidence("waited_for", round(waiting.still_seconds, 2), unit="s", source=SIDE_CHANNEL))
     if view.process_state:
         words = _STATE_WORDS.get(view.process_state, view.process_state)
@@ -111,9 +114,47 @@ def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
     )
 
 
+def of_mismatch(
+    sequence: int, entered: str, expected: str, expected_by: Sequence[RankView]
+) -> tuple[Evidence, ...]:
+    """What this rank entered, and what the others did at the same place in the sequence."""
+    ranks = format_ranks([view.rank for view in expected_by])
+    return (
+        Evidence("operation", entered, source=SIDE_CHANNEL),
+        Evidence("expected_operation", expected, source=f"side channel of ranks {ranks}"),
+        Evidence("sequence", sequence, source=SIDE_CHANNEL),
+    )
+
+
+def of_consequences(views: Sequence[RankView]) -> tuple[Evidence, ...]:
+    """How ranks ended because of what is told before; empty if none did."""
+    ends = [
+        f"rank {view.rank}: {_how_it_ended(view)}"
+        for view in views
+        if not view.running and not view.ended_well
+    ]
+    return (Evidence("consequences", "; ".join(ends), source=WAIT_STATUS),) if ends else ()
+
+
+def of_dump(dump: RankDump | None) -> tuple[Evidence, ...]:
+    """Where the rank's main thread is, and its last collectives as torch recorded them; empty if it did not say."""
+    if dump is None:
+        return ()
+    facts = []
+    if dump.stuck_at is not None:
+        facts.append(Evidence("stuck_at", dump.stuck_at, source=STACK))
+    if dump.stack:
+        facts.append(Evidence("stack", "\n".join(dump.stack), source=STACK))
+    if dump.flight_recorder:
+        facts.append(
+            Evidence("flight_recorder", "\n".join(dump.flight_recorder), source="torch's flight recorder")
+        )
+    return tuple(facts)
+
+
 def of_position(view: RankView) -> tuple[Evidence, ...]:
     """Where the rank last said it was: collective, iteration, line of code."""
-    facts = [] if view.pid is None else [Evidence("pid", view.pid, source=PROCESS_TABLE)]
+    facts = list(of_process(view))
     position = view.position
     if position is None:
         return tuple(facts)
@@ -121,10 +162,21 @@ def of_position(view: RankView) -> tuple[Evidence, ...]:
         facts.append(Evidence("sequence", position.operation.sequence, source=SIDE_CHANNEL))
         facts.append(Evidence("operation", position.operation.describe(), source=SIDE_CHANNEL))
         facts.append(Evidence("inside_operation", position.inside, source=SIDE_CHANNEL))
-    if position.iteration is not None:
-        facts.append(Evidence("iteration", position.iteration, source=SIDE_CHANNEL))
-    if position.place is not None:
-        facts.append(Evidence("place", position.place, source=SIDE_CHANNEL))
+    return (*facts, *of_place(view))
+
+
+def of_process(view: RankView) -> tuple[Evidence, ...]:
+    """The rank's process."""
+    return () if view.pid is None else (Evidence("pid", view.pid, source=PROCESS_TABLE),)
+
+
+def of_place(view: RankView) -> tuple[Evidence, ...]:
+    """The timed iteration, and the line of code that last told something."""
+    facts: list[Evidence] = []
+    if view.position is not None and view.position.iteration is not None:
+        facts.append(Evidence("iteration", view.position.iteration, source=SIDE_CHANNEL))
+    if view.position is not None and view.position.place is not None:
+        facts.append(Evidence("place", view.position.place, source=SIDE_CHANNEL))
     return tuple(facts)
 
 
@@ -145,6 +197,14 @@ def format_ranks(ranks: Sequence[int]) -> str:
         else:
             spans.append([rank])
     return ", ".join("-".join(str(end) for end in span) for span in spans)
+
+
+def _how_it_ended(view: RankView) -> str:
+    if view.raised is not None:
+        return f"{view.raised.type}: {view.raised.message.partition(chr(10))[0]}"
+    if view.exit is None:
+        return "nobody knows how"
+    return signal_name(-view.exit) if view.exit < 0 else f"exit status {view.exit}"
 
 
 def _where(view: RankView) -> str:

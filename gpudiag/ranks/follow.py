@@ -82,6 +82,8 @@ class Follower:
         if kind == "views":
             self._roster.views = tuple(codec.decode(RankView, view) for view in message["views"])
             self._roster.agent_pids = {int(rank): pid for rank, pid in message["agent_pids"].items()}
+        elif kind == "dump":
+            self._link.send("dump", dumps=codec.encode(self._local.dump()))
         elif kind == "end":
             self._link.send("ended", unkillable=list(self._local.end()))
         elif kind == "run":

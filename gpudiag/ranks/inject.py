@@ -1,16 +1,19 @@
-"""Faults that `--inject` asks for: what they are, and how a rank does them to itself."""
+"""Faults that `--inject` asks for: what they are, when they happen, and what the text for them is."""
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.stages import MEASURE, STAGES
+from gpudiag.ranks.stages import INIT, MEASURE, STAGES, VERIFY, WARMUP
 
-_EXAMPLES = "write it as kill:2@5, stop:1@init, bitflip:0@3 or slow:3:20"
+_EXAMPLES = "write it as kill:2@5, stop:1@init, mismatch:1@3:size, bitflip:0@3 or slow:3:20"
 _PATTERN = re.compile(
     r"(?P<kind>[a-z]+):(?P<rank>[0-9]{1,6})(?:@(?P<when>[a-z0-9]{1,16}))?(?::(?P<detail>[a-z0-9.]{1,16}))?"
 )
+
+# The stages in which ranks run collectives that one of them could get wrong.
+_STAGES_WITH_COLLECTIVES = (INIT, WARMUP, MEASURE, VERIFY)
 
 
 class FaultKind(StrEnum):
@@ -18,8 +21,19 @@ class FaultKind(StrEnum):
 
     KILL = "kill"  # SIGKILL
     STOP = "stop"  # SIGSTOP
+    SKIP = "skip"  # stays out of what the others do, idle, in Python code
+    MISMATCH = "mismatch"  # enters another collective than the others
+    OOM = "oom"  # runs out of memory
     BITFLIP = "bitflip"  # one bit of its output buffer, after the collective
     SLOW = "slow"  # late by so many milliseconds in every timed iteration
+
+
+class MismatchKind(StrEnum):
+    """In what a rank's collective differs from that of the others."""
+
+    OP = "op"
+    SIZE = "size"
+    DTYPE = "dtype"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,7 @@ class Fault:
     iteration: int | None = None
     stage: str | None = None
     delay_seconds: float = 0.0
+    mismatch: MismatchKind = MismatchKind.SIZE
     specification: str = ""
 
 
@@ -55,7 +70,9 @@ def parse_fault(text: str, world_size: int) -> Fault:
         )
     if kind is FaultKind.SLOW:
         return _parse_slow(text, rank, match["when"], match["detail"])
-    return _parse_moment(text, kind, rank, match["when"], match["detail"])
+    mismatch = _parse_mismatch(text, kind, match["detail"])
+    iteration, stage = _parse_moment(text, kind, match["when"])
+    return Fault(kind, rank, iteration, stage, mismatch=mismatch, specification=text)
 
 
 def _parse_slow(text: str, rank: int, when: str | None, detail: str | None) -> Fault:
@@ -68,21 +85,36 @@ def _parse_slow(text: str, rank: int, when: str | None, detail: str | None) -> F
     return Fault(FaultKind.SLOW, rank, delay_seconds=milliseconds / 1000, specification=text)
 
 
-def _parse_moment(text: str, kind: FaultKind, rank: int, when: str | None, detail: str | None) -> Fault:
-    if when is None or detail is not None:
+def _parse_mismatch(text: str, kind: FaultKind, detail: str | None) -> MismatchKind:
+    if detail is None:
+        return MismatchKind.SIZE
+    if kind is FaultKind.MISMATCH and detail in tuple(MismatchKind):
+        return MismatchKind(detail)
+    hint = "a mismatch is of op, size or dtype" if kind is FaultKind.MISMATCH else _EXAMPLES
+    raise UsageError(f"--inject {text}: {detail!r} means nothing here", hint=hint)
+
+
+def _parse_moment(text: str, kind: FaultKind, when: str | None) -> tuple[int | None, str | None]:
+    """The timed iteration or the stage; exactly one of them."""
+    if when is None:
         raise UsageError(f"--inject {text}: {kind} needs a rank and a moment", hint=_EXAMPLES)
     if when.isdecimal():
-        return Fault(kind, rank, iteration=int(when), specification=text)
+        return int(when), None
     if when not in STAGES:
         raise UsageError(
             f"--inject {text}: {when!r} is neither a timed iteration nor a stage",
             hint=f"the stages are {', '.join(STAGES)}",
         )
     if kind is FaultKind.BITFLIP:
-        if when != MEASURE:
-            raise UsageError(
-                f"--inject {text}: only timed iterations have an output to flip a bit in",
-                hint=f"write it as bitflip:{rank}@0",
-            )
-        return Fault(kind, rank, iteration=0, specification=text)
-    return Fault(kind, rank, stage=when, specification=text)
+        if when == MEASURE:
+            return 0, None
+        raise UsageError(
+            f"--inject {text}: only timed iterations have an output to flip a bit in",
+            hint="write bitflip:0@3",
+        )
+    if kind is FaultKind.MISMATCH and when not in _STAGES_WITH_COLLECTIVES:
+        raise UsageError(
+            f"--inject {text}: no collective runs in stage {when}",
+            hint=f"stages with collectives are {', '.join(_STAGES_WITH_COLLECTIVES)}",
+        )
+    return None, when

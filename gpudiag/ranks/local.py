@@ -15,6 +15,7 @@ from typing import Any
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks import evidence, process
+from gpudiag.ranks.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.events import EventReader
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.oom import OomWatch
@@ -105,6 +106,16 @@ class LocalRanks:
     def views(self, host: str) -> tuple[RankView, ...]:
         """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
         return tuple(record.view(host) for record in self.records)
+
+    def dump(self) -> tuple[RankDump, ...]:
+        """What the ranks that are alive tell when they are asked for their stacks; within half a second."""
+        asked = []
+        for record in self.records:
+            if record.life is Life.ALIVE and record.pid is not None:
+                files = DumpFiles(self._directory.path, record.local.rank)
+                files.ask(record.pid)
+                asked.append(files)
+        return collect_dumps(asked)
 
     def _keep_traces(self, record: RankRecord) -> None:
         """Make evidence of what a rank that ended badly wrote last, and of the OOM killer if it was that."""

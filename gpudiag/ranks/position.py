@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
+from sys import byteorder
 
 PAGE_BYTES = 4096
 _CELL_BYTES = 256  # 32 cells, then the texts
@@ -45,6 +47,13 @@ _OP_TEXT = _Text(_CELL_BYTES + 32, 32)
 _DTYPE_TEXT = _Text(_CELL_BYTES + 64, 32)
 _FILE_TEXT = _Text(_CELL_BYTES + 96, 512)
 
+# The last operations entered, so that ranks that have moved on can still be compared at one sequence:
+# a ring of slots, each a sequence (+ 1; 0 while it is being written), then op, dtype and elements.
+HISTORY_LENGTH = 8
+_HISTORY_OFFSET = _CELL_BYTES + 1024
+_SLOT_BYTES = 80
+_SLOT_ANNOUNCED = Struct("=32s32sq")
+
 Place = tuple[str, int]  # file and line
 
 
@@ -75,6 +84,7 @@ class Position:
     moved_at: float  # when it last entered or left a stage or an operation
     iteration: int | None  # timed iteration, from 0 over the whole run
     place: str | None  # file:line of the code that announced it
+    history: tuple[Operation, ...] = ()  # the last ones entered, oldest first, `operation` among them
 
     @property
     def entered(self) -> int:
@@ -125,6 +135,9 @@ class PositionWriter:
         self._cells = page[:_CELL_BYTES].cast("q")
         self._clock_ns = clock_ns
         self._announced: tuple[str, str, int, float | None] | None = None
+        self._slot = b""
+        self._history = page[_HISTORY_OFFSET : _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES]
+        self._history_cells = self._history.cast("q")
         self._place: Place | None = None
 
     def enter_stage(self, stage: str, place: Place) -> None:
@@ -147,6 +160,7 @@ class PositionWriter:
             self._write_announced(announced)
         if place != self._place:
             self._write_place(place)
+        self._write_history(sequence)
         cells[_Cell.ENTERED_NS] = self._clock_ns()
         cells[_Cell.ENTERED] = sequence + 1
 
@@ -163,12 +177,19 @@ class PositionWriter:
     def _write_announced(self, announced: tuple[str, str, int, float | None]) -> None:
         self._announced = announced
         op, dtype, elements, predicted_seconds = announced
+        self._slot = _SLOT_ANNOUNCED.pack(op.encode()[-32:], dtype.encode()[-32:], elements)
         self._write_text(_OP_TEXT, op)
         self._write_text(_DTYPE_TEXT, dtype)
         self._cells[_Cell.ELEMENTS] = elements
         self._cells[_Cell.PREDICTED_NS] = (
             0 if predicted_seconds is None else max(1, int(predicted_seconds * 1e9))
         )
+
+    def _write_history(self, sequence: int) -> None:
+        start = sequence % HISTORY_LENGTH * _SLOT_BYTES
+        self._history_cells[start // 8] = 0
+        self._history[start + 8 : start + _SLOT_BYTES] = self._slot
+        self._history_cells[start // 8] = sequence + 1
 
     def _write_place(self, place: Place) -> None:
         if self._place is None or self._place[0] != place[0]:
@@ -194,7 +215,20 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
         moved_at=moved_ns / 1e9,
         iteration=cells[_Cell.ITERATION] - 1 if cells[_Cell.ITERATION] else None,
         place=f"{file}:{cells[_Cell.LINE]}" if file else None,
+        history=_read_history(page),
     )
+
+
+def _read_history(page: memoryview) -> tuple[Operation, ...]:
+    """The operations in the ring, oldest first; a slot that is being written is passed over."""
+    operations = []
+    for start in range(_HISTORY_OFFSET, _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES, _SLOT_BYTES):
+        slot = bytes(page[start : start + _SLOT_BYTES])
+        count = int.from_bytes(slot[:8], byteorder)
+        if count and slot[:8] == bytes(page[start : start + 8]):
+            op, dtype, elements = _SLOT_ANNOUNCED.unpack(slot[8:])
+            operations.append(Operation(count - 1, _decode(op), _decode(dtype), elements, None))
+    return tuple(sorted(operations, key=lambda operation: operation.sequence))
 
 
 def _read_operation(cells: memoryview, page: memoryview) -> Operation:
@@ -209,5 +243,8 @@ def _read_operation(cells: memoryview, page: memoryview) -> Operation:
 
 
 def _read_text(page: memoryview, where: _Text) -> str:
-    data = bytes(page[where.offset : where.offset + where.size_bytes])
+    return _decode(bytes(page[where.offset : where.offset + where.size_bytes]))
+
+
+def _decode(data: bytes) -> str:
     return data.rstrip(b"\0").decode(errors="replace")

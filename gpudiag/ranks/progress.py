@@ -1,15 +1,24 @@
 """A rank's side of the side channel: says where the rank is, and injects the faults meant for it."""
 
-import os
-import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gpudiag.ranks.events import EventKind, EventWriter
-from gpudiag.ranks.inject import Fault, FaultKind
+from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
+from gpudiag.ranks.misbehave import kill_self, run_out_of_memory, stay_out, stop_self
 from gpudiag.ranks.position import PositionWriter
+
+_DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
+    {
+        FaultKind.KILL: kill_self,
+        FaultKind.STOP: stop_self,
+        FaultKind.SKIP: stay_out,
+        FaultKind.OOM: run_out_of_memory,
+    }
+)
 
 
 class RankProgress:
@@ -20,15 +29,16 @@ class RankProgress:
         self._position = position
         self._events = events
         self._pending = list(faults)
+        self._slowed: list[Fault] = []
+        self._mismatch: MismatchKind | None = None
 
     def enter_stage(self, stage: str) -> None:
         """Publish the stage, then do what an injected fault asks for in it."""
+        due = [fault for fault in self._pending if fault.stage == stage]
+        self._fire([fault for fault in due if fault.kind is FaultKind.SKIP])  # then it never comes here
         caller = sys._getframe(1)
         self._position.enter_stage(stage, (caller.f_code.co_filename, caller.f_lineno))
-        for fault in tuple(self._pending):
-            if fault.stage == stage:
-                self._pending.remove(fault)
-                self._fire(fault)
+        self._fire([fault for fault in due if fault.kind is not FaultKind.SKIP])
 
     def before_operation(
         self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
@@ -45,12 +55,15 @@ class RankProgress:
     def before_iteration(self, iteration: int) -> None:
         """Publish the iteration, then do what an injected fault asks for in it."""
         self._position.enter_iteration(iteration)
-        for fault in tuple(self._pending):
-            if fault.kind is FaultKind.SLOW:
-                self._delay(fault)
-            elif fault.iteration == iteration and fault.kind is not FaultKind.BITFLIP:
-                self._pending.remove(fault)
-                self._fire(fault)
+        if self._pending:
+            due = [fault for fault in self._pending if fault.iteration == iteration]
+            self._fire([fault for fault in due if fault.kind is not FaultKind.BITFLIP])
+            self._delay()
+
+    def take_mismatch(self) -> MismatchKind | None:
+        """How an injected fault wants the next collective of this rank to differ; says so once."""
+        mismatch, self._mismatch = self._mismatch, None
+        return mismatch
 
     def should_flip_bit(self, iteration: int) -> bool:
         """Whether an injected fault wants a bit of this iteration's output flipped; says so once."""
@@ -65,20 +78,22 @@ class RankProgress:
         """Append the event to this rank's file."""
         self._events.write(EventKind.EMITTED, event)
 
-    def _delay(self, fault: Fault) -> None:
-        if fault.iteration is None:  # the first time
-            self._announce(fault)
-            self._pending[self._pending.index(fault)] = Fault(
-                fault.kind, fault.rank, iteration=0, delay_seconds=fault.delay_seconds
-            )
-        time.sleep(fault.delay_seconds)
+    def _delay(self) -> None:
+        for fault in self._pending:
+            if fault.kind is FaultKind.SLOW:
+                if fault not in self._slowed:
+                    self._slowed.append(fault)
+                    self._announce(fault)
+                time.sleep(fault.delay_seconds)
 
-    def _fire(self, fault: Fault) -> None:
-        self._announce(fault)
-        if fault.kind is FaultKind.KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.kind is FaultKind.STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def _fire(self, faults: list[Fault]) -> None:
+        for fault in faults:
+            self._pending.remove(fault)
+            self._announce(fault)
+            if fault.kind is FaultKind.MISMATCH:
+                self._mismatch = fault.mismatch
+            else:
+                _DEEDS[fault.kind]()
 
     def _announce(self, fault: Fault) -> None:
         """Say that the fault happens, before it does: afterwards may be too late."""

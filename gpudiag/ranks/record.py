@@ -1,6 +1,6 @@
 """What an agent has seen of one of its own ranks, look by look."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpudiag.model.evidence import Evidence
@@ -13,6 +13,9 @@ from gpudiag.ranks.view import Life, RaisedError, RankView
 # The template tells a rank's end within milliseconds. If it cannot (somebody stopped it), a dead
 # process that has been seen for so long is believed without it.
 _UNTOLD_END_SECONDS = 1.0
+
+# A rank that has stood still for so long tells which collectives it entered last.
+HISTORY_SECONDS = 0.3
 
 
 @dataclass(slots=True)
@@ -80,12 +83,18 @@ class RankRecord:
             changed_at=self.changed_at,
             finished=self.finished,
             raised=self.raised,
-            position=self.position,
+            position=self._telling_position(),
             still_seconds=self.still_seconds,
             cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
             process_state=self.process_state,
             traces=self.traces,
         )
+
+    def _telling_position(self) -> Position | None:
+        """The position, with its history only once the rank stands still: before, it changes too fast to compare."""
+        if self.position is None or self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS:
+            return self.position
+        return replace(self.position, history=())
 
     def _take_process(self, now: float, state: process.ProcessState | None) -> None:
         if state is None or state.state in process.DEAD_STATES:

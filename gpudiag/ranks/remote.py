@@ -8,6 +8,7 @@ from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.ranks import evidence, process
+from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.ledger import RawEvent
 from gpudiag.ranks.link import Link, LinkLostError
 from gpudiag.ranks.roster import Roster
@@ -20,6 +21,9 @@ _UNHEARD_FLOOR_SECONDS = 0.5
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
+
+# How long other agents get to ask their ranks for stacks, which takes them half a second at most.
+_DUMP_SECONDS = 1.0
 
 # How long the leader waits for agents before it tells all of them that nothing comes of the run.
 _GATHER_SECONDS = 2.0
@@ -40,6 +44,7 @@ class RemoteRecord:
     silent_since: float | None = None  # it led, and stopped to do its work
     ended: bool = False  # its agent has killed it after the verdict
     unkillable: tuple[int, ...] = ()
+    dumps: tuple[RankDump, ...] | None = None  # None: not asked, or not answered yet
 
 
 class RemoteRanks:
@@ -117,6 +122,16 @@ class RemoteRanks:
             time.sleep(0.01)
             self.poll()
 
+    def collect_dumps(self) -> tuple[RankDump, ...]:
+        """What the ranks of agents that were sent `dump` told, as far as it comes within a second."""
+        deadline = time.monotonic() + _DUMP_SECONDS
+        while time.monotonic() < deadline and any(
+            record.link is not None and record.dumps is None for record in self._records.values()
+        ):
+            time.sleep(0.01)
+            self.poll()
+        return tuple(dump for record in self._records.values() for dump in record.dumps or ())
+
     def await_end(self) -> None:
         """Wait until every agent that was sent `end` has killed its rank; kill those that do not answer."""
         deadline = time.monotonic() + _END_SECONDS
@@ -192,6 +207,8 @@ class RemoteRanks:
             return [(record.rank, event) for event in message["events"]]
         if kind == "ended":
             record.ended, record.unkillable = True, tuple(message["unkillable"])
+        elif kind == "dump":
+            record.dumps = codec.decode(tuple[RankDump, ...], message["dumps"])
         elif kind == "interrupted":
             self.interrupted = True
         elif kind == "start_failure":

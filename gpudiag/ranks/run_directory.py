@@ -82,10 +82,6 @@ class RunDirectory:
         """Where a rank's standard output and standard error go."""
         return self.path / f"rank{rank}.stderr"
 
-    def stack_path(self, rank: int) -> Path:
-        """Where a rank dumps the stacks of its threads when asked to."""
-        return self.path / f"rank{rank}.stack"
-
 
 def remove_stale_directories(base: Path) -> None:
     """Remove every run directory under `base` whose owner is dead."""

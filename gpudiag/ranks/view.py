@@ -72,6 +72,18 @@ class RankView:
         return self.position is not None and self.position.inside
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """How far the rank has come; all ranks come through the same stages and collectives in order."""
+        return self.stage_count, self.entered
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """How long the collective that the rank is inside should take; None outside, or if nobody said."""
+        if self.position is None or not self.position.inside or self.position.operation is None:
+            return None
+        return self.position.operation.predicted_seconds
+
+    @property
     def busy(self) -> bool:
         """Whether the rank has used the processor while it stayed where it is."""
         return self.cpu_seconds > BUSY_SHARE * self.still_seconds

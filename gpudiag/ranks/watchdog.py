@@ -3,6 +3,7 @@
 The earliest failure is the cause. What other ranks say about a connection that it closed is a
 consequence, and is never reported as an incident of its own. A hang is told apart by who is where:
 
+    ranks entered different collectives          -> mismatched
     a rank's process is dead or stopped          -> died, stopped
     a rank raised an exception of its own        -> raised
     a rank has not entered what others wait in   -> silent
@@ -10,11 +11,13 @@ consequence, and is never reported as an incident of its own. A hang is told apa
 """
 
 import re
+import signal
 from collections.abc import Sequence
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks import evidence
+from gpudiag.ranks.mismatch import find_mismatch
 from gpudiag.ranks.stages import Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
 
@@ -23,6 +26,9 @@ from gpudiag.ranks.view import Life, RankView
 SETTLE_SECONDS = 0.25
 # A broken connection with nobody dead or raising: the cause may be on its way from another machine.
 CONSEQUENCE_SETTLE_SECONDS = 1.0
+
+# A rank that aborts may do so because another one sent it too little: see what the others entered.
+ABORT_SETTLE_SECONDS = 0.6
 
 # A stop is believed when it has lasted: debuggers and snapshots stop a process for a moment.
 STOP_SECONDS = 0.3
@@ -52,8 +58,12 @@ def is_settled(views: Sequence[RankView], now: float) -> bool:
     broken = _describe_all_broken(views)
     if not broken:
         return True
-    certain = any(not _is_consequence(incident, views) for incident in broken)
-    patience = SETTLE_SECONDS if certain else CONSEQUENCE_SETTLE_SECONDS
+    if all(_is_consequence(incident, views) for incident in broken):
+        patience = CONSEQUENCE_SETTLE_SECONDS
+    elif any(view.exit == -signal.SIGABRT for view in views):
+        patience = ABORT_SETTLE_SECONDS
+    else:
+        patience = SETTLE_SECONDS
     return now - min(incident.at_seconds for incident in broken) >= patience
 
 
@@ -64,9 +74,12 @@ def find_incidents(
 
     `absent_after` is when a rank that has not come up yet is taken not to come, as `now` is counted.
 
-    A death, an exception or a stop explains whatever else is seen, so hangs are looked for only
-    where there is none.
+    Different collectives explain every death and exception that follows; and a death, an exception
+    or a stop explains every hang.
     """
+    mismatch = find_mismatch(views)
+    if mismatch:
+        return mismatch
     broken = _describe_all_broken(views)
     if broken:
         causes = [incident for incident in broken if not _is_consequence(incident, views)]
@@ -123,10 +136,9 @@ def _find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, .
 
 
 def _limit_seconds(view: RankView, budgets: Budgets) -> float:
-    operation = view.position.operation if view.position is not None else None
-    if not view.inside or operation is None or operation.predicted_seconds is None:
+    if view.predicted_seconds is None:
         return budgets.seconds_for(view.stage)
-    limit = stall_limit_seconds(operation.predicted_seconds)
+    limit = stall_limit_seconds(view.predicted_seconds)
     return limit * BUSY_INSIDE_FACTOR if view.busy else limit
 
 
@@ -145,9 +157,7 @@ def _blame_for_operation(
 
 
 def _busy_limit_seconds(waiting: RankView) -> float:
-    operation = waiting.position.operation if waiting.position is not None else None
-    predicted = operation.predicted_seconds if operation is not None else None
-    return BUSY_OUTSIDE_FACTOR * stall_limit_seconds(predicted or 0.0)
+    return BUSY_OUTSIDE_FACTOR * stall_limit_seconds(waiting.predicted_seconds or 0.0)
 
 
 def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
@@ -162,17 +172,20 @@ def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
 
 
 def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """Ranks in an earlier stage than another one, which waits for them, while they plainly do nothing."""
-    latest = max(view.stage_count for view in views)
+    """Ranks that have not come where another one waits for them, while they plainly do nothing.
+
+    Where it is known how long the waiting may take, that decides instead.
+    """
+    furthest = max(view.progress for view in views)
     waiting = max(
-        (view for view in views if view.stage_count == latest), key=lambda view: view.waiting_seconds
+        (view for view in views if view.progress == furthest), key=lambda view: view.waiting_seconds
     )
-    behind = [view for view in views if view.running and view.stage_count < latest]
+    if waiting.waiting_seconds < LEFT_BEHIND_SECONDS or waiting.predicted_seconds is not None:
+        return ()
+    behind = [view for view in views if view.running and view.progress < furthest]
     idle = all(view.still_seconds >= LEFT_BEHIND_SECONDS and not view.inside for view in behind)
     working = any(view.busy or view.process_state == "D" for view in behind)
-    if not idle or working or waiting.waiting_seconds < LEFT_BEHIND_SECONDS:
-        return ()
-    return tuple(_silent(view, waiting) for view in behind)
+    return tuple(_silent(view, waiting) for view in behind) if idle and not working else ()
 
 
 def _silent(view: RankView, waiting: RankView) -> Incident:

@@ -1,8 +1,8 @@
 """What a rank does, from the moment it is forked until it ends."""
 
-import faulthandler
 import importlib
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -13,14 +13,12 @@ from typing import Any
 
 from gpudiag.ranks import stages
 from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.dump import DumpFiles
 from gpudiag.ranks.events import EventKind, EventWriter
 from gpudiag.ranks.job import Job, LocalRank
 from gpudiag.ranks.position import PositionBoard
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.ranks.progress import RankProgress
-
-# The agent asks for the stacks of all threads with it; torch, NCCL and CUDA leave it alone.
-STACK_SIGNAL = signal.SIGUSR2
 
 EXIT_DONE = 0
 EXIT_RAISED = 1
@@ -34,9 +32,8 @@ def run_rank(job: Job, local: LocalRank, board: PositionBoard, template_pid: int
     _redirect_output(directory / f"rank{local.rank}.stderr")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the agent, which ends the ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    stack_file = open(directory / f"rank{local.rank}.stack", "wb", buffering=0)  # noqa: SIM115 - open while the rank lives
-    faulthandler.enable()
-    faulthandler.register(STACK_SIGNAL, file=stack_file, all_threads=True)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    DumpFiles(directory, local.rank).answer_requests()
     events = EventWriter(directory / f"rank{local.rank}.events")
     position = board.writer(job.ranks.index(local))
     faults = tuple(fault for fault in job.faults if fault.rank == local.rank)

@@ -46,24 +46,44 @@ def all_reduces(context: RankContext) -> dict[str, Any]:
     import torch.distributed as dist
 
     context.progress.enter_stage("rendezvous")
+    store = next(iter(_meet_at_store(context)))[0]
     context.progress.enter_stage("init")
     dist.init_process_group(
         "gloo",
-        init_method=context.init_method,
+        store=store,
         rank=context.rank,
         world_size=context.world_size,
         timeout=datetime.timedelta(seconds=context.operation_timeout_seconds),
     )
     for sequence in _enter_stages(context):
         values = torch.full((64,), float(context.rank + 1))
-        context.progress.before_operation(sequence, "all_reduce", "float32", 64, 0.001)
-        dist.all_reduce(values)
+        mismatch = context.progress.take_mismatch()
+        if mismatch == "size":
+            values = torch.zeros(128)
+        elif mismatch == "dtype":
+            values = values.to(torch.float64)
+        op = "broadcast" if mismatch == "op" else "all_reduce"
+        dtype = str(values.dtype).removeprefix("torch.")
+        context.progress.before_operation(sequence, op, dtype, len(values), 0.001)
+        if op == "broadcast":
+            dist.broadcast(values, 0)
+        else:
+            dist.all_reduce(values)
         context.progress.after_operation(sequence)
     return {"sum": values[0].item()}
 
 
+def _meet_at_store(context: RankContext) -> Iterator[Any]:
+    from torch.distributed.rendezvous import rendezvous
+
+    timeout = datetime.timedelta(seconds=context.rendezvous_timeout_seconds)
+    return rendezvous(context.init_method, context.rank, context.world_size, timeout=timeout)
+
+
 def _enter_stages(context: RankContext) -> Iterator[int]:
-    sequence = 0
+    """The sequence numbers of a run with one collective to begin with, and four per stage."""
+    yield 0
+    sequence = 1
     for stage in ("warmup", "measure", "verify"):
         context.progress.enter_stage(stage)
         for iteration in range(ITERATIONS):

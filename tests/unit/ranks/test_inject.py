@@ -1,7 +1,7 @@
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.inject import FaultKind, parse_fault
+from gpudiag.ranks.inject import FaultKind, MismatchKind, parse_fault
 
 
 def test_a_fault_at_an_iteration() -> None:
@@ -24,10 +24,24 @@ def test_a_bit_is_flipped_in_the_first_timed_iteration_of_measure() -> None:
     assert parse_fault("bitflip:0@measure", 2).iteration == 0
 
 
+def test_a_mismatch_is_of_size_unless_it_is_said_of_what() -> None:
+    assert parse_fault("mismatch:1@3", 4).mismatch is MismatchKind.SIZE
+    assert parse_fault("mismatch:1@warmup:op", 4).mismatch is MismatchKind.OP
+
+
+@pytest.mark.parametrize("kind", ["skip", "oom"])
+def test_skip_and_oom_have_a_moment(kind: str) -> None:
+    assert parse_fault(f"{kind}:1@verify", 4).stage == "verify"
+    assert parse_fault(f"{kind}:1@0", 4).iteration == 0
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "mismatch:1@3:colour",
+        "mismatch:1@import",
+        "skip:1@3:op",
         "kill",
         "kill:2",
         "kill:x@5",

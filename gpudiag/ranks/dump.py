@@ -1,0 +1,143 @@
+"""What a hung rank can still tell: the stacks of its threads, and torch's flight recorder.
+
+The stacks come from a signal handler in C (faulthandler), which works while the main thread hangs in
+any call. The flight recorder needs Python: a thread that waits for a request, for as long as the
+main thread has let go of the interpreter, as it has inside a collective.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# torch, NCCL and CUDA leave it alone.
+STACK_SIGNAL = signal.SIGUSR2
+
+# How long ranks get to answer; a handler in C and a thread that waits take milliseconds.
+ANSWER_SECONDS = 0.4
+
+_FRAMES_AT_MOST = 12
+_ENTRIES_AT_MOST = 3
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+
+# Frames in here say only that an injected fault is at work, or how the entry was started.
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class RankDump:
+    """What one rank told when it was asked: its main thread's stack, innermost first, and its last collectives."""
+
+    rank: int
+    stack: tuple[str, ...]  # file:line in function
+    flight_recorder: tuple[str, ...]  # oldest first
+
+    @property
+    def stuck_at(self) -> str | None:
+        """The innermost line of code that is not gpudiag's own rank machinery."""
+        return next((frame for frame in self.stack if not frame.startswith(_OWN_FOLDER)), None)
+
+
+class DumpFiles:
+    """Where one rank's answers go, and where the question for the flight recorder is put."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        """Name the files of `rank` in a run directory."""
+        self.rank = rank
+        self.stack = directory / f"rank{rank}.stack"
+        self.question = directory / f"rank{rank}.question"
+        self.flight_recorder = directory / f"rank{rank}.flight"
+
+    # --- in the rank
+
+    def answer_requests(self) -> None:
+        """Answer every request from now on, as long as this process lives."""
+        descriptor = os.open(self.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.enable()
+        faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
+        os.mkfifo(self.question, 0o600)
+        threading.Thread(target=self._answer_questions, name="gpudiag-dump", daemon=True).start()
+
+    def _answer_questions(self) -> None:
+        while True:
+            with self.question.open("rb") as question:  # waits until somebody asks
+                question.read()
+            answer = self.flight_recorder.with_suffix(".new")
+            answer.write_text(json.dumps(read_flight_recorder()))
+            answer.rename(self.flight_recorder)
+
+    # --- in the agent
+
+    def ask(self, pid: int) -> None:
+        """Ask the rank with that process for everything; whatever it is doing, this does not wait."""
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+        with contextlib.suppress(OSError):  # nobody listens: the rank has not come that far, or is gone
+            os.close(os.open(self.question, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def read(self) -> RankDump:
+        """What the rank has answered so far."""
+        stack, recorder = "", "[]"
+        with contextlib.suppress(OSError):
+            stack = self.stack.read_text(errors="replace")
+        with contextlib.suppress(OSError):
+            recorder = self.flight_recorder.read_text()
+        return RankDump(self.rank, parse_main_stack(stack), tuple(json.loads(recorder)))
+
+
+def collect_dumps(asked: list[DumpFiles]) -> tuple[RankDump, ...]:
+    """The answers of ranks that were asked; an answer that does not come within 0.4 s is left empty."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        dumps = tuple(files.read() for files in asked)
+        answered = all(
+            dump.stack and files.flight_recorder.exists() for dump, files in zip(dumps, asked, strict=True)
+        )
+        if answered or time.monotonic() > deadline:
+            return dumps
+        time.sleep(0.01)
+
+
+def parse_main_stack(text: str) -> tuple[str, ...]:
+    """The main thread's frames in what faulthandler wrote, innermost first, as `file:line in function`.
+
+    The thread that got the signal, which is the main thread wherever it can take signals, comes
+    under the heading `Current thread`.
+    """
+    _, _, current = text.rpartition("Current thread ")
+    frames = []
+    for line in current.splitlines()[1:]:
+        match = _FRAME.fullmatch(line)
+        if match is None:
+            break
+        frames.append(f"{match['file']}:{match['line']} in {match['function']}")
+    return tuple(frames[:_FRAMES_AT_MOST])
+
+
+def read_flight_recorder() -> list[str]:
+    """This process's last collectives as torch recorded them; empty where this torch does not tell.
+
+    The recorder is private API of torch: any change in it must cost only this.
+    """
+    torch = sys.modules.get("torch")
+    try:
+        dump = torch._C._distributed_c10d._dump_fr_trace_json()  # type: ignore[union-attr]
+        entries = json.loads(dump).get("entries", [])
+        return [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]]
+    except Exception:  # noqa: BLE001 - see above: whatever it raises, there is no recorder then
+        return []
+
+
+def _describe_entry(entry: dict[str, Any]) -> str:
+    state = "completed" if entry["retired"] else entry["state"]
+    sizes = ", ".join(str(size) for size in entry["input_sizes"])
+    return f"{entry['profiling_name']} {entry['collective_seq_id']}, {sizes}: {state}"

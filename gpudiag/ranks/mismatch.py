@@ -1,0 +1,70 @@
+"""Whether ranks entered different collectives where they should have entered the same one."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks import evidence
+from gpudiag.ranks.position import Operation
+from gpudiag.ranks.view import RankView
+
+_Fingerprint = tuple[str, str, int]  # op, dtype, elements
+_Groups = Mapping[_Fingerprint, list[RankView]]
+
+
+def find_mismatch(views: Sequence[RankView]) -> tuple[Incident, ...]:
+    """The ranks whose collective differs from that of most others, at the first place where they part.
+
+    Views tell what a rank entered lately only once it stands still or has ended, so what is compared
+    is not being written. Of two equal camps the one without the lowest rank is named; both
+    collectives are evidence.
+    """
+    by_sequence: dict[int, dict[_Fingerprint, list[RankView]]] = defaultdict(lambda: defaultdict(list))
+    for view in views:
+        for operation in () if view.position is None else view.position.history:
+            by_sequence[operation.sequence][_fingerprint(operation)].append(view)
+    for sequence in sorted(by_sequence):
+        if len(by_sequence[sequence]) > 1:
+            return _describe(sequence, by_sequence[sequence], views)
+    return ()
+
+
+def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tuple[Incident, ...]:
+    expected = max(groups, key=lambda fingerprint: (len(groups[fingerprint]), -_lowest(groups[fingerprint])))
+    return tuple(
+        Incident(
+            kind=IncidentKind.MISMATCHED,
+            rank=view.rank,
+            host=view.host,
+            stage=view.stage,
+            at_seconds=_parted_at(view),
+            evidence=(
+                *evidence.of_mismatch(sequence, _text(fingerprint), _text(expected), groups[expected]),
+                *evidence.of_consequences(views),
+                *evidence.of_process(view),
+                *evidence.of_place(view),
+                *view.traces,
+            ),
+        )
+        for fingerprint, members in groups.items()
+        if fingerprint != expected
+        for view in members
+    )
+
+
+def _parted_at(view: RankView) -> float:
+    """When the rank entered the collective that it is in, or stands behind."""
+    return max(0.0, view.changed_at if not view.running else view.seen_at - view.still_seconds)
+
+
+def _fingerprint(operation: Operation) -> _Fingerprint:
+    return operation.op, operation.dtype, operation.elements
+
+
+def _text(fingerprint: _Fingerprint) -> str:
+    op, dtype, elements = fingerprint
+    return f"{op} {dtype}[{elements}]"
+
+
+def _lowest(views: Sequence[RankView]) -> int:
+    return min(view.rank for view in views)
