@@ -2,6 +2,7 @@
 
 from gpudiag.checks.availability import Candidate, judge_availability
 from gpudiag.checks.runner import findings_worst_first
+from gpudiag.checks.sources import DISAGREEMENT
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.render.absent_text import render_absent
@@ -21,10 +22,12 @@ def render_list(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, style
         return render_absent(snapshot, gpu_traces(snapshot), style)
     findings = findings_worst_first(judge_snapshot(snapshot).results)
     candidates = judge_availability(snapshot, findings)
-    text = (render_wide if wide else render_devices)(snapshot, findings, candidates, style)
-    if request.sources is not None and len(request.sources) > 1:
-        text += "\n" + render_sources(snapshot, style)
-    return text
+    render = render_wide if wide else render_devices
+    if request.sources is None or len(request.sources) == 1:
+        return render(snapshot, findings, candidates, style)
+    # The sources' own part tells where they differ.
+    told_above = tuple(finding for finding in findings if finding.code != DISAGREEMENT.code)
+    return f"{render(snapshot, told_above, candidates, style)}\n{render_sources(snapshot, style)}"
 
 
 def find_candidates(snapshot: Snapshot) -> tuple[Candidate, ...]:

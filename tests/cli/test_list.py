@@ -151,6 +151,11 @@ def test_wide_and_sources_are_text_for_people() -> None:
     assert "No disagreement between the sources." in sources.out or "explained:" in sources.out
 
 
+def test_a_disagreement_is_told_once() -> None:
+    text = run_gpudiag("h100x8+lost:1", "list", "--sources", "all").out
+    assert text.count("context_starts") == 1
+
+
 def test_free_ids_are_what_cuda_takes() -> None:
     with simulated_machine("h100x8+busy:0+lost:1") as session:
         document = run_on(session, "list", "--json").document
