@@ -4,8 +4,13 @@ The store may lie on a disk that is full or hung, or on a server that is down, s
 a deadline touches it. What goes wrong is one line for the user.
 """
 
-from dataclasses import replace
-from datetime import datetime
+import json
+import os
+import select
+import socket
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -15,7 +20,8 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpu, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
+from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
+from gpudiag.probe.start import SIMULATED
 from gpudiag.runs.state import state_directory
 
 READ_SECONDS = 1.5
@@ -34,52 +40,97 @@ def machine_key(snapshot: Snapshot) -> str:
     return snapshot.host if snapshot.simulated is None else f"simulated {snapshot.simulated}"
 
 
-class HistoryReader:
-    """A store that is being read while the machine is being looked at."""
+def own_machine_key() -> str:
+    """The same for the machine that we are on, before a snapshot of it is taken."""
+    simulated = os.environ.get(SIMULATED)
+    return f"simulated {simulated}" if simulated else socket.gethostname()
 
-    def __init__(self, store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> None:
+
+class HistoryKeeper:
+    """One store, read while the machine is being looked at, and written once there is a verdict.
+
+    One child does both: the database library takes longer to load than a run takes to write.
+    """
+
+    def __init__(self, store: str, machine: str) -> None:
         """Start reading what is stored about that machine."""
-        self._machine = machine
-        self._store = store
-        self._child: GuardedChild = start_guarded("gpudiag.runs.history:stream_history", store, machine)
-        self._deadline = monotonic() + deadline_seconds
+        self._started = monotonic()
+        self._run = os.memfd_create("gpudiag-run")
+        self._go_read, self._go = os.pipe()
+        me = f"/proc/{os.getpid()}/fd"
+        # By their paths: a guarded child keeps no descriptor of ours.
+        places = (f"{me}/{self._go_read}", f"{me}/{self._run}")
+        self._child: GuardedChild = start_guarded(
+            "gpudiag.runs.history:keep_history", store, machine, *places
+        )
+        self._warned = False
 
-    def finish(self) -> tuple[Reading[History], str]:
+    def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
         """The history, or why there is none; and a warning for the user, empty where all is well."""
-        collect([(self._child, self._deadline)])
-        answers = [message for message in self._child.messages if message[0] == "history"]
-        if answers:
-            _, text, last, good = answers[0]
-            return _complete(loads(text), last, good), ""
-        words = _failure(self._child, "read")
+        _await_message(self._child, self._started + deadline_seconds)
+        for kind, *rest in self._child.messages:
+            if kind == "history":
+                text, last, good = rest
+                return replace(loads(text), last=_snapshot(last), good=_snapshot(good)), ""
+        words = self._give_up("read")
         return Missing(MissingReason.ERROR, words), words
 
+    def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
+        """Store the run; what went wrong in one line, empty where it was stored or reading it failed before."""
+        if self._warned:
+            return ""
+        if self._child.ending is None:
+            self._child.messages.clear()
+            os.pwrite(self._run, json.dumps(run.encoded()).encode(), 0)
+            os.write(self._go, b"!")
+            _await_message(self._child, monotonic() + deadline_seconds)
+        if any(kind == "stored" for kind, *_ in self._child.messages):
+            return ""
+        return self._give_up("written")
 
-def record_run(
-    store: str,
-    snapshot: Snapshot,
-    kind: str,
-    outcome: str,
-    samples: tuple[Sample, ...] = (),
-    *,
-    keep_snapshot: bool = True,
-    deadline_seconds: float = WRITE_SECONDS,
-) -> str:
+    def close(self) -> None:
+        """End the child, whatever it is doing."""
+        self._child.give_up()
+        for descriptor in (self._run, self._go_read, self._go):
+            os.close(descriptor)
+
+    def _give_up(self, what: str) -> str:
+        words = _failure(self._child, what)
+        self._child.give_up()
+        self._warned = True
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run to be stored."""
+
+    snapshot: Snapshot
+    kind: str  # preflight or nccl-test
+    outcome: str
+    samples: tuple[Sample, ...] = ()
+    keep_snapshot: bool = True
+
+    def encoded(self) -> dict[str, Any]:
+        """The run as plain data, for the child that writes it."""
+        snapshot = self.snapshot
+        return {
+            "machine": machine_key(snapshot),
+            "kind": self.kind,
+            "at": snapshot.taken_at.timestamp(),
+            "outcome": self.outcome,
+            "simulated": snapshot.simulated,
+            "snapshot": dumps(snapshot) if self.keep_snapshot else None,
+            "samples": [encode(sample) for sample in self.samples],
+            "gpus": [encode(gpu) for gpu in _working(snapshot)],
+            "kernel_events": [encode(event) for event in _xids(snapshot)],
+        }
+
+
+def record_run(store: str, run: RunFacts, deadline_seconds: float = WRITE_SECONDS) -> str:
     """Store one run; what went wrong in one line, empty where it was stored."""
-    document = dumps(snapshot) if keep_snapshot else None
-    facts = {
-        "machine": machine_key(snapshot),
-        "kind": kind,
-        "at": snapshot.taken_at.timestamp(),
-        "outcome": outcome,
-        "simulated": snapshot.simulated,
-        "snapshot": document,
-        "samples": [encode(sample) for sample in samples],
-        "gpus": [encode(gpu) for gpu in _working(snapshot)],
-        "kernel_events": [encode(event) for event in _xids(snapshot)],
-    }
-    child = run_guarded("gpudiag.runs.history:write_run", deadline_seconds, store, facts)
-    stored = any(message[0] == "stored" for message in child.messages)
+    child = run_guarded("gpudiag.runs.history:write_run", deadline_seconds, store, run.encoded())
+    stored = any(kind == "stored" for kind, *_ in child.messages)
     return "" if stored else _failure(child, "written")
 
 
@@ -89,23 +140,31 @@ def read_history(store: str, machine: str, deadline_seconds: float = READ_SECOND
     Raises:
         StoreError: the store cannot be read, or not in time.
     """
-    history, warning = HistoryReader(store, machine, deadline_seconds).finish()
+    keeper = HistoryKeeper(store, machine)
+    try:
+        history, warning = keeper.read(deadline_seconds)
+    finally:
+        keeper.close()
     if isinstance(history, Missing):
         raise StoreError(warning, hint="name another store with --store")
     return history
 
 
-def stream_history(emit: Any, store: str, machine: str) -> None:
-    """In a guarded child: the history of that machine, and its two snapshots, as JSON texts."""
+def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: str) -> None:
+    """In a guarded child: tell the history of that machine, then wait for a run to store, and store it."""
     from gpudiag.runs.store import Store, parse_store_url  # the child pays for SQLAlchemy, not the caller
 
-    try:
-        opened = Store(parse_store_url(store), read_only=True)
-        history, snapshots = opened.read_history(machine), opened.read_snapshots(machine)
-    except GpudiagError as error:
-        emit(("refused", error.message))
-        return
-    emit(("history", dumps(history), snapshots.last, snapshots.good))
+    with Path(go_path).open("rb", buffering=0) as go, Path(run_path).open("rb") as run:
+        try:
+            opened = Store(parse_store_url(store), read_only=True)
+            history, snapshots = opened.read_history(machine), opened.read_snapshots(machine)
+            opened.close()
+        except GpudiagError as error:
+            emit(("refused", error.message))
+            return
+        emit(("history", dumps(history), snapshots.last, snapshots.good))
+        if go.read(1):
+            write_run(emit, store, json.loads(run.read()))
 
 
 def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
@@ -115,7 +174,7 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     run = NewRun(
         machine=facts["machine"],
         kind=facts["kind"],
-        at=datetime.fromtimestamp(facts["at"]).astimezone(),
+        at=datetime.fromtimestamp(facts["at"], UTC),
         outcome=facts["outcome"],
         simulated=facts["simulated"],
         snapshot=facts["snapshot"],
@@ -124,11 +183,25 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
         kernel_events=tuple(decode(KernelEvent, event) for event in facts["kernel_events"]),
     )
     try:
-        Store(parse_store_url(store)).add_run(run)
+        opened = Store(parse_store_url(store))
+        opened.add_run(run)
+        opened.close()
     except GpudiagError as error:
         emit(("refused", error.message))
         return
     emit(("stored",))
+
+
+def _await_message(child: GuardedChild, deadline: float) -> None:
+    """Return when the child has said something, has ended, or the time is over."""
+    while child.ending is None and not child.messages:
+        left = deadline - monotonic()
+        if left <= 0:
+            child.give_up()
+            return
+        for descriptor in select.select(child.descriptors(), [], [], left)[0]:
+            if descriptor in child.descriptors():
+                child.receive(descriptor)
 
 
 def _working(snapshot: Snapshot) -> list[KnownGpu]:
@@ -148,10 +221,6 @@ def _xids(snapshot: Snapshot) -> list[KernelEvent]:
 
 def _text(reading: Reading[str]) -> str:
     return "" if isinstance(reading, Missing) else reading
-
-
-def _complete(history: History, last: str | None, good: str | None) -> History:
-    return replace(history, last=_snapshot(last), good=_snapshot(good))
 
 
 def _snapshot(text: str | None) -> Reading[Snapshot]:

@@ -9,16 +9,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.unit.model.nouns import make_device, make_snapshot
 
 from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.history import Sample
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
 from gpudiag.runs import store as store_module
-from gpudiag.runs.history import HistoryReader, default_store, machine_key, read_history, record_run
+from gpudiag.runs.history import (
+    HistoryKeeper,
+    RunFacts,
+    default_store,
+    machine_key,
+    read_history,
+    record_run,
+)
 from gpudiag.runs.state import state_directory
 from gpudiag.runs.store import NewRun, Store, parse_store_url
+from tests.unit.model.nouns import make_device, make_snapshot
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 PATIENT_SECONDS = 30.0  # for tests of what is written, on a machine that may be busy
@@ -29,6 +36,16 @@ def open_store(path):
     return Store(parse_store_url(str(path)))
 
 
+def record(place, snapshot=None, outcome="pass", samples=(), deadline_seconds=PATIENT_SECONDS):
+    facts = RunFacts(snapshot or make_snapshot(), "preflight", outcome, samples)
+    return record_run(str(place), facts, deadline_seconds)
+
+
+def read_keeper(place, deadline_seconds=PATIENT_SECONDS):
+    with contextlib.closing(HistoryKeeper(str(place), "a1")) as keeper:
+        return keeper.read(deadline_seconds)
+
+
 def add(store, value, outcome="pass", at=NOW):
     sample = Sample(COPY.metric, value, COPY.unit, COPY.device_uuid)
     store.add_run(NewRun("a1", "preflight", at, outcome, samples=(sample,)))
@@ -37,7 +54,7 @@ def add(store, value, outcome="pass", at=NOW):
 def test_what_was_recorded_is_read_back(tmp_path):
     snapshot = make_snapshot(devices=(make_device(0), make_device(1)))
     place = str(tmp_path / "h.db")
-    assert record_run(place, snapshot, "preflight", "pass", (COPY,), deadline_seconds=PATIENT_SECONDS) == ""
+    assert record(place, snapshot, samples=(COPY,)) == ""
     history = read_history(place, machine_key(snapshot), PATIENT_SECONDS)
     assert [run.outcome for run in history.runs] == ["pass"]
     assert [gpu.uuid for gpu in history.gpus] == [device.id.uuid for device in snapshot.devices]
@@ -50,7 +67,7 @@ def test_the_good_snapshot_is_the_last_that_passed(tmp_path):
     place = str(tmp_path / "h.db")
     good, bad = make_snapshot(), make_snapshot(driver_version="1.2.3")
     for snapshot, outcome in ((good, "pass"), (bad, "fail")):
-        assert record_run(place, snapshot, "preflight", outcome, deadline_seconds=PATIENT_SECONDS) == ""
+        assert record(place, snapshot, outcome) == ""
     history = read_history(place, machine_key(good), PATIENT_SECONDS)
     assert (history.last, history.good) == (bad, good)
 
@@ -109,12 +126,10 @@ def test_nothing_stored_yet_is_an_empty_history_and_makes_no_file(tmp_path):
 def test_a_file_that_is_no_database_is_a_warning_with_its_path(tmp_path):
     place = tmp_path / "h.db"
     place.write_text("no database " * 500)
-    history, warning = HistoryReader(str(place), "a1", PATIENT_SECONDS).finish()
+    history, warning = read_keeper(place)
     assert isinstance(history, Missing)
     assert str(place) in warning
-    assert str(place) in record_run(
-        str(place), make_snapshot(), "preflight", "pass", deadline_seconds=PATIENT_SECONDS
-    )
+    assert str(place) in record(place)
     with pytest.raises(StoreError):
         read_history(str(place), "a1", PATIENT_SECONDS)
 
@@ -124,7 +139,7 @@ def test_a_store_of_a_newer_gpudiag_is_left_alone(tmp_path):
     open_store(place).close()
     with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as connection:
         connection.execute("UPDATE gpudiag_schema SET version = 99")
-    warning = record_run(str(place), make_snapshot(), "preflight", "pass", deadline_seconds=PATIENT_SECONDS)
+    warning = record(place)
     assert "newer" in warning
 
 
@@ -134,7 +149,7 @@ def test_a_store_that_another_process_holds_is_not_waited_for(tmp_path):
     holder = sqlite3.connect(place, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     started = time.monotonic()
-    assert record_run(str(place), make_snapshot(), "preflight", "pass") != ""
+    assert record(place, deadline_seconds=2.0) != ""
     assert time.monotonic() - started < 10
     holder.close()
 
@@ -143,18 +158,18 @@ def test_a_store_that_hangs_is_given_up(tmp_path):
     pipe = tmp_path / "h.db"
     os.mkfifo(pipe)  # opening it waits for a writer that never comes
     started = time.monotonic()
-    history, warning = HistoryReader(str(pipe), "a1", deadline_seconds=0.5).finish()
+    history, warning = read_keeper(pipe, 0.5)
     assert isinstance(history, Missing)
     assert warning
     assert time.monotonic() - started < 10
 
 
 def test_a_full_disk_is_a_warning(tmp_path):
-    assert record_run("/dev/full", make_snapshot(), "preflight", "pass") != ""
+    assert record("/dev/full") != ""
 
 
 def test_a_directory_that_cannot_be_written_is_a_warning():
-    assert record_run("/proc/gpudiag/h.db", make_snapshot(), "preflight", "pass") != ""
+    assert record("/proc/gpudiag/h.db") != ""
 
 
 KILLED_WRITER = """
@@ -187,7 +202,7 @@ def test_a_writer_killed_in_the_middle_leaves_what_was_there_before(tmp_path):
 
 
 def test_a_password_is_never_shown():
-    warning = record_run("postgresql://me:secret@127.0.0.1:1/x", make_snapshot(), "preflight", "pass")
+    warning = record("postgresql://me:secret@127.0.0.1:1/x")
     assert warning
     assert "secret" not in warning
 
@@ -211,3 +226,27 @@ def test_the_state_directory_follows_the_variable_then_root_then_xdg():
 def test_the_default_store_is_a_file_in_the_state_directory(monkeypatch):
     monkeypatch.setenv("GPUDIAG_STATE_DIR", "/s")
     assert default_store() == "/s/history.db"
+
+
+def test_one_keeper_reads_and_then_writes(tmp_path):
+    place = str(tmp_path / "h.db")
+    snapshot = make_snapshot()
+    with contextlib.closing(HistoryKeeper(place, machine_key(snapshot))) as keeper:
+        history, warning = keeper.read(PATIENT_SECONDS)
+        assert (history.runs, warning) == ((), "")
+        assert keeper.write(RunFacts(snapshot, "preflight", "pass"), PATIENT_SECONDS) == ""
+    assert len(read_history(place, machine_key(snapshot), PATIENT_SECONDS).runs) == 1
+
+
+def test_a_store_that_could_not_be_read_is_complained_about_once(tmp_path):
+    place = tmp_path / "h.db"
+    place.write_text("no database " * 500)
+    with contextlib.closing(HistoryKeeper(str(place), "a1")) as keeper:
+        assert keeper.read(PATIENT_SECONDS)[1]
+        assert keeper.write(RunFacts(make_snapshot(), "preflight", "pass")) == ""
+
+
+def test_a_keeper_leaves_no_descriptor_and_no_process(tmp_path):
+    before = os.listdir("/proc/self/fd")
+    read_keeper(tmp_path / "h.db")
+    assert os.listdir("/proc/self/fd") == before
