@@ -183,8 +183,10 @@ def _stalled(incident: Incident) -> str:
 
 
 def _mismatched(incident: Incident) -> str:
-    entered = _facts(incident).get("operation", "another collective")
-    return f"rank {incident.rank} entered {entered}, and the others did not"
+    facts = _facts(incident)
+    entered = facts.get("operation", "another collective")
+    expected = facts.get("expected_operation", "what they agree on")
+    return f"rank {incident.rank} entered {entered} where the others entered {expected}"
 
 
 _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(

@@ -1,15 +1,18 @@
 """One rank's way to the others: it joins the process group and announces every collective first."""
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from gpudiag.collectives.mismatch import Announcement, enter_wrongly
+from gpudiag.collectives.operations import Call
 from gpudiag.ranks.context import Progress, RankContext
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
+
+_BARRIER = Announcement("barrier", "float32", 1, kind="all_reduce")
 
 
 class ProcessGroup:
@@ -28,44 +31,63 @@ class ProcessGroup:
         self._sequence = 0
 
     def run(
-        self, call: Callable[[], None], op: str, tensor: torch.Tensor, predicted_seconds: float | None = None
+        self,
+        call: Call,
+        right: Announcement,
+        predicted_seconds: float | None = None,
+        *,
+        before: Call | None = None,
+        after: Call | None = None,
     ) -> None:
         """Enter one collective and come back from it (on a GPU: when it is queued).
 
-        `predicted_seconds` is how long it should take once every rank is there.
+        `predicted_seconds` is how long it should take once every rank is there. `before` and `after`
+        are called with nothing between them but the collective.
         """
         sequence = self._sequence
         self._sequence += 1
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        self.progress.before_operation(sequence, op, dtype, tensor.numel(), predicted_seconds)
+        mismatch = self.progress.take_mismatch()
+        if mismatch is not None:
+            right, call = enter_wrongly(mismatch, right, self.device)
+        self.progress.before_operation(sequence, right.op, right.dtype, right.elements, predicted_seconds)
+        if before is not None:
+            before()
         call()
+        if after is not None:
+            after()
         self.progress.after_operation(sequence)
 
-    def measure_seconds(self, call: Callable[[], None], op: str, tensor: torch.Tensor) -> float:
+    def measure_seconds(self, call: Call, announcement: Announcement) -> float:
         """Seconds that one collective took on this rank, from entering it to its result."""
         self.synchronize()
         before = time.perf_counter()
-        self.run(call, op, tensor)
+        self.run(call, announcement)
         self.synchronize()
         return time.perf_counter() - before
 
     def barrier(self) -> None:
         """Return once every rank is here: the sum of one element over all of them."""
         token = torch.zeros(1, device=self.device)
-        self.run(lambda: dist.all_reduce(token), "barrier", token)
+        self.run(lambda: dist.all_reduce(token), _BARRIER)
         self.synchronize()
 
     def broadcast_integers(self, values: list[int]) -> list[int]:
         """Rank 0's integers, on every rank: what all of them must decide alike."""
         tensor = torch.tensor(values, dtype=torch.int64, device=self.device)
-        self.run(lambda: dist.broadcast(tensor, 0), "broadcast", tensor)
+        self.run(lambda: dist.broadcast(tensor, 0), Announcement("broadcast", "int64", len(values)))
         return [int(value) for value in tensor.tolist()]
 
     def synchronize(self) -> None:
-        """Return once the GPU has done all that was queued; on CPU there is no queue."""
+        """Return once the GPU has done all that was queued; on CPU there is no queue.
+
+        It is announced as the collectives are: a collective that hangs on a GPU hangs here.
+        """
         if self.device.type == "cuda":
-            token = torch.empty(0, device=self.device)
-            self.run(lambda: torch.cuda.synchronize(self.device), "synchronize", token)
+            sequence = self._sequence
+            self._sequence += 1
+            self.progress.before_operation(sequence, "synchronize", "uint8", 0)
+            torch.cuda.synchronize(self.device)
+            self.progress.after_operation(sequence)
 
 
 def join_process_group(context: RankContext, backend: str) -> ProcessGroup:

@@ -1,13 +1,13 @@
 """The sweep on one rank: case by case, fill, warm up, time, verify, tell."""
 
 import time
-from functools import partial
 
 from gpudiag.collectives.buffers import BufferArea, Buffers, fill
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.formulas import BARRIER
 from gpudiag.collectives.inspection import Inspector
 from gpudiag.collectives.layouts import LAYOUTS
+from gpudiag.collectives.mismatch import Announcement
 from gpudiag.collectives.operations import OPERATIONS, Call, reduce_op
 from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import ProcessGroup
@@ -98,7 +98,7 @@ class SweepRunner:
     def _run_untimed(self, case: Case, buffers: Buffers) -> float:
         """Seconds that one operation took on this rank."""
         self._fill(case, buffers, 0)
-        return self._group.measure_seconds(self._call(case, buffers), case.op, buffers.send)
+        return self._group.measure_seconds(self._call(case, buffers), self._announcement(case))
 
     def _agree_on_repeats(self, operation_seconds: float) -> Repeats:
         """What rank 0 chooses: ranks that chose for themselves would part ways and hang."""
@@ -117,15 +117,7 @@ class SweepRunner:
         per_sample = 1 if case.op == BARRIER else operations_per_sample(group.device, case.size_bytes)
         group.barrier()
         before = time.perf_counter()
-        for start in range(0, len(calls), per_sample):
-            self._time_sample(
-                case,
-                calls,
-                buffers,
-                range(start, min(start + per_sample, len(calls))),
-                stopwatch,
-                predicted_seconds,
-            )
+        self._time_all(calls, per_sample, stopwatch, self._announcement(case), predicted_seconds)
         group.synchronize()
         samples = stopwatch.read_nanoseconds()
         tally.measure_seconds += time.perf_counter() - before
@@ -138,25 +130,29 @@ class SweepRunner:
             if self._inspector.looks_at(pair) and group.progress.should_flip_bit(self._iteration + offset):
                 as_bits(pair.receive)[len(pair.receive) // 2] ^= 1
 
-    def _time_sample(
+    def _time_all(
         self,
-        case: Case,
         calls: list[Call],
-        buffers: list[Buffers],
-        offsets: range,
+        per_sample: int,
         stopwatch: Stopwatch,
+        announcement: Announcement,
         predicted_seconds: float | None,
     ) -> None:
-        """Run the operations at `offsets` of the burst, with the stopwatch around them."""
+        """Run the calls back to back, with the stopwatch around each sample of them."""
         group = self._group
-        for offset in offsets:
+        for offset, call in enumerate(calls):
+            first = offset % per_sample == 0
+            last = offset % per_sample == per_sample - 1 or offset == len(calls) - 1
             group.progress.before_iteration(self._iteration + offset)
-            if offset == offsets.start:
+            if first:
                 self._tally.entered_nanoseconds.append(time.perf_counter_ns())
-            timed = partial(
-                _timed, calls[offset], stopwatch, first=offset == offsets.start, last=offset == offsets[-1]
+            group.run(
+                call,
+                announcement,
+                predicted_seconds,
+                before=stopwatch.start if first else None,
+                after=stopwatch.stop if last else None,
             )
-            group.run(timed, case.op, buffers[offset].send, predicted_seconds)
 
     def _measure_isolated(self, case: Case, predicted_seconds: float | None) -> None:
         """Time single operations after a barrier, from the call on the host to the result on the GPU."""
@@ -167,10 +163,13 @@ class SweepRunner:
             self._fill(case, buffers, round_number)
             self._group.barrier()
             before = time.perf_counter_ns()
-            self._group.run(call, case.op, buffers.send, predicted_seconds)
+            self._group.run(call, self._announcement(case), predicted_seconds)
             self._group.synchronize()
             self._tally.isolated_nanoseconds.append(time.perf_counter_ns() - before)
             self._verify([buffers], round_number, last=True, isolated=True)
+
+    def _announcement(self, case: Case) -> Announcement:
+        return Announcement(case.op, case.dtype, case.part_elements(self._group.world_size))
 
     def _call(self, case: Case, buffers: Buffers) -> Call:
         return OPERATIONS[case.op](buffers, reduce_op(case.reduce))
@@ -200,11 +199,3 @@ class SweepRunner:
             if self._sweep.verify == "every" or (self._sweep.verify == "last" and is_last):
                 self._inspector.inspect(pair, round_number + offset, counted=not isolated)
         self._tally.verify_seconds += time.perf_counter() - before
-
-
-def _timed(call: Call, stopwatch: Stopwatch, *, first: bool, last: bool) -> None:
-    if first:
-        stopwatch.start()
-    call()
-    if last:
-        stopwatch.stop()

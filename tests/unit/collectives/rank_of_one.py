@@ -13,6 +13,7 @@ from gpudiag.collectives.cases import Sweep
 from gpudiag.collectives.results import RankCase, WrongBuffer
 from gpudiag.model.codec import decode, encode
 from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.inject import MismatchKind
 
 
 @dataclass
@@ -39,6 +40,9 @@ class RecordingProgress:
 
     def before_iteration(self, iteration: int) -> None:
         self.iterations.append(iteration)
+
+    def take_mismatch(self) -> MismatchKind | None:
+        return None
 
     def should_flip_bit(self, iteration: int) -> bool:
         return iteration in self.flip_iterations
