@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe import gputil_answer, torch_answer
 from gpudiag.probe.device_rows import late_last, views_of_mig, with_ordinal
@@ -53,16 +54,48 @@ def take_snapshot(
     asked.wait(deadline_seconds)
     machine, host_status = machine_of(started.host, environment)
     machine = asked.with_host_state(machine)
-    nvml = nvml_answer_of(started.nvml)
-    status = _explained(nvml, machine)
     gputil_status, gputil_views = asked.gputil_answer()
-    torch = asked.torch_answer()
     kernel_events, kernel_statuses = asked.kernel_log_answer()
-    views = (*gputil_views, *views_of_mig(torch.views, nvml.devices))
-    devices = _devices(nvml, status, machine, views, started.root)
+    answers = Answers(
+        nvml_answer_of(started.nvml),
+        machine,
+        host_status,
+        gputil_status,
+        gputil_views,
+        asked.torch_answer(),
+        kernel_events,
+        kernel_statuses,
+    )
+    uuids = _driver_uuids(answers.nvml, machine, started.root)
+    return join_answers(answers, uuids, environment.get(SIMULATED) or None, now or datetime.now(UTC))
+
+
+@noun
+class Answers:
+    """What every source answered, before it is joined."""
+
+    nvml: NvmlAnswer
+    machine: Machine
+    host_status: SourceStatus
+    gputil_status: SourceStatus
+    gputil_views: tuple[DeviceView, ...]
+    torch: TorchAnswer
+    kernel_events: Reading[tuple[KernelEvent, ...]]
+    kernel_statuses: tuple[SourceStatus, ...]
+
+
+def join_answers(
+    answers: Answers, uuids: Mapping[str, str | None], simulated: str | None, now: datetime
+) -> Snapshot:
+    """The snapshot of what the sources answered; `uuids` are the driver's files' by bus id. It asks nobody."""
+    nvml, machine, torch = answers.nvml, answers.machine, answers.torch
+    status = _explained(nvml, machine)
+    views = (*answers.gputil_views, *views_of_mig(torch.views, nvml.devices))
+    devices = _devices(nvml, status, machine, views, uuids)
+    statuses = (status, answers.gputil_status, torch.status)
     gathered = Gathered(
         machine,
-        {answer.name: answer for answer in (status, gputil_status, torch.status)},
+        {answer.name: answer for answer in statuses},
         nvml.driver_version,
         devices[: len(nvml.devices)],
         views,
@@ -70,18 +103,18 @@ def take_snapshot(
     )
     return Snapshot(
         host=machine.hostname,
-        taken_at=now or datetime.now(UTC),
-        simulated=environment.get(SIMULATED) or None,
+        taken_at=now,
+        simulated=simulated,
         driver_version=nvml.driver_version,
         cuda_driver_version=nvml.cuda_driver_version,
         nvml_version=nvml.nvml_version,
-        sources=(status, gputil_status, torch.status, host_status, *kernel_statuses),
+        sources=(*statuses, answers.host_status, *answers.kernel_statuses),
         devices=late_last(with_ordinal(device, torch, views) for device in devices),
         views=views,
         disagreements=find_disagreements(gathered),
         torch=torch.facts,
         machine=machine,
-        kernel_log=kernel_events,
+        kernel_log=answers.kernel_events,
     )
 
 
@@ -179,22 +212,33 @@ def _explained(nvml: NvmlAnswer, machine: Machine) -> SourceStatus:
     return SourceStatus(status.name, status.state, reason, status.seconds, status.device_count)
 
 
+def _driver_uuids(nvml: NvmlAnswer, machine: Machine, root: str) -> dict[str, str | None]:
+    """UUIDs by bus id from the driver's own files, where some GPU lacks its identity."""
+    if nvml.status.state is SourceState.NOT_ASKED or isinstance(machine.kernel_driver_version, Missing):
+        return {}
+    if not lacks_identity(nvml.devices, machine):
+        return {}
+    return read_driver_uuids(root)
+
+
+def read_driver_uuids(root: str) -> dict[str, str | None]:
+    """UUIDs by bus id from the driver's own files about GPUs, asked in a child with a deadline."""
+    files = run_guarded("gpudiag.probe.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
+    return {bus_id: uuid for _, bus_id, uuid in files.messages}
+
+
 def _devices(
     nvml: NvmlAnswer,
     status: SourceStatus,
     machine: Machine,
     views: tuple[DeviceView, ...],
-    root: str,
+    uuids: Mapping[str, str | None],
 ) -> tuple[Device, ...]:
     """NVML's rows with what the machine adds to them, then the GPUs that only the PCI bus shows."""
     if status.state is SourceState.NOT_ASKED:
         return ()
-    uuids: dict[str, str | None] = {}
-    if lacks_identity(nvml.devices, machine) and not isinstance(machine.kernel_driver_version, Missing):
-        files = run_guarded("gpudiag.probe.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
-        uuids = {bus_id: uuid for _, bus_id, uuid in files.messages}
-    devices = complete_identities(nvml.devices, machine, uuids)
     torch_views = {view.uuid: view for view in views if view.source == torch_answer.SOURCE}
+    devices = complete_identities(nvml.devices, machine, uuids)
     devices = tuple(unify_memory(device, machine, torch_views.get(device.id.uuid)) for device in devices)
     if explain_given(machine, len(devices)) is not None or not was_given_any(machine):
         return devices

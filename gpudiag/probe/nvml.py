@@ -39,12 +39,12 @@ _INSTALL = "install nvidia-ml-py (pip install nvidia-ml-py), not the package nam
 def stream_nvml(emit: Emit, root: str = "/") -> None:
     """Ask NVML about every GPU and send what it says; `root` is where /proc is found."""
     try:
-        pynvml = _load()
+        pynvml = load_pynvml()
         pynvml.nvmlInit()
-        emit(("library", _library(pynvml)))
+        emit(("library", read_library(pynvml)))
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # noqa: BLE001 - the gate judges it
-        emit(("failed", _failure(error)))
+        emit(("failed", describe_failure(error)))
         return
     emit(("count", count))
     rows = [_Row(pynvml, index) for index in range(count)]
@@ -125,7 +125,7 @@ class _Row:
             emit(("late", self._index, call, document))
 
 
-def _load() -> Any:
+def load_pynvml() -> Any:
     """The pynvml module of nvidia-ml-py.
 
     Raises:
@@ -138,7 +138,7 @@ def _load() -> Any:
     return pynvml
 
 
-def _library(pynvml: Any) -> dict[str, Any]:
+def read_library(pynvml: Any) -> dict[str, Any]:
     """Versions, as far as NVML gives them."""
     sheet = Sheet(reason_of)
     sheet.read("driver_version", as_text, pynvml.nvmlSystemGetDriverVersion)
@@ -153,7 +153,7 @@ def _cuda_version(pynvml: Any) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _failure(error: Exception) -> dict[str, Any]:
+def describe_failure(error: Exception) -> dict[str, Any]:
     """The state of the source, NVML's words, and which library said them."""
     words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
     return {"state": state_of_init(error), "code": code_of(error), "words": words, "library": _library_path()}

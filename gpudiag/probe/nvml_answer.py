@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from gpudiag.model.device import (
     Device,
@@ -19,7 +19,6 @@ from gpudiag.model.device import (
 from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.nouns import missing_of, noun_of, reading_of
 
 SOURCE = "nvml"
@@ -56,7 +55,16 @@ class NvmlAnswer:
     devices: tuple[Device, ...]
 
 
-def nvml_answer_of(child: GuardedChild | None) -> NvmlAnswer:
+class Asked(Protocol):
+    """Whoever asked NVML: the messages of `nvml.stream_nvml`, and how that ended; see GuardedChild."""
+
+    messages: list[Any]
+    ending: str | None
+    detail: str
+    seconds: float
+
+
+def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
     """The answer of an ended child of `nvml.stream_nvml`; GPUs that came late are rows with the reason.
 
     None: NVML was not asked.
@@ -100,7 +108,7 @@ def reason_of_state(state: SourceState) -> MissingReason:
 class _Messages:
     """The child's messages, sorted by what they are about."""
 
-    def __init__(self, child: GuardedChild) -> None:
+    def __init__(self, child: Asked) -> None:
         self._child = child
         self.library: dict[str, Any] | None = None
         self.count: int | None = None

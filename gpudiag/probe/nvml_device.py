@@ -43,6 +43,11 @@ _RECOVERY_ACTIONS = (
 def read_device(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill `sheet` with every reading of model.Device that NVML gives, and the raw list of processes."""
     read_identity(ask, sheet)
+    read_state(ask, sheet)
+
+
+def read_state(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in everything but the identity: what may change while the driver stays loaded."""
     # On a sheet that nobody looks at: where the batch fails, each field is asked for singly.
     DeviceSheet().read("batch", ask.read_fields, BATCH)
     sheet.read("recovery_action", lambda: word(_RECOVERY_ACTIONS, int(ask.field(RECOVERY_ACTION))))
