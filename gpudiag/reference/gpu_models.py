@@ -1,0 +1,74 @@
+"""What GPUs of a model can do by their data sheet, by gpu_models.toml."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpudiag.reference.tables import read_table
+
+# Processors that one multiprocessor has, by compute capability (CUDA C++ Programming Guide, "Arithmetic Instructions").
+CORES_PER_MULTIPROCESSOR = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.9": 128, "9.0": 128, "10.0": 128}
+# Dense float16 operations of one multiprocessor per clock, by compute capability, with accumulation in
+# float32 (NVIDIA's architecture white papers). Consumer cards of 8.6, 8.9 and 12.0 do half of it.
+TENSOR_FLOPS_PER_CLOCK = {
+    "7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192,
+}  # fmt: skip
+# How many times the float16 rate a type has.
+RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The best that others have measured: of which test, in its base unit, and where it is written."""
+
+    test: str
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """One product by its data sheet. Rates are in bytes and operations per second, of one direction."""
+
+    names: tuple[str, ...]
+    architecture: str
+    compute_capability: str
+    source: str
+    memory_bus_width_bits: int
+    memory_clock_mhz: int
+    memory_bytes_per_second: float
+    boost_clock_mhz: int
+    multiprocessors: int
+    power_watts: int
+    dense_flops_per_second: Mapping[str, float]
+    nvlink_count: int
+    nvlink_bytes_per_second: float
+    published: tuple[Published, ...]
+
+
+@cache
+def gpu_models() -> tuple[GpuModel, ...]:
+    """Every product of the table."""
+    return tuple(_model(entry) for entry in read_table("gpu_models.toml")["model"])
+
+
+def find_model(name: str) -> GpuModel | None:
+    """The product that NVML calls by that name; None for one that is not in the table."""
+    return next((model for model in gpu_models() if name in model.names), None)
+
+
+def _model(entry: Mapping[str, object]) -> GpuModel:
+    facts = dict(entry)
+    links = facts.pop("nvlinks", None) or {"count": 0, "bytes_per_second": 0.0}
+    assert isinstance(links, dict)  # noqa: S101 - the table is ours, and a test reads it all
+    published = facts.pop("published", ())
+    names = facts.pop("names")
+    assert isinstance(names, list)  # noqa: S101
+    assert isinstance(published, list | tuple)  # noqa: S101
+    return GpuModel(
+        names=tuple(names),
+        nvlink_count=links["count"],
+        nvlink_bytes_per_second=float(links["bytes_per_second"]),
+        published=tuple(Published(**one) for one in published),
+        **facts,  # type: ignore[arg-type]
+    )
