@@ -2,20 +2,12 @@
 
 from gpudiag.checks.ranks import RANK_FINDINGS, judge_ranks
 from gpudiag.checks.registry import FindingKind
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.checks.wrong_data import COLLECTIVE_CORRUPTED, judge_data
+from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import WORST_FIRST, Category, Finding, Outcome, Owner, Severity, worst
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind
-from gpudiag.units import format_size
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.reading import NOT_ASKED
 
-COLLECTIVE_CORRUPTED = FindingKind(
-    code="collective.corrupted",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
-    category=Category.HW_OTHER,
-    owner=Owner.HARDWARE,
-    meaning="A collective gave wrong data and said nothing: training on it learns from noise.",
-    remedy="Keep this host out of jobs; run it again on fewer ranks to see which device or link it follows.",
-)
 COLLECTIVE_INCOMPLETE = FindingKind(
     code="collective.incomplete",
     outcome=Outcome.ERROR,
@@ -70,7 +62,7 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """
     findings = [
         *judge_ranks(measurement),
-        *_judge_data(measurement),
+        *judge_data(measurement),
         *_judge_injection(measurement),
         *_judge_verification(measurement),
     ]
@@ -83,42 +75,6 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
 def collective_outcome(findings: tuple[Finding, ...]) -> Outcome:
     """The verdict of a run with those findings."""
     return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
-
-
-def _judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
-    """One finding per rank that held wrong data, by the first wrong buffer that it saw."""
-    corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
-    first_by_rank: dict[int, Incident] = {}
-    for incident in sorted(corrupted, key=lambda incident: incident.at_seconds):
-        first_by_rank.setdefault(incident.rank, incident)
-    findings = [_corrupted(incident) for incident in first_by_rank.values()]
-    wrong = [result for result in measurement.results if result.verified is False]
-    if wrong and not findings:  # counted by a rank that could not describe it
-        findings.append(_counted_wrong(wrong[0], measurement))
-    return findings
-
-
-def _corrupted(incident: Incident) -> Finding:
-    facts = {fact.name: fact.value for fact in incident.evidence}
-    size = format_size(int(facts["size_bytes"]))
-    plural = "s" if facts["wrong_elements"] != 1 else ""
-    message = (
-        f"rank {incident.rank} holds wrong data after {facts['op']} {facts['dtype']} of {size}: "
-        f"{facts['wrong_elements']} wrong element{plural} from offset {facts['first_offset']}, "
-        f"iteration {facts['iteration']}"
-    )
-    return COLLECTIVE_CORRUPTED.finding(
-        RankSubject(incident.rank, incident.host), message, *incident.evidence
-    )
-
-
-def _counted_wrong(result: CollectiveResult, measurement: CollectiveMeasurement) -> Finding:
-    message = f"wrong data after {result.op} {result.dtype} of {format_size(result.size_bytes)}"
-    evidence = (
-        Evidence("size_bytes", result.size_bytes, unit="B", source="verification"),
-        Evidence("wrong_elements", str(result.wrong_elements), limit=0, source="verification"),
-    )
-    return COLLECTIVE_CORRUPTED.finding(HostSubject(measurement.host), message, *evidence)
 
 
 def _judge_injection(measurement: CollectiveMeasurement) -> list[Finding]:
@@ -134,7 +90,7 @@ def _judge_injection(measurement: CollectiveMeasurement) -> list[Finding]:
 
 
 def _judge_verification(measurement: CollectiveMeasurement) -> list[Finding]:
-    unverified = [result for result in measurement.results if not isinstance(result.verified, bool)]
+    unverified = [result for result in measurement.results if result.verified == NOT_ASKED]
     if not unverified:
         return []
     evidence = Evidence("unverified_sizes", len(unverified), limit=0, source="--verify off")

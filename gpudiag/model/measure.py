@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.model.movement import Movement
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 if TYPE_CHECKING:  # it is made of what stands here; model.hints loads it for whoever needs to know the types
@@ -114,7 +115,10 @@ class CollectiveMeasurement:
     injected: tuple[InjectedFault, ...]
     sizes_planned: int  # results that a whole run would have
     seconds: float
-    verify_share: Reading[float] = NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
+    verify_share: Reading[float] = (
+        NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
+    )
+    moved: Reading[tuple[Movement, ...]] = NOT_ASKED  # counters of the reporting host and its GPUs
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
 
 

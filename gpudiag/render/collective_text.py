@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject
+from gpudiag.checks.movements import describe_movement
+from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, Reading
@@ -25,6 +26,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
     if len(report.findings) > SHOWN_FINDINGS:
         lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
+    lines += _moved_lines(report.measurement)
     lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
     return "\n".join(lines) + "\n"
 
@@ -64,7 +66,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     """One finding; `told` says that the verdict already gave its message."""
-    lines = wrapped(f"{finding.code}: {_subject(finding)}", indent="  ")
+    lines = wrapped(f"{finding.code}: {name_subject(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
     by_source: dict[str, list[str]] = {}
@@ -80,7 +82,7 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
     """One line per code for the findings that are not shown whole."""
     by_code: dict[str, list[str]] = {}
     for finding in findings:
-        by_code.setdefault(finding.code, []).append(_subject(finding))
+        by_code.setdefault(finding.code, []).append(name_subject(finding.subject))
     return [
         line
         for code, subjects in by_code.items()
@@ -90,8 +92,8 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _subject(finding: Finding) -> str:
-    subject = finding.subject
+def name_subject(subject: Subject) -> str:
+    """What a finding is about, in a few words: `rank 2 on a1`."""
     if isinstance(subject, RankSubject):
         return f"rank {subject.rank} on {subject.host}"
     if isinstance(subject, DeviceSubject):
@@ -121,6 +123,17 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
     if len(results) < planned:
         lines.append(f"{len(results)} of {planned} planned results were measured before that.")
     return lines
+
+
+def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
+    """The counters that rose during the run, GPU by GPU and host by host."""
+    if isinstance(measurement.moved, Missing) or not measurement.moved:
+        return []
+    by_subject: dict[str, list[str]] = {}
+    for movement in measurement.moved:
+        by_subject.setdefault(name_subject(movement.subject), []).append(describe_movement(movement))
+    told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
+    return wrapped(f"Moved meanwhile: {told}.", indent="  ")
 
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:

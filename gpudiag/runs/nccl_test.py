@@ -21,6 +21,7 @@ from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.runs.collect import CaseCollector
 from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.watched import Watched, explain_by, finish_watch, start_watch
 
 _TORCH_HINT = (
     "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
@@ -73,8 +74,10 @@ def run_nccl_test(
         sweep.cases, placement.world_size, listener if told else None, one_clock=one_clock
     )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
+    watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(sweep, plan, placement, environment, faults, collector)
-    report = _report(run, sweep, placement, one_clock=one_clock)
+    watched = finish_watch(watch, run.host)
+    report = _report(run, sweep, placement, watched, one_clock=one_clock)
     for finding in report.findings:
         collector.tell(EventKind.FINDING, run.seconds, finding=finding)
     collector.tell(EventKind.OUTCOME, run.seconds, outcome=report.outcome.value)
@@ -104,7 +107,9 @@ def _run(
     )
 
 
-def _report(run: RankRun, sweep: Sweep, placement: Placement, *, one_clock: bool) -> CollectiveReport:
+def _report(
+    run: RankRun, sweep: Sweep, placement: Placement, watched: Watched, *, one_clock: bool
+) -> CollectiveReport:
     """The report of a run, from the events that the agents of all ranks agreed on."""
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
@@ -125,8 +130,10 @@ def _report(run: RankRun, sweep: Sweep, placement: Placement, *, one_clock: bool
         sizes_planned=len(sweep.cases),
         seconds=run.seconds,
         verify_share=collector.verify_share,
+        moved=watched.movements,
         timed_out=run.timed_out,
     )
-    found = (*judge_collective(measurement), *placement.findings)
+    judged = explain_by(judge_collective(measurement), watched.movements)
+    found = (*judged, *placement.findings, *watched.findings)
     findings = tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.outcome)))
     return CollectiveReport(collective_outcome(findings), measurement, findings, placement.simulated)

@@ -113,7 +113,9 @@ def _on_gpus(
 ) -> Placement:
     _require_context(snapshot)
     findings = tuple(
-        finding for finding in judge_snapshot(snapshot).findings() if finding.outcome is not Outcome.PASS
+        finding
+        for finding in judge_snapshot(snapshot).findings()
+        if finding.outcome in (Outcome.FAIL, Outcome.ERROR)
     )
     usable = _usable_devices(snapshot, findings)
     world_size = wanted or len(usable)

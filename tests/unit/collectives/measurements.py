@@ -76,6 +76,7 @@ def make_corruption(rank: int = 1, **facts: Any) -> Incident:
         "last_offset": 128,
         "run_length": 1,
         "xor_mask": "0x1",
+        "diagnosis": "flipped",
         **facts,
     }
     evidence = tuple(Evidence(name, value) for name, value in known.items())

@@ -6,7 +6,7 @@ from gpudiag.checks.collective import COLLECTIVE_FINDINGS, collective_outcome, j
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
 
 
@@ -94,6 +94,30 @@ def test_wrong_data_is_one_finding_per_rank_by_its_first_buffer() -> None:
     assert codes(findings) == ["collective.corrupted"] * 2
     assert [finding.subject for finding in findings] == [RankSubject(1, "a1"), RankSubject(0, "a1")]
     assert {fact.name: fact.value for fact in findings[0].evidence}["iteration"] == 3
+
+
+def test_wrong_data_names_the_rank_whose_data_it_is_and_not_those_that_saw_it() -> None:
+    seen = tuple(make_corruption(rank, diagnosis="stale", data_of_rank=3) for rank in range(4))
+    _, findings = judge(make_measurement(incidents=seen))
+    assert [finding.subject for finding in findings] == [RankSubject(3, "a1")]
+    assert {fact.name: fact.value for fact in findings[0].evidence}["seen_by_ranks"] == "0, 1, 2, 3"
+
+
+def test_the_same_wrong_data_on_every_rank_names_none() -> None:
+    seen = tuple(make_corruption(rank, diagnosis="unknown") for rank in range(4))
+    _, findings = judge(make_measurement(incidents=seen))
+    assert [finding.subject for finding in findings] == [HostSubject("a1")]
+
+
+def test_different_wrong_data_on_every_rank_names_each() -> None:
+    seen = tuple(make_corruption(rank, diagnosis="unknown", first_offset=rank) for rank in range(4))
+    _, findings = judge(make_measurement(incidents=seen))
+    assert [finding.subject for finding in findings] == [RankSubject(rank, "a1") for rank in range(4)]
+
+
+def test_the_clocks_of_several_machines_leave_a_barrier_unverified_without_a_warning() -> None:
+    unverifiable = make_result(0, op="barrier", verified=Missing(MissingReason.NOT_SUPPORTED))
+    assert judge(make_measurement(unverifiable)) == (Outcome.PASS, ())
 
 
 def test_wrong_data_that_nobody_described_still_fails() -> None:

@@ -1,0 +1,78 @@
+"""What a machine's counters and GPUs say before and after a run: the cause beside the symptom."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.movements import as_evidence, find_movements
+from gpudiag.checks.runner import findings_worst_first, run_checks
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.movement import HostCounters, Movement
+from gpudiag.probe.host_counters import read_host_counters
+
+# What slow links, throttled GPUs and busy hosts explain; a process that died or stopped they do not.
+_EXPLAINABLE = ("collective.", "rank.late", "rank.silent")
+_SNAPSHOT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How things stood before a run; `snapshot` is there where the run uses GPUs."""
+
+    counters: HostCounters
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What moved during a run, and the faults that appeared meanwhile."""
+
+    movements: tuple[Movement, ...]
+    findings: tuple[Finding, ...]
+
+
+def start_watch(*, gpus: bool) -> Watch:
+    """Read this host's counters, and its GPUs and kernel log where they matter, before a run."""
+    return Watch(read_host_counters(), _take_snapshot() if gpus else None)
+
+
+def finish_watch(watch: Watch, host: str) -> Watched:
+    """Read the same again, after the run, and say what became different."""
+    counters = (watch.counters, read_host_counters())
+    if watch.snapshot is None:
+        return Watched(find_movements(host, counters, None), ())
+    before, after = watch.snapshot, _take_snapshot()
+    movements = find_movements(host, counters, (before, after))
+    return Watched(movements, find_new(before, after))
+
+
+def find_new(before: Snapshot, after: Snapshot) -> tuple[Finding, ...]:
+    """The faults of the second snapshot that the first one does not show, worst first."""
+    known = {(finding.code, finding.subject) for finding in _judge(Context(before))}
+    found = _judge(Context(after, earlier=before))
+    return tuple(finding for finding in found if (finding.code, finding.subject) not in known)
+
+
+def explain_by(findings: Sequence[Finding], movements: Sequence[Movement]) -> tuple[Finding, ...]:
+    """The findings, with what moved meanwhile as evidence of those that it may explain."""
+    evidence = tuple(as_evidence(movement) for movement in movements)
+    return tuple(
+        replace(finding, evidence=(*finding.evidence, *evidence))
+        if finding.code.startswith(_EXPLAINABLE)
+        else finding
+        for finding in findings
+    )
+
+
+def _take_snapshot() -> Snapshot:
+    from gpudiag.probe.inventory import take_snapshot  # only where there are GPUs
+
+    return take_snapshot(("nvml",), _SNAPSHOT_SECONDS, kernel_log=True)
+
+
+def _judge(context: Context) -> tuple[Finding, ...]:
+    results = run_checks(context, BUILTIN)
+    faults = (Outcome.FAIL, Outcome.WARN)
+    return tuple(finding for finding in findings_worst_first(results) if finding.outcome in faults)
