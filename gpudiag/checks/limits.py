@@ -2,7 +2,7 @@
 
 A limit is derived where it can be: from what the device itself reports (bus width, clocks, links,
 generation and width), then from its peers in the machine, then from its own history, then from a table.
-`measured_limits.py` and `model_limits.py` have those of measured speeds; here are the rest.
+`measured_limits.py` has those of measured speeds; here are the rest.
 Sources named DCGM are its DcgmHealthWatch.cpp and nvvs; "own choice" marks what nobody prescribes.
 """
 

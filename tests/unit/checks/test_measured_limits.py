@@ -1,0 +1,107 @@
+"""Opinions on a measured speed: derived, peers, history, table; the worst counts, and all are shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudiag.checks.measured_limits import (
+    Opinion,
+    Shares,
+    history_opinion,
+    host_link_opinions,
+    judge_speed,
+    matrix_opinions,
+    memory_opinions,
+    peer_link_opinions,
+    peers_opinion,
+)
+from gpudiag.model.device import NvLink
+from gpudiag.model.finding import Outcome
+from gpudiag.model.reading import NOT_ASKED
+from tests.unit.model.nouns import make_device
+
+H100 = make_device(
+    name="NVIDIA H100 80GB HBM3", memory_bus_width_bits=5120, memory_clock_max_mhz=2619, cuda_cores=16896,
+    compute_capability="9.0", sm_clock_max_mhz=1980, nvlink_bytes_per_second=25e9,
+    nvlinks=tuple(NvLink(link, link < 17, "00000000:05:00.0", 0, 0, 0, 0, NOT_ASKED, NOT_ASKED) for link in range(18)),
+)  # fmt: skip
+
+
+def origins(opinions):
+    return [opinion.origin for opinion in opinions]
+
+
+def test_memory_is_derived_from_bus_and_clock_and_held_against_the_data_sheet():
+    derived, table = memory_opinions(H100)
+    assert derived.expected == pytest.approx(3.352e12, rel=0.001)
+    assert (table.origin, table.expected) == ("table", 3350e9)
+    assert derived.judge(2.6e12) is Outcome.WARN
+    assert derived.judge(2.1e12) is Outcome.FAIL
+    assert table.judge(1e12) is Outcome.WARN  # a table alone never fails
+
+
+def test_a_gpu_that_no_table_knows_is_judged_by_what_it_reports():
+    unknown = make_device(name="NVIDIA X900", memory_bus_width_bits=4096, memory_clock_max_mhz=2000)
+    assert origins(memory_opinions(unknown)) == ["derived"]
+    assert memory_opinions(make_device(name="NVIDIA X900")) == ()
+
+
+def test_matrix_products_are_derived_from_processors_and_clock():
+    derived, table = matrix_opinions(H100, "bfloat16")
+    assert derived.expected == pytest.approx(132 * 1980e6 * 4096)
+    assert table.expected == 989e12
+    assert origins(matrix_opinions(H100, "float64")) == ["table"]
+    assert matrix_opinions(H100, "int4") == ()
+
+
+def test_consumer_cards_are_held_against_the_data_sheet_only():
+    card = make_device(
+        name="NVIDIA GeForce RTX 4090", cuda_cores=16384, compute_capability="8.9", sm_clock_max_mhz=3105
+    )
+    assert origins(matrix_opinions(card, "bfloat16")) == ["table"]
+
+
+def test_links_count_only_where_they_are_up():
+    (opinion,) = peer_link_opinions(H100)
+    assert opinion.expected == 17 * 25e9
+    assert peer_link_opinions(make_device()) == ()
+    (link,) = host_link_opinions(4, 16)
+    assert link.judge(21.3e9) is Outcome.WARN
+    assert link.judge(26e9) is Outcome.PASS
+
+
+def test_one_peer_is_no_opinion():
+    assert peers_opinion([100.0]) == ()
+    (opinion,) = peers_opinion([100.0, 102.0, 40.0])
+    assert opinion.expected == 100.0
+    assert history_opinion([]) == ()
+    assert history_opinion([90.0, 110.0])[0].expected == 100.0
+
+
+def test_the_worst_opinion_counts_and_all_are_shown():
+    opinions = (
+        Opinion("derived", 100.0, "bus", Shares(0.8, 0.5)),
+        Opinion("peers", 80.0, "peers", Shares(0.9, 0.7)),
+        Opinion("table", 60.0, "table", Shares(0.8, None)),
+    )
+    verdict = judge_speed("copy", 55.0, "GB/s", opinions)
+    assert verdict.outcome is Outcome.FAIL  # by the peers
+    assert [evidence.source.split(":")[0] for evidence in verdict.evidence] == ["derived", "peers", "table"]
+    assert judge_speed("copy", 90.0, "GB/s", opinions).outcome is Outcome.PASS
+
+
+def test_without_an_opinion_nothing_passes():
+    assert judge_speed("copy", 100.0, "GB/s", ()).outcome is None
+
+
+@given(st.sampled_from([float("nan"), 0.0, -1.0, float("-inf")]))
+def test_no_speed_is_never_a_pass(measured: float):
+    assert judge_speed("copy", measured, "GB/s", memory_opinions(H100)).outcome is Outcome.FAIL
+
+
+@given(st.floats(min_value=1, max_value=1e14), st.floats(min_value=1, max_value=1e14))
+def test_a_slower_speed_is_never_judged_better(one: float, other: float):
+    order = [Outcome.FAIL, Outcome.WARN, Outcome.PASS]
+    slow, fast = sorted((one, other))
+    outcomes = [judge_speed("copy", speed, "B/s", memory_opinions(H100)).outcome for speed in (slow, fast)]
+    assert order.index(outcomes[0]) <= order.index(outcomes[1])
