@@ -48,24 +48,33 @@ class NcclTestRun:
 
 
 def run_nccl_test(
-    plan: NcclTestPlan, place: RankPlace | None = None, listener: Callable[[RunEvent], None] | None = None
+    plan: NcclTestPlan,
+    place: RankPlace | None = None,
+    listener: Callable[[RunEvent], None] | None = None,
+    *,
+    here: Placement | None = None,
+    python: str | None = None,
 ) -> NcclTestRun:
     """One run on all its ranks, and its report.
 
     `listener` is told of stages, results and findings as they happen, in rank 0's process only.
+    `here` is where the ranks run, on this machine, for a caller that has looked at it already;
+    `python` is the interpreter that runs them.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
-    if find_spec("torch") is None:
+    if python is None and find_spec("torch") is None:
         raise UsageError("torch is not installed, and nccl-test runs on it", hint=_TORCH_HINT)
     place = place or RankPlace()
-    environment = read_environment(
-        os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
-    )
-    placement = place_ranks(plan, environment)
+    environment = None
+    if here is None:
+        environment = read_environment(
+            os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
+        )
+    placement = here or place_ranks(plan, environment)
     sweep = plan_sweep(plan, placement.backend, placement.world_size, placement.max_bytes)
     faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
     told = environment is None or environment.rank == 0
@@ -75,7 +84,7 @@ def run_nccl_test(
     )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
     watch = start_watch(gpus=placement.backend == "nccl")
-    run = _run(sweep, plan, placement, environment, faults, collector)
+    run = _run(sweep, plan, placement, environment, faults, collector, python)
     watched = finish_watch(watch, run.host)
     report = _report(run, sweep, placement, watched, one_clock=one_clock)
     for finding in report.findings:
@@ -91,6 +100,7 @@ def _run(
     environment: RankEnvironment | None,
     faults: tuple[Fault, ...],
     collector: CaseCollector,
+    python: str | None,
 ) -> RankRun:
     return run_ranks(
         _ENTRY,
@@ -104,6 +114,7 @@ def _run(
         faults=faults,
         on_event=collector.take,
         variables=placement.variables,
+        python=python,
     )
 
 
