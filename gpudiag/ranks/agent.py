@@ -16,6 +16,7 @@ from gpudiag.ranks.remote import RemoteRanks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
 from gpudiag.ranks.start_error import slow_start, start_error
+from gpudiag.ranks.stragglers import find_stragglers
 from gpudiag.ranks.view import Life, RankView
 
 # Deaths are told at once; this is how often stops, positions and events are looked for. Ten looks a
@@ -81,7 +82,7 @@ class Agent:
             launcher=launcher,
             host=self._host,
             reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
-            incidents=self._incidents,
+            incidents=(*self._incidents, *self._find_stragglers()),
             results=dict(self._ledger.results),
             events=tuple(self._ledger.events),
             injected=tuple(
@@ -90,6 +91,13 @@ class Agent:
             seconds=self._ended_at - self._ledger.started,
             timed_out=self._timed_out,
         )
+
+    def _find_stragglers(self) -> tuple[Incident, ...]:
+        """Late ranks, where every rank came to the end of what it had to time."""
+        arrivals = self._ledger.arrivals
+        if len(arrivals) < self._job.world_size:
+            return ()
+        return find_stragglers(arrivals, {view.rank: view.host for view in self._views}, self._ledger.started)
 
     def _wait(self, interrupts: Interrupts) -> None:
         remote = [] if self._remote is None else self._remote.filenos()

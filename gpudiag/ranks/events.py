@@ -18,6 +18,7 @@ class EventKind(StrEnum):
 
     EMITTED = "emitted"  # by the entry, through Progress.emit
     RESULT = "result"  # what the entry returned
+    ARRIVALS = "arrivals"  # when the rank came to each timed collective
     RAISED = "raised"  # the exception that ended the entry
     FAULT = "fault"  # an injected fault that is about to happen
 

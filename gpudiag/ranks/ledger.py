@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gpudiag.model import codec
+from gpudiag.ranks.arrivals import Arrivals
 from gpudiag.ranks.events import EventKind
 from gpudiag.ranks.run import RankEvent
 
@@ -18,6 +20,7 @@ class Ledger:
         self.raw: list[RawEvent] = []
         self.events: list[RankEvent] = []
         self.results: dict[int, dict[str, Any]] = {}
+        self.arrivals: dict[int, Arrivals] = {}
         self.faults_fired: set[str] = set()
         self._on_event = on_event
 
@@ -30,6 +33,8 @@ class Ledger:
     def _take(self, rank: int, kind: str, at: float, data: dict[str, Any]) -> None:
         if kind == EventKind.RESULT:
             self.results[rank] = data
+        elif kind == EventKind.ARRIVALS:
+            self.arrivals[rank] = codec.decode(Arrivals, data)
         elif kind == EventKind.FAULT:
             self.faults_fired.add(data["specification"])
         elif kind == EventKind.EMITTED:

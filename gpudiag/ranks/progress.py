@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gpudiag.ranks.arrivals import ArrivalRecorder
 from gpudiag.ranks.events import EventKind, EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
 from gpudiag.ranks.misbehave import kill_self, run_out_of_memory, stay_out, stop_self
@@ -26,6 +27,7 @@ class RankProgress:
 
     def __init__(self, position: PositionWriter, events: EventWriter, faults: tuple[Fault, ...]) -> None:
         """Write to `position` and `events`; `faults` are those of this rank alone."""
+        self.arrivals = ArrivalRecorder()
         self._position = position
         self._events = events
         self._pending = list(faults)
@@ -46,11 +48,13 @@ class RankProgress:
         """Publish the collective before the rank enters it."""
         caller = sys._getframe(1)
         place = (caller.f_code.co_filename, caller.f_lineno)
+        self.arrivals.arrive()
         self._position.enter_operation(sequence, (op, dtype, elements, predicted_seconds), place)
 
     def after_operation(self, sequence: int) -> None:
         """Publish that the rank is out of the collective."""
         self._position.leave_operation(sequence)
+        self.arrivals.leave()
 
     def before_iteration(self, iteration: int) -> None:
         """Publish the iteration, then do what an injected fault asks for in it."""
@@ -59,6 +63,7 @@ class RankProgress:
             due = [fault for fault in self._pending if fault.iteration == iteration]
             self._fire([fault for fault in due if fault.kind is not FaultKind.BITFLIP])
             self._delay()
+        self.arrivals.start_iteration(iteration)
 
     def take_mismatch(self) -> MismatchKind | None:
         """How an injected fault wants the next collective of this rank to differ; says so once."""

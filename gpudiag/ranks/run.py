@@ -21,8 +21,8 @@ class RankEvent:
 class RankRun:
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
-    `incidents` come cause first; nothing in them means that every rank returned a result and ended
-    with status 0. `results` has the payload of each rank that returned one, also when another rank
+    `incidents` come cause first, then ranks that were late; nothing but late ranks in them means that
+    every rank returned a result and ended with status 0. `results` has the payload of each rank that returned one, also when another rank
     failed. `reporter` says whether this process is the one that tells the user: under a launcher
     every process gets the same run, and exactly one has it True.
     """

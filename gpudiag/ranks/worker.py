@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gpudiag.model import codec
 from gpudiag.ranks import stages
 from gpudiag.ranks.context import RankContext
 from gpudiag.ranks.dump import DumpFiles
@@ -65,7 +66,11 @@ def _run_entry(job: Job, local: LocalRank, progress: RankProgress, events: Event
         arguments=job.arguments,
         progress=progress,
     )
-    events.write(EventKind.RESULT, dict(entry(context)))
+    result = dict(entry(context))
+    arrivals = progress.arrivals.read()
+    if arrivals is not None:
+        events.write(EventKind.ARRIVALS, codec.encode(arrivals))
+    events.write(EventKind.RESULT, result)
     progress.enter_stage(stages.TEARDOWN)
     _destroy_process_group()
 

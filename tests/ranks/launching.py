@@ -47,7 +47,7 @@ class Launches:
         return run_ranks(
             entry if ":" in entry else f"{ENTRIES}:{entry}",
             world_size=world_size,
-            arguments={"folder": str(self.folder)},
+            arguments={"folder": str(self.folder), **options.pop("arguments", {})},
             budgets=budgets,
             faults=[parse_fault(text, world_size) for text in faults],
             variables={"PYTHONPATH": str(ROOT), "GPUDIAG_TEST_MARK": self.mark},

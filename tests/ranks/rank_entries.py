@@ -93,6 +93,50 @@ def _enter_stages(context: RankContext) -> Iterator[int]:
             sequence += 1
 
 
+def many_all_reduces(context: RankContext) -> dict[str, Any]:
+    """Iterations with a little work before each all_reduce, every rank on a processor of its own."""
+    import torch
+    import torch.distributed as dist
+
+    processors = sorted(os.sched_getaffinity(0))
+    if context.arguments.get("pin"):
+        os.sched_setaffinity(0, {processors[context.rank % len(processors)]})
+    dist.init_process_group(
+        "gloo", init_method=context.init_method, rank=context.rank, world_size=context.world_size
+    )
+    if context.rank == context.arguments.get("crowded"):
+        crowd_out()
+    context.progress.enter_stage("measure")
+    values = torch.ones(8)
+    for iteration in range(30):
+        context.progress.before_iteration(iteration)
+        work(0.015 if context.rank != context.arguments.get("hard_worker") else 0.06)
+        context.progress.before_operation(iteration, "all_reduce", "float32", 8, 0.01)
+        dist.all_reduce(values)
+        context.progress.after_operation(iteration)
+    return {}
+
+
+def crowd_out() -> None:
+    """Have somebody else use this rank's processor all the time, and be less important than they are.
+
+    The neighbour is in the rank's session: with autogroups, priorities count only within a session.
+    """
+    parent = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == parent:
+            pass
+        os._exit(0)
+    os.nice(5)  # a quarter of the processor, against one of nice 0
+
+
+def work(cpu_seconds: float) -> None:
+    """Use the processor for so long, however long that takes."""
+    end = time.thread_time() + cpu_seconds
+    while time.thread_time() < end:
+        pass
+
+
 def raise_on_rank_1(context: RankContext) -> dict[str, Any]:
     """Rank 1 finds something wrong; the others wait for it and lose the connection."""
     context.progress.enter_stage("measure")

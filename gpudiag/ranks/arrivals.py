@@ -1,0 +1,66 @@
+"""When a rank came to each timed collective, and when it left it: what lateness is judged by."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudiag.ranks.host_use import HostUse, read_host_use
+
+# Enough to tell a straggler, little enough to send: two numbers per iteration.
+_KEPT_ITERATIONS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One rank's timed iterations: CLOCK_MONOTONIC of its machine, in nanoseconds."""
+
+    boot_id: str  # ranks with the same one share a clock
+    first_iteration: int
+    arrived: tuple[int, ...]
+    left: tuple[int, ...]
+    host_use: HostUse  # growth between the first iteration and the end of the entry
+
+
+class ArrivalRecorder:
+    """A rank's own record; costs a clock reading and two appends per timed iteration."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded before the first timed iteration."""
+        self._arrived: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
+        self._left: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
+        self._last_iteration = -1
+        self._awaited = False  # an iteration has started, and its collective has not
+        self._inside = False
+        self._before: HostUse | None = None
+
+    def start_iteration(self, iteration: int) -> None:
+        """The next collective is that of this timed iteration."""
+        if self._before is None:
+            self._before = read_host_use()
+        self._last_iteration = iteration
+        self._awaited = True
+
+    def arrive(self) -> None:
+        """The rank is about to enter a collective; only the first one of an iteration counts."""
+        if self._awaited:
+            self._awaited, self._inside = False, True
+            self._arrived.append(time.monotonic_ns())
+
+    def leave(self) -> None:
+        """The rank came back from a collective."""
+        if self._inside:
+            self._inside = False
+            self._left.append(time.monotonic_ns())
+
+    def read(self) -> Arrivals | None:
+        """What was recorded; None if nothing was timed, or an iteration was left half way."""
+        if self._before is None or len(self._arrived) != len(self._left) or not self._arrived:
+            return None
+        return Arrivals(
+            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            first_iteration=self._last_iteration + 1 - len(self._arrived),
+            arrived=tuple(self._arrived),
+            left=tuple(self._left),
+            host_use=read_host_use().since(self._before),
+        )

@@ -1,0 +1,186 @@
+"""Which rank comes late to the collectives, judged by arrival and never by duration.
+
+In a collective the late rank has the shortest time, for it does not wait: whoever ranks processes by
+duration blames the victims. A rank's lateness in one iteration is how much later it arrived than
+the ranks did in the middle; why it was late is told by its processor time against that of the
+others (collectives.md section 6.4, with a floor that an oversubscribed host does not reach).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.ranks.arrivals import Arrivals
+from gpudiag.ranks.host_use import HostUse
+from gpudiag.ranks.stages import MEASURE
+
+ITERATIONS_AT_LEAST = 20
+LATE_SHARE_OF_STEP = 0.05
+CLOCK_ERRORS = 3.0
+# Scheduling of more ranks than processors makes ranks late by fractions of a millisecond, by turns.
+LATE_FLOOR_SECONDS = 1e-3
+# In so many of its iterations a straggler is late by half the limit at least.
+CONSISTENT_SHARE = 0.75
+# A cause must explain at least this share of all the time that the rank was late.
+EXPLAINED_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late ranks came to the timed collectives, and how long these took once all were there.
+
+    `late_seconds` has each rank's median over iterations; `transfer_seconds` is the median time
+    that the last to arrive spent inside; `step_seconds` from the first arrival to the last return.
+    """
+
+    iterations: int
+    late_seconds: Mapping[int, float]
+    transfer_seconds: float
+    step_seconds: float
+    clock_error_seconds: float
+
+
+_Samples = Mapping[int, Sequence[float]]  # rank -> seconds late, iteration by iteration
+
+
+def measure_lateness(arrivals: Mapping[int, Arrivals]) -> Lateness | None:
+    """The lateness of all ranks; None where their clocks or their iterations cannot be compared."""
+    samples = _lateness_samples(arrivals)
+    if samples is None:
+        return None
+    arrived = list(zip(*(rank.arrived for rank in arrivals.values()), strict=True))
+    left = list(zip(*(rank.left for rank in arrivals.values()), strict=True))
+    last = [moments.index(max(moments)) for moments in arrived]
+    transfers = [ends[who] - starts[who] for who, starts, ends in zip(last, arrived, left, strict=True)]
+    steps = [max(ends) - min(starts) for starts, ends in zip(arrived, left, strict=True)]
+    return Lateness(
+        iterations=len(arrived),
+        late_seconds={rank: median(values) for rank, values in samples.items()},
+        transfer_seconds=median(transfers) / 1e9,
+        step_seconds=median(steps) / 1e9,
+        clock_error_seconds=0.0,  # one machine, one clock
+    )
+
+
+def find_stragglers(
+    arrivals: Mapping[int, Arrivals], hosts: Mapping[int, str], started: float
+) -> tuple[Incident, ...]:
+    """The ranks that the others wait for in most iterations, the latest first, each with the cause.
+
+    `started` is CLOCK_MONOTONIC of the run's start, in seconds.
+    """
+    lateness, samples = measure_lateness(arrivals), _lateness_samples(arrivals)
+    if lateness is None or samples is None or lateness.iterations < ITERATIONS_AT_LEAST:
+        return ()
+    limit = limit_seconds(lateness)
+    late = [rank for rank, seconds in lateness.late_seconds.items() if seconds > limit]
+    consistent = [rank for rank in late if _share_above(samples[rank], limit / 2) >= CONSISTENT_SHARE]
+    return tuple(
+        Incident(
+            kind=IncidentKind.LATE,
+            rank=rank,
+            host=hosts[rank],
+            stage=MEASURE,
+            at_seconds=max(0.0, arrivals[rank].arrived[0] / 1e9 - started),
+            evidence=(*_lateness_evidence(rank, lateness, limit), *_cause_evidence(rank, samples, arrivals)),
+        )
+        for rank in sorted(consistent, key=lambda rank: -lateness.late_seconds[rank])
+    )
+
+
+def limit_seconds(lateness: Lateness) -> float:
+    """The median lateness that makes a straggler."""
+    return max(
+        LATE_SHARE_OF_STEP * lateness.step_seconds,
+        CLOCK_ERRORS * lateness.clock_error_seconds,
+        LATE_FLOOR_SECONDS,
+    )
+
+
+def _lateness_samples(arrivals: Mapping[int, Arrivals]) -> _Samples | None:
+    """Seconds that each rank came after the ranks in the middle, iteration by iteration."""
+    ranks = list(arrivals.values())
+    comparable = len({(rank.boot_id, rank.first_iteration, len(rank.arrived)) for rank in ranks}) == 1
+    if len(ranks) < 2 or not comparable:
+        return None
+    # Of an even number of ranks the earlier of the two in the middle: of two ranks, the first.
+    middles = [
+        sorted(moments)[(len(ranks) - 1) // 2]
+        for moments in zip(*(rank.arrived for rank in ranks), strict=True)
+    ]
+    return {
+        number: [(moment - middle) / 1e9 for moment, middle in zip(rank.arrived, middles, strict=True)]
+        for number, rank in arrivals.items()
+    }
+
+
+def _share_above(values: Sequence[float], limit: float) -> float:
+    return sum(value > limit for value in values) / len(values)
+
+
+def _lateness_evidence(rank: int, lateness: Lateness, limit: float) -> tuple[Evidence, ...]:
+    source = f"arrival times of {lateness.iterations} iterations"
+    return (
+        Evidence(
+            "late_by", round(lateness.late_seconds[rank], 6), unit="s", limit=round(limit, 6), source=source
+        ),
+        Evidence("transfer", round(lateness.transfer_seconds, 6), unit="s", source=source),
+        Evidence("step", round(lateness.step_seconds, 6), unit="s", source=source),
+    )
+
+
+def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrivals]) -> tuple[Evidence, ...]:
+    """Whether the rank computed longer, waited for a processor, or was off the processor of its own accord."""
+    total = sum(value for value in samples[rank] if value > 0)
+    use = arrivals[rank].host_use
+    others = [other.host_use for number, other in arrivals.items() if number != rank]
+    waiting = _excess(use.runqueue_seconds, [other.runqueue_seconds for other in others])
+    working = _excess(use.cpu_seconds, [other.cpu_seconds for other in others])
+    facts = [
+        Evidence("late_in_total", round(total, 6), unit="s", source="arrival times"),
+        *_excess_evidence("waited_for_processor", waiting, "/proc/PID/schedstat, more than the other ranks"),
+        *_excess_evidence("computed_longer", working, "/proc/PID/schedstat, more than the other ranks"),
+    ]
+    if isinstance(waiting, Missing) or isinstance(working, Missing):
+        cause = "unknown: the kernel does not tell how long it waited for a processor"
+    elif max(waiting, working) < EXPLAINED_SHARE * total:
+        cause = "off the processor of its own accord: input, a lock, a sleep"
+    else:
+        cause = "host late: ready to run, no processor free" if waiting >= working else "compute late"
+    return (
+        Evidence("cause", cause, source="processor time of all ranks"),
+        *facts,
+        *_host_evidence(use, others),
+    )
+
+
+def _excess(own: Reading[float], others: Sequence[Reading[float]]) -> Reading[float]:
+    """How much more than the other ranks in the middle."""
+    if isinstance(own, Missing):
+        return own
+    return own - median(other for other in others if not isinstance(other, Missing))
+
+
+def _excess_evidence(name: str, excess: Reading[float], source: str) -> tuple[Evidence, ...]:
+    return () if isinstance(excess, Missing) else (Evidence(name, round(excess, 6), unit="s", source=source),)
+
+
+def _host_evidence(use: HostUse, others: Sequence[HostUse]) -> tuple[Evidence, ...]:
+    """What else the host did to the rank, as far as it did something."""
+    facts = []
+    counted = (
+        ("involuntary_switches", use.involuntary_switches, None, "/proc/PID/status"),
+        ("steal", use.steal_seconds, "s", "/proc/stat, processors that the rank may use"),
+        ("throttled", use.throttled_seconds, "s", "cpu.stat of the cgroup"),
+        ("thermal_throttles", use.thermal_throttles, None, "/sys, processors that the rank may use"),
+    )
+    for name, value, unit, source in counted:
+        if not isinstance(value, Missing) and value > 0:
+            facts.append(Evidence(name, value, unit=unit, source=source))
+    if any(set(use.allowed_cpus) < set(other.allowed_cpus) for other in others):
+        cpus = ",".join(map(str, use.allowed_cpus))
+        facts.append(Evidence("allowed_cpus", cpus, source="affinity; the other ranks may use more"))
+    return tuple(facts)

@@ -1,0 +1,42 @@
+"""A late rank is named by its arrival, with the reason why it is late."""
+
+import os
+
+import pytest
+
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.launch import TORCH
+from gpudiag.ranks.run import RankRun
+from tests.ranks.launching import Launches, facts
+
+pytestmark = pytest.mark.ranks
+
+
+def late(run: RankRun) -> list[Incident]:
+    return [incident for incident in run.incidents if incident.kind is IncidentKind.LATE]
+
+
+def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None:
+    run = launches.run("many_all_reduces", world_size=4, faults=["slow:3:20"], preload=TORCH)
+    (incident,) = late(run)
+    assert incident.rank == 3
+    assert facts(incident)["late_by"] == pytest.approx(0.02, abs=0.02)
+    assert str(facts(incident)["cause"]).startswith("off the processor")
+
+
+def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
+    run = launches.run(
+        "many_all_reduces", world_size=2, arguments={"pin": True, "hard_worker": 1}, preload=TORCH
+    )
+    (incident,) = late(run)
+    assert incident.rank == 1
+    assert facts(incident)["cause"] == "compute late"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_a_rank_that_waits_for_its_processor_is_host_late(launches: Launches) -> None:
+    run = launches.run("many_all_reduces", world_size=2, arguments={"pin": True, "crowded": 1}, preload=TORCH)
+    (incident,) = late(run)
+    assert incident.rank == 1
+    assert str(facts(incident)["cause"]).startswith("host late")
+    assert facts(incident)["involuntary_switches"] > 0

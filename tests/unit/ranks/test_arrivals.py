@@ -1,0 +1,55 @@
+from gpudiag.model import codec
+from gpudiag.model.reading import Missing
+from gpudiag.ranks.arrivals import ArrivalRecorder, Arrivals
+from gpudiag.ranks.host_use import read_host_use
+
+
+def recorded(iterations: int) -> ArrivalRecorder:
+    recorder = ArrivalRecorder()
+    for iteration in range(iterations):
+        recorder.start_iteration(iteration)
+        recorder.arrive()
+        recorder.leave()
+    return recorder
+
+
+def test_an_iteration_has_an_arrival_and_a_return() -> None:
+    arrivals = recorded(3).read()
+    assert arrivals is not None
+    assert len(arrivals.arrived) == len(arrivals.left) == 3
+    assert all(left >= arrived for arrived, left in zip(arrivals.arrived, arrivals.left, strict=True))
+
+
+def test_collectives_outside_timed_iterations_do_not_count() -> None:
+    recorder = recorded(2)
+    recorder.arrive()
+    recorder.leave()
+    arrivals = recorder.read()
+    assert arrivals is not None
+    assert len(arrivals.arrived) == 2
+
+
+def test_nothing_timed_is_nothing_recorded() -> None:
+    assert ArrivalRecorder().read() is None
+
+
+def test_of_a_long_run_the_last_iterations_are_kept() -> None:
+    arrivals = recorded(5000).read()
+    assert arrivals is not None
+    assert arrivals.first_iteration + len(arrivals.arrived) == 5000
+    assert len(arrivals.arrived) == 4000
+
+
+def test_arrivals_survive_the_way_to_the_agent() -> None:
+    arrivals = recorded(2).read()
+    assert arrivals is not None
+    assert codec.decode(Arrivals, codec.encode(arrivals)) == arrivals
+
+
+def test_host_use_grows() -> None:
+    before = read_host_use()
+    sum(range(200_000))
+    grown = read_host_use().since(before)
+    assert not isinstance(grown.cpu_seconds, Missing)
+    assert grown.cpu_seconds > 0
+    assert grown.allowed_cpus == before.allowed_cpus

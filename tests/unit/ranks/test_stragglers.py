@@ -1,0 +1,126 @@
+"""Lateness by arrival: who is late, who only waited, and why."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpudiag.model.evidence import Scalar
+from gpudiag.model.measure import Incident
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.ranks.arrivals import Arrivals
+from gpudiag.ranks.host_use import HostUse
+from gpudiag.ranks.stragglers import find_stragglers, limit_seconds, measure_lateness
+
+MILLISECOND = 1_000_000
+STEP = 100 * MILLISECOND
+USE = HostUse(
+    cpu_seconds=1.0,
+    runqueue_seconds=0.1,
+    involuntary_switches=0,
+    steal_seconds=0.0,
+    throttled_seconds=0.0,
+    thermal_throttles=Missing(MissingReason.NOT_SUPPORTED),
+    allowed_cpus=(0, 1),
+)
+
+
+def rank(
+    late_milliseconds: float | Sequence[float] = 0.0, iterations: int = 40, use: HostUse = USE
+) -> Arrivals:
+    """A rank that comes late to every collective; all leave together, 5 ms after the last can have come."""
+    late = [late_milliseconds] * iterations if isinstance(late_milliseconds, float) else late_milliseconds
+    starts = [number * STEP for number in range(len(late))]
+    return Arrivals(
+        boot_id="one",
+        first_iteration=0,
+        arrived=tuple(start + int(value * MILLISECOND) for start, value in zip(starts, late, strict=True)),
+        left=tuple(start + 25 * MILLISECOND for start in starts),
+        host_use=use,
+    )
+
+
+def find(*ranks: Arrivals) -> tuple[Incident, ...]:
+    arrivals = dict(enumerate(ranks))
+    return find_stragglers(arrivals, dict.fromkeys(arrivals, "a1"), started=0.0)
+
+
+def facts(incident: Incident) -> dict[str, Scalar]:
+    return {fact.name: fact.value for fact in incident.evidence}
+
+
+def test_the_late_rank_is_named_and_not_those_who_waited() -> None:
+    (incident,) = find(rank(), rank(), rank(), rank(20.0))
+    assert (incident.kind, incident.rank, incident.host) == ("late", 3, "a1")
+    assert facts(incident)["late_by"] == pytest.approx(0.02)
+    assert facts(incident)["transfer"] == pytest.approx(0.005)
+
+
+def test_of_two_ranks_the_one_that_comes_second_is_late() -> None:
+    assert [incident.rank for incident in find(rank(20.0), rank())] == [0]
+
+
+def test_two_late_ranks_are_named_the_later_first() -> None:
+    assert [incident.rank for incident in find(rank(), rank(10.0), rank(), rank(20.0))] == [3, 1]
+
+
+def test_ranks_that_come_together_are_not_late() -> None:
+    assert find(rank(), rank(0.3), rank(0.1), rank()) == ()
+
+
+def test_turns_are_not_a_straggler() -> None:
+    by_turns = [[20.0 if number % 4 == own else 0.0 for number in range(40)] for own in range(4)]
+    assert find(*(rank(late) for late in by_turns)) == ()
+
+
+def test_less_than_a_twentieth_of_the_step_is_not_late() -> None:
+    assert find(rank(), rank(), rank(1.2)) == ()  # of 25 ms
+
+
+def test_a_few_iterations_prove_nothing() -> None:
+    assert find(rank(iterations=19), rank(20.0, iterations=19)) == ()
+
+
+def test_clocks_of_two_machines_are_not_compared() -> None:
+    assert find(rank(), replace(rank(20.0), boot_id="two")) == ()
+
+
+def test_ranks_with_other_iterations_are_not_compared() -> None:
+    assert find(rank(), rank(20.0, iterations=39)) == ()
+
+
+def test_one_rank_is_not_late() -> None:
+    assert find(rank(20.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("use", "cause"),
+    [
+        (replace(USE, runqueue_seconds=0.9), "host late: ready to run, no processor free"),
+        (replace(USE, cpu_seconds=1.8), "compute late"),
+        (USE, "off the processor of its own accord: input, a lock, a sleep"),
+        (
+            replace(USE, runqueue_seconds=Missing(MissingReason.NOT_SUPPORTED)),
+            "unknown: the kernel does not tell how long it waited for a processor",
+        ),
+    ],
+)
+def test_the_cause_is_told_by_processor_time(use: HostUse, cause: str) -> None:
+    (incident,) = find(rank(), rank(20.0, use=use))
+    assert facts(incident)["cause"] == cause
+
+
+def test_what_the_host_did_is_evidence() -> None:
+    use = replace(USE, steal_seconds=0.4, throttled_seconds=0.2, involuntary_switches=31, allowed_cpus=(0,))
+    (incident,) = find(rank(), rank(20.0, use=use))
+    evidence = facts(incident)
+    assert (evidence["steal"], evidence["throttled"], evidence["involuntary_switches"]) == (0.4, 0.2, 31)
+    assert evidence["allowed_cpus"] == "0"
+
+
+def test_the_limit_is_the_largest_of_three() -> None:
+    lateness = measure_lateness({0: rank(), 1: rank()})
+    assert lateness is not None
+    assert limit_seconds(lateness) == pytest.approx(0.05 * 0.025)
+    assert limit_seconds(replace(lateness, step_seconds=0.001)) == 0.001
+    assert limit_seconds(replace(lateness, clock_error_seconds=0.01)) == pytest.approx(0.03)
