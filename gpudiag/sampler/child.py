@@ -1,0 +1,239 @@
+"""`python -m gpudiag.sampler.child PARENT_PID`: ask NVML in tiers and say what it answers, line by line.
+
+Each line on standard output is a JSON object:
+
+    {"kind": "starting", "call": C, "seconds": S}     nvmlInit (or the count) has not come back yet
+    {"kind": "library", "document": {...}, "count": N}
+    {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
+    {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}},
+     "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT], ...]}
+    {"kind": "paused"}
+    {"kind": "gone", "reason": TEXT}                  the last line: driver or GPUs changed, start anew
+
+Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}. Its end is our end.
+The thread that ticks never calls NVML, so that it can always say which call does not come back.
+"""
+
+import json
+import os
+import select
+import sys
+from collections import deque
+from threading import Thread
+from time import monotonic, sleep, time
+from typing import Any
+
+from gpudiag.probe.guard import die_with
+from gpudiag.probe.nvml import describe_failure, load_pynvml, read_library
+from gpudiag.probe.start import host_root
+from gpudiag.sampler.rows import FAST, PEERS, SLOW, Batch, Row, Workers
+from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
+
+_QUICK_SECONDS = 0.02  # a batch that takes longer gets more threads
+_PATIENCE_SECONDS = 0.5  # and then the rows that are whole are told
+_EVENT_WAIT_MS = 1000
+_EVENT_BACK_OFF_SECONDS = 5.0
+_RETRY_SECONDS = 3.0  # between two tries of nvmlInit
+_TRIES = 20  # of one process; then a fresh one
+# A library that does not fit the driver stays loaded; only a new process finds another one.
+_FINAL_STATES = ("version_mismatch", "failed")
+
+
+class Child:
+    """The life of one sampler process."""
+
+    def __init__(self, output: int, root: str) -> None:
+        """Write lines to `output`; /proc is found under `root`."""
+        self._output = output
+        self._root = root
+        self._interval = FAST_SECONDS
+        self._paused = False
+        self._sequence = 0
+        self._xids: deque[tuple[int, int, float]] = deque()
+
+    def run(self) -> None:
+        """Start NVML, then tick until there is a reason to start anew."""
+        for _ in range(_TRIES):
+            start = _Start()
+            Thread(target=start.run, daemon=True).start()
+            began = monotonic()
+            while not start.wait(FAST_SECONDS):
+                self._emit({"kind": "starting", "call": start.call, "seconds": monotonic() - began})
+                self._obey(0.0)
+            if start.failure is None:
+                self._sample(start)
+                return
+            self._emit({"kind": "failed", "document": start.failure})
+            if start.failure["state"] in _FINAL_STATES:
+                return
+            self._obey(_RETRY_SECONDS)
+        self._emit({"kind": "gone", "reason": "a fresh start"})
+
+    def _sample(self, start: "_Start") -> None:
+        pynvml = start.pynvml
+        self._emit({"kind": "library", "document": start.library, "count": start.count})
+        event_set = start.event_set if start.count else None
+        rows = [Row(pynvml, index, event_set, self._root) for index in range(start.count)]
+        census = _Census(pynvml, start.count)
+        if event_set is not None:
+            Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
+        workers = Workers(len(rows) + 2)
+        next_slow, peers_asked = 0.0, False
+        while True:
+            began = monotonic()
+            if self._paused:
+                self._emit({"kind": "paused"})
+                next_slow = 0.0
+            else:
+                tier = SLOW if began >= next_slow else FAST
+                if tier == SLOW:
+                    next_slow = began + SLOW_SECONDS - FAST_SECONDS / 2
+                reading = [row for row in rows if row.asking_since is None]
+                todo: list[Any] = [*reading, census] if tier == SLOW and not census.asking_since else reading
+                workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
+                if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
+                    peers_asked = True
+                    workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
+                self._tell(rows, began)
+                reason = _reason_to_end(rows, census)
+                if reason is not None:
+                    self._emit({"kind": "gone", "reason": reason})
+                    return
+            self._obey(max(0.01, self._interval - (monotonic() - began)))
+
+    def _tell(self, rows: list[Row], began: float) -> None:
+        now = monotonic()
+        answers = {row.index: row.take() for row in rows}
+        self._sequence += 1
+        xids = [self._xids.popleft() for _ in range(len(self._xids))]
+        by_tier = {
+            tier: {index: taken[tier] for index, taken in answers.items() if tier in taken}
+            for tier in (FAST, SLOW, PEERS)
+        }
+        late = {row.index: told for row in rows if (told := row.late(now)) is not None}
+        self._emit(
+            {"kind": "tick", "sequence": self._sequence, "at": time(), "seconds": now - began}
+            | {**by_tier, "late": late, "xids": xids}
+        )
+
+    def _watch_events(self, pynvml: Any, event_set: Any, rows: list[Row]) -> None:
+        """Collect the Xids that the driver tells; runs in a thread of its own."""
+        import ctypes
+
+        while True:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(event_set, _EVENT_WAIT_MS)
+            except Exception as error:  # noqa: BLE001 - the gate judges it: a timeout is no news
+                if not type(error).__name__.endswith("Timeout"):
+                    sleep(_EVENT_BACK_OFF_SECONDS)
+                continue
+            address = ctypes.cast(event.device, ctypes.c_void_p).value
+            for row in rows:
+                if row.address == address:
+                    self._xids.append((row.index, int(event.eventData), time()))
+
+    def _obey(self, seconds: float) -> None:
+        """Let the time pass, and follow what standard input says; its end ends the process."""
+        until = monotonic() + seconds
+        while True:
+            left = until - monotonic()
+            if not select.select([0], [], [], max(0.0, left))[0]:
+                return
+            text = os.read(0, 4096)
+            if not text:
+                os._exit(0)
+            for line in text.splitlines():
+                command = json.loads(line)
+                self._interval = float(command.get("interval", self._interval))
+                self._paused = bool(command.get("paused", self._paused))
+            if command.get("now") or "paused" in command:
+                return
+
+    def _emit(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        while line:
+            line = line[os.write(self._output, line) :]
+
+
+class _Start:
+    """nvmlInit and what follows it, in a thread of its own: any of it may never come back."""
+
+    def __init__(self) -> None:
+        self.call = "nvmlInit"
+        self.failure: dict[str, Any] | None = None
+        self.library: dict[str, Any] = {}
+        self.count = 0
+        self.pynvml: Any = None
+        self.event_set: Any = None
+        self._done = False
+
+    def run(self) -> None:
+        try:
+            self.pynvml = load_pynvml()
+            self.pynvml.nvmlInit()
+            self.call = "nvmlSystemGetDriverVersion"
+            self.library = read_library(self.pynvml)
+            self.call = "nvmlDeviceGetCount"
+            self.count = self.pynvml.nvmlDeviceGetCount()
+        except Exception as error:  # noqa: BLE001 - the gate judges it
+            self.failure = describe_failure(error)
+        else:
+            self.event_set = self._make_event_set()
+        self._done = True
+
+    def wait(self, seconds: float) -> bool:
+        until = monotonic() + seconds
+        while not self._done and monotonic() < until:
+            sleep(0.005)
+        return self._done
+
+    def _make_event_set(self) -> Any:
+        self.call = "nvmlEventSetCreate"
+        try:
+            return self.pynvml.nvmlEventSetCreate()
+        except Exception:  # noqa: BLE001 - without events there are still the kernel log's Xids
+            return None
+
+
+class _Census:
+    """How many GPUs NVML counts now, asked like a row."""
+
+    def __init__(self, pynvml: Any, count: int) -> None:
+        self.asking_since: float | None = None
+        self.changed_to: int | None = None
+        self._pynvml = pynvml
+        self._count = count
+
+    def read(self, tier: str, rows: list[Row]) -> None:
+        self.asking_since = monotonic()
+        try:
+            count = self._pynvml.nvmlDeviceGetCount()
+        except Exception:  # noqa: BLE001 - the rows notice a driver that has gone
+            count = self._count
+        if count != self._count:
+            self.changed_to = count
+        self.asking_since = None
+
+
+def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
+    """Why this process should make room for a fresh one, or None."""
+    for row in rows:
+        if row.gone is not None:
+            return f"the driver has gone (NVML {row.gone})"
+    if census.changed_to is not None:
+        return f"NVML counts {census.changed_to} GPUs, not {len(rows)}"
+    return None
+
+
+def main() -> None:
+    """Sample until the parent ends, or there is a reason to start anew."""
+    die_with(int(sys.argv[1]))
+    output = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # a library that prints must not spoil the lines
+    Child(output, host_root(os.environ)).run()
+    os._exit(0)  # a call that never returns must not keep the process
+
+
+if __name__ == "__main__":
+    main()

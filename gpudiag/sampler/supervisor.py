@@ -1,0 +1,176 @@
+"""The sampler's child, kept alive and replaced: whatever it does, somebody will be asking NVML soon again.
+
+A child is replaced when it ends, when it falls silent, when a call does not come back (a fresh process
+may get an answer where an old one waits for ever), when GPUs are lost (nvmlInit alone finds them again)
+and when driver or GPUs change. A successor is heard before its predecessor is killed, so that healthy
+GPUs are seen all the while. Children that cannot be killed are counted: three, and no more are started
+until one has gone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from gpudiag.sampler.process import ChildProcess
+from gpudiag.sampler.tiers import FAST_SECONDS
+
+_MODULE = "gpudiag.sampler.child"
+_LOOK_SECONDS = 0.25
+_SILENT_SECONDS = 3.0  # beyond its own pace; then the child itself is stuck
+_WEDGED_SECONDS = 4.0  # a call that takes longer is not waited for any more
+_BETWEEN_SUCCESSORS_SECONDS = 6.0
+_LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first minute
+_LOST_LATER_SECONDS = 30.0
+_LOST_SOON = 60.0
+_SUCCESSOR_SECONDS = 3.0  # a successor that is not heard of by then goes
+_MAX_STUCK = 3
+_RESTART_SECONDS = (0.2, 1.0, 2.0, 4.0)  # after the 1st, 2nd ... end in a row
+_STEADY_SECONDS = 20.0  # a child that lived that long was well
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What the picture says that a fresh child might mend."""
+
+    longest_silence_seconds: float = 0.0  # of a GPU, or of nvmlInit
+    lost_for_seconds: float | None = None
+
+
+class Supervisor:
+    """One child of the sampler at a time, or two while one takes the other's place."""
+
+    def __init__(
+        self,
+        take: Callable[[dict[str, Any]], None],
+        trouble: Callable[[], Trouble],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Give every message of the current child to `take`; `trouble` says what it has found."""
+        self.restarts = 0
+        self.stuck = 0
+        self._take = take
+        self._trouble = trouble
+        self._environment = environment
+        self._current: ChildProcess | None = None
+        self._successor: ChildProcess | None = None
+        self._held: list[dict[str, Any]] = []  # what the successor has said
+        self._abandoned: list[ChildProcess] = []
+        self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
+        self._ends_in_a_row = 0
+        self._start_at = 0.0
+        self._renewed_at = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the current child."""
+        return None if self._current is None else self._current.pid
+
+    def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
+        """How often to tick; paused asks nothing at all."""
+        pace = {"interval": interval_seconds, "paused": paused}
+        if pace != self._pace:
+            faster = paused is False and interval_seconds < self._pace["interval"]
+            self._pace = pace
+            for child in (self._current, self._successor):
+                if child is not None:
+                    child.tell({**pace, "now": faster})
+
+    async def run(self) -> None:
+        """Keep a child until cancelled; none is left behind then."""
+        try:
+            while True:
+                self._look(monotonic())
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Kill the children."""
+        for child in (self._current, self._successor):
+            if child is not None:
+                self._abandon(child)
+        self._current = self._successor = None
+        self._count_stuck()
+
+    def _look(self, now: float) -> None:
+        self._count_stuck()
+        if self._current is not None and self._is_silent(self._current, now):
+            self._abandon(self._current)
+        if self._current is not None and self._current.ended:
+            self._note_end(self._current, now)
+        if self._successor is not None:
+            self._look_at_successor(self._successor, now)
+        if self._current is None and self._successor is None and now >= self._start_at:
+            self._current = self._start(self._hear)
+        elif self._current is not None and self._successor is None and self._wants_successor(now):
+            self._renewed_at = now
+            self._held = []
+            self._successor = self._start(self._hear_successor)
+
+    def _is_silent(self, child: ChildProcess, now: float) -> bool:
+        pace = float(self._pace["interval"])
+        return not child.ended and now - child.heard_at > pace + _SILENT_SECONDS
+
+    def _note_end(self, child: ChildProcess, now: float) -> None:
+        self._abandon(child)
+        self._current = None
+        self.restarts += 1
+        self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
+        step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
+        self._start_at = now + _RESTART_SECONDS[step]
+
+    def _wants_successor(self, now: float) -> bool:
+        if self._pace["paused"]:
+            return False
+        trouble, since = self._trouble(), now - self._renewed_at
+        if trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS:
+            return True
+        if trouble.lost_for_seconds is None:
+            return False
+        return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)
+
+    def _look_at_successor(self, child: ChildProcess, now: float) -> None:
+        told = any(message["kind"] in ("tick", "failed") for message in self._held)
+        late = now - child.started_at > _SUCCESSOR_SECONDS
+        if not (told or late or child.ended):
+            return
+        self._successor = None
+        if told or (late and self._current is None):
+            if self._current is not None:
+                self._abandon(self._current)
+                self.restarts += 1
+            self._current = child
+            for message in self._held:
+                self._take(message)
+        else:
+            self._abandon(child)
+        self._held = []
+
+    def _start(self, hear: Callable[[ChildProcess, dict[str, Any]], None]) -> ChildProcess | None:
+        if self.stuck >= _MAX_STUCK:
+            return None
+        with suppress(OSError):  # no process or no descriptor is left: tried again at the next look
+            child = ChildProcess(_MODULE, (), hear, self._environment)
+            child.tell(self._pace)
+            return child
+        return None
+
+    def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+        self._take(message)
+
+    def _hear_successor(self, child: ChildProcess, message: dict[str, Any]) -> None:
+        if child is self._current:
+            self._take(message)
+        else:
+            self._held.append(message)
+
+    def _abandon(self, child: ChildProcess) -> None:
+        child.abandon()
+        self._abandoned.append(child)
+
+    def _count_stuck(self) -> None:
+        self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
+        self.stuck = len(self._abandoned)
