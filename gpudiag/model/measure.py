@@ -39,6 +39,7 @@ class CollectiveResult:
     in_place: bool = True  # the result lies where the rank's own data lay
     unaligned: bool = False  # buffers start one element after an aligned address
     time_variation: Reading[float] = NOT_ASKED  # standard deviation over mean, of the slowest rank's times
+    algorithm: Reading[str] = NOT_ASKED  # NCCL's, where it can be told: ring, NVLS ...
     isolated_p50_seconds: Reading[float] = NOT_ASKED  # one operation after a barrier, launch included (GPUs)
     verify_share: Reading[float] = NOT_ASKED  # of the ranks' time, for filling and comparing the buffers
 
@@ -92,10 +93,11 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that `--inject` asked for, and whether it really happened."""
+    """A fault that `--inject` asked for, whether it really happened, and when: seconds since the start."""
 
     specification: str
     fired: bool
+    at_seconds: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class CollectiveMeasurement:
         NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
     )
     moved: Reading[tuple[Movement, ...]] = NOT_ASKED  # counters of the reporting host and its GPUs
+    ranks_share_gpu: bool = False  # several ranks on one GPU: functional, not a speed
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
 
 

@@ -8,6 +8,7 @@ from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankRep
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks import evidence, watchdog
 from gpudiag.ranks.dump import RankDump
+from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.ledger import Ledger
@@ -76,7 +77,6 @@ class Agent:
 
     def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
         """The run as its caller sees it; `unkillable` are pids that SIGKILL did not end."""
-        fired = self._ledger.faults_fired
         return RankRun(
             world_size=self._job.world_size,
             launcher=launcher,
@@ -85,12 +85,15 @@ class Agent:
             incidents=(*self._incidents, *self._find_stragglers()),
             results=dict(self._ledger.results),
             events=tuple(self._ledger.events),
-            injected=tuple(
-                InjectedFault(fault.specification, fault.specification in fired) for fault in self._job.faults
-            ),
+            injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
             seconds=self._ended_at - self._ledger.started,
             timed_out=self._timed_out,
         )
+
+    def _describe_fault(self, fault: Fault) -> InjectedFault:
+        at = self._ledger.faults_fired.get(fault.specification)
+        never = Missing(MissingReason.NOT_ASKED, "it never happened")
+        return InjectedFault(fault.specification, at is not None, never if at is None else at)
 
     def _find_stragglers(self) -> tuple[Incident, ...]:
         """Late ranks, where every rank came to the end of what it had to time."""

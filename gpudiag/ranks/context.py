@@ -75,3 +75,4 @@ class RankContext:
     operation_timeout_seconds: float
     arguments: Mapping[str, Any]
     progress: Progress
+    run_directory: str = ""  # of this run on this machine; it goes when the run is over

@@ -98,6 +98,9 @@ def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     """What the others wait in, and what the silent rank's process does meanwhile."""
     facts = [Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL)]
     facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
+    missed = waiting.position and waiting.position.stage_after(view.stage_count)
+    if missed is not None and waiting.stage_count > view.stage_count:
+        facts.append(Evidence("not_reached", f"stage {missed}", source=SIDE_CHANNEL))
     facts.append(Evidence("waited_for", round(waiting.still_seconds, 2), unit="s", source=SIDE_CHANNEL))
     if view.process_state:
         words = _STATE_WORDS.get(view.process_state, view.process_state)

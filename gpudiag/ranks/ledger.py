@@ -21,7 +21,7 @@ class Ledger:
         self.events: list[RankEvent] = []
         self.results: dict[int, dict[str, Any]] = {}
         self.arrivals: dict[int, Arrivals] = {}
-        self.faults_fired: set[str] = set()
+        self.faults_fired: dict[str, float] = {}  # when each happened first
         self._on_event = on_event
 
     def take(self, events: Iterable[RawEvent]) -> None:
@@ -36,7 +36,7 @@ class Ledger:
         elif kind == EventKind.ARRIVALS:
             self.arrivals[rank] = codec.decode(Arrivals, data)
         elif kind == EventKind.FAULT:
-            self.faults_fired.add(data["specification"])
+            self.faults_fired.setdefault(data["specification"], at - self.started)
         elif kind == EventKind.EMITTED:
             event = RankEvent(rank, at - self.started, data)
             self.events.append(event)

@@ -54,6 +54,11 @@ _HISTORY_OFFSET = _CELL_BYTES + 1024
 _SLOT_BYTES = 80
 _SLOT_ANNOUNCED = Struct("=32s32sq")
 
+# The last stages entered, by their count: what a rank has missed that is further behind.
+_STAGE_HISTORY_OFFSET = _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES
+_STAGE_HISTORY_LENGTH = 16
+_STAGE_SLOT = Struct("=q32s")
+
 Place = tuple[str, int]  # file and line
 
 
@@ -85,6 +90,12 @@ class Position:
     iteration: int | None  # timed iteration, from 0 over the whole run
     place: str | None  # file:line of the code that announced it
     history: tuple[Operation, ...] = ()  # the last ones entered, oldest first, `operation` among them
+    stages: tuple[str, ...] = ()  # the last ones entered, oldest first, `stage` the last
+
+    def stage_after(self, count: int) -> str | None:
+        """The stage that this rank entered after its first `count` ones; None if that is too long ago."""
+        place = count - self.stage_count + len(self.stages)
+        return self.stages[place] if 0 <= place < len(self.stages) else None
 
     @property
     def entered(self) -> int:
@@ -146,7 +157,9 @@ class PositionWriter:
         self._write_place(place)
         self._write_text(_STAGE_TEXT, stage)
         cells[_Cell.STAGE_NS] = self._clock_ns()
-        cells[_Cell.STAGE_COUNT] += 1
+        count = cells[_Cell.STAGE_COUNT] + 1
+        _STAGE_SLOT.pack_into(self._page, _stage_slot(count), count, stage.encode()[-32:])
+        cells[_Cell.STAGE_COUNT] = count
 
     def enter_operation(
         self,
@@ -216,7 +229,18 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
         iteration=cells[_Cell.ITERATION] - 1 if cells[_Cell.ITERATION] else None,
         place=f"{file}:{cells[_Cell.LINE]}" if file else None,
         history=_read_history(page),
+        stages=_read_stages(page, cells[_Cell.STAGE_COUNT]),
     )
+
+
+def _read_stages(page: memoryview, stage_count: int) -> tuple[str, ...]:
+    counts = range(max(1, stage_count - _STAGE_HISTORY_LENGTH + 1), stage_count + 1)
+    return tuple(_decode(_STAGE_SLOT.unpack_from(page, _stage_slot(count))[1]) for count in counts)
+
+
+def _stage_slot(count: int) -> int:
+    """Where the page keeps the stage with that count, from 1."""
+    return _STAGE_HISTORY_OFFSET + count % _STAGE_HISTORY_LENGTH * _STAGE_SLOT.size
 
 
 def _read_history(page: memoryview) -> tuple[Operation, ...]:

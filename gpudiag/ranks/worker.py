@@ -65,6 +65,7 @@ def _run_entry(job: Job, local: LocalRank, progress: RankProgress, events: Event
         operation_timeout_seconds=job.operation_timeout_seconds,
         arguments=job.arguments,
         progress=progress,
+        run_directory=job.run_directory,
     )
     result = dict(entry(context))
     arrivals = progress.arrivals.read()

@@ -87,3 +87,34 @@ def test_stages_are_counted_when_they_come_again(board: PositionBoard) -> None:
     position = board.read_position(0)
     assert position is not None
     assert (position.stage, position.stage_count) == ("warmup", 3)
+
+
+def test_the_stage_after_so_many_is_remembered_for_a_while(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    for stage in ("import", "rendezvous", "init", *["measure"] * 20):
+        writer.enter_stage(stage, PLACE)
+    position = board.read_position(0)
+    assert position is not None
+    assert position.stage_after(22) == "measure"
+    assert position.stage_after(23) is None
+    assert position.stage_after(1) is None
+
+
+def test_a_rank_that_is_behind_is_told_what_it_missed(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    for stage in ("import", "rendezvous", "init"):
+        writer.enter_stage(stage, PLACE)
+    position = board.read_position(0)
+    assert position is not None
+    assert [position.stage_after(count) for count in range(4)] == ["import", "rendezvous", "init", None]
+
+
+def test_the_last_collectives_are_remembered(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("measure", PLACE)
+    for sequence in range(11):
+        writer.enter_operation(sequence, ("all_reduce", "float32", sequence, 0.25), PLACE)
+    position = board.read_position(0)
+    assert position is not None
+    assert [operation.sequence for operation in position.history] == list(range(3, 11))
+    assert [operation.elements for operation in position.history] == list(range(3, 11))
