@@ -11,7 +11,7 @@ from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_appl
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.model.context import Context
-from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
@@ -88,6 +88,8 @@ def driver_nouveau(context: Context) -> Judgement:
     snapshot, modules = context.snapshot, context.snapshot.machine.kernel_modules
     if not gpu_traces(snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
+    if snapshot.source("nvml").state not in (SourceState.OK, SourceState.NOT_ASKED):
+        return does_not_apply("NVML does not work: source.nvml names nouveau where it is the reason")
     bound = [gpu for gpu in pci_gpus(snapshot) if gpu.driver == "nouveau"]
     subject = HostSubject(snapshot.host)
     if bound:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from gpudiag.checks.per_device import answering, judge_devices
+from gpudiag.checks.per_device import answering, conclude, judge_devices
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import nvswitches
@@ -79,6 +79,9 @@ def fabric_state(context: Context) -> Judgement:
     states = [device.fabric for device in answering(snapshot) if isinstance(device.fabric, FabricState)]
     if states and not _has_fabric(snapshot, states):
         return does_not_apply("no NVSwitch is here, and no GPU is joining a fabric")
+    joining = [device for device in answering(snapshot) if _is_unready(device)]
+    if len(joining) == len(states) > 1:
+        return conclude([_none_ready(snapshot, joining)], len(joining), [])
     return judge_devices(snapshot, ("fabric",), _judge_state)
 
 
@@ -122,12 +125,26 @@ def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:
     return bool(nvswitches(snapshot)) or any(state.state != "not_started" for state in states)
 
 
+def _is_unready(device: Device) -> bool:
+    fabric = device.fabric
+    return isinstance(fabric, FabricState) and (fabric.state != "completed" or fabric.status != "success")
+
+
+def _none_ready(snapshot: Snapshot, devices: list[Device]) -> Finding:
+    """One finding for a fabric that no GPU has joined: it is the fabric, not the GPUs."""
+    fabric = devices[0].fabric
+    words = fabric.state.replace("_", " ") if isinstance(fabric, FabricState) else ""
+    message = f"none of {len(devices)} GPUs is registered with the NVLink fabric ({words})"
+    evidence = Evidence("fabric.state", words, limit="completed", source="nvmlDeviceGetGpuFabricInfo")
+    return NOT_READY.finding(HostSubject(snapshot.host), message, evidence)
+
+
 def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     fabric, subject, name = device.fabric, device_subject(snapshot, device), name_device(device)
     if isinstance(fabric, Missing) or device.mig_mode == "enabled":
         return
     source = "nvmlDeviceGetGpuFabricInfo"
-    if fabric.state != "completed" or fabric.status != "success":
+    if _is_unready(device):
         message = f"{name}: fabric registration is {fabric.state.replace('_', ' ')} ({fabric.status})"
         state = Evidence("fabric.state", fabric.state, limit="completed", source=source)
         yield NOT_READY.finding(

@@ -119,6 +119,12 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     for peer in device.peers:
         if isinstance(peer.read, Missing) or peer.read == "ok" or not _first(device, peer):
             continue
+        if any(
+            _has_link_down(one)
+            for one in answering(snapshot)
+            if one.id.bus_id in (device.id.bus_id, peer.bus_id)
+        ):
+            continue  # nvlink.state has the cause
         far = short_bus_id(peer.bus_id)
         evidence = Evidence("p2p_read", peer.read, limit="ok", source="nvmlDeviceGetP2PStatus")
         subject = device_subject(snapshot, device)
@@ -128,6 +134,11 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         elif _others_can(snapshot, device, peer):
             message = f"{name_device(device)} cannot read the GPU at {far} ({peer.read.replace('_', ' ')})"
             yield PEER_ACCESS_LOST.finding(subject, message, evidence)
+
+
+def _has_link_down(device: Device) -> bool:
+    links = device.nvlinks
+    return not isinstance(links, Missing) and any(link.active is False for link in links)
 
 
 def _first(device: Device, peer: PeerAccess) -> bool:

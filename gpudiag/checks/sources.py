@@ -111,7 +111,7 @@ def nvml_answers(context: Context) -> Judgement:
 def sources_agree(context: Context) -> Judgement:
     """WARN for each disagreement that no setting explains."""
     snapshot = context.snapshot
-    differing = (item for item in snapshot.disagreements if not _is_about_the_bus(item))
+    differing = (item for item in snapshot.disagreements if not _is_judged_elsewhere(item))
     unexplained = [item for item in differing if not item.expected]
     if unexplained:
         return judged(*(_disagreement(snapshot, item) for item in unexplained))
@@ -135,8 +135,10 @@ def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:
     return f"{status.reason}." if status.reason else ""
 
 
-def _is_about_the_bus(item: Disagreement) -> bool:
-    """Whether only the PCI bus counts differently: that is gpu.count's to judge."""
+def _is_judged_elsewhere(item: Disagreement) -> bool:
+    """Whether another check names the cause: cuda.context where a context does not start, gpu.count for the bus."""
+    if item.field == "context_starts":
+        return True
     counts = {count for source, count in item.values.items() if source != "pci"}
     return item.field == "count" and len(counts) == 1
 

@@ -100,10 +100,21 @@ def _judge_gpu(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     degrees, evidence = margin
     if degrees <= 0:
-        yield GPU_TOO_HOT.finding(subject, f"{name_device(device)} is at its thermal limit", *evidence)
+        slowed = device.clocks_event_reasons
+        words = "not known" if isinstance(slowed, Missing) else ", ".join(slowed) or "none"
+        reasons = Evidence("clocks_event_reasons", words, source="NVML")
+        yield GPU_TOO_HOT.finding(
+            subject, f"{name_device(device)} is at its thermal limit", *evidence, reasons
+        )
     elif degrees < limits.MARGIN_CELSIUS:
         message = f"{name_device(device)} is {degrees} C below the temperature at which it slows down"
         yield GPU_NEARLY_TOO_HOT.finding(subject, message, *evidence)
+
+
+def is_too_hot(device: Device) -> bool:
+    """Whether the GPU is at or past its own thermal limit, as far as that is known."""
+    margin = _margin(device)
+    return margin is not None and margin[0] <= 0
 
 
 def _margin(device: Device) -> tuple[int, tuple[Evidence, ...]] | None:

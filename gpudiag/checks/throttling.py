@@ -16,6 +16,7 @@ from gpudiag.checks.per_device import (
 )
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.checks.temperature import is_too_hot
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
@@ -177,7 +178,7 @@ def clocks_stuck_low(context: Context) -> Judgement:
 
 
 def _judge_hardware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
-    reasons = _reasons(device)
+    reasons = () if is_too_hot(device) else _reasons(device)  # temperature.gpu has the cause
     for reason, kind, words in _HARDWARE:
         if reason in reasons:
             evidence = Evidence(
@@ -190,7 +191,7 @@ def _judge_hardware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 def _judge_software(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     reasons = _reasons(device)
-    if "sw_thermal_slowdown" in reasons and "hw_thermal_slowdown" not in reasons:
+    if "sw_thermal_slowdown" in reasons and "hw_thermal_slowdown" not in reasons and not is_too_hot(device):
         evidence = Evidence(
             "clocks_event_reasons", "sw_thermal_slowdown", source="nvmlDeviceGetCurrentClocksEventReasons"
         )

@@ -10,7 +10,8 @@ from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_appl
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
-from gpudiag.model.device import Device, Snapshot, TorchFacts
+from gpudiag.model.device import Device, DeviceView, Snapshot, TorchFacts
+from gpudiag.model.device_details import FabricState
 from gpudiag.model.evidence import Evidence, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
@@ -132,6 +133,9 @@ def cuda_context(context: Context) -> Judgement:
         return does_not_apply("this torch is a CPU build")
     if facts.context_starts is True:
         return judged()
+    elsewhere = _explained(context, facts)
+    if elsewhere:
+        return elsewhere
     starts = facts.context_starts
     if not isinstance(starts, Missing) or not starts.detail:
         return not_readable(
@@ -236,6 +240,44 @@ def torch_architectures(context: Context) -> Judgement:
         else:
             findings += _judge_code(context.snapshot, device, device.compute_capability, architectures)
     return conclude(findings, len(devices) - len(gaps), gaps)
+
+
+def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
+    """What to say where another check names the cause already: a GPU, the fabric, or the driver's age."""
+    snapshot = context.snapshot
+    views = [view for view in snapshot.views if view.source == "torch"]
+    failing = [view for view in views if isinstance(view.context_starts, Missing)]
+    unfit = [
+        device
+        for device in snapshot.devices
+        if device.responding is not True or device.compute_mode == "prohibited"
+    ]
+    names = {
+        name
+        for device in unfit
+        for name in (device.id.uuid, device.id.bus_id)
+        if not isinstance(name, Missing)
+    }
+    if len(views) > len(failing) <= len(unfit) and failing and all(_is_of(view, names) for view in failing):
+        return Judgement(Outcome.PASS, reason="a context starts on every GPU that is fit for work")
+    states = [device.fabric for device in snapshot.devices if isinstance(device.fabric, FabricState)]
+    if any(state.state != "completed" for state in states):
+        return does_not_apply("CUDA waits for the NVLink fabric: see fabric.state")
+    needed = (
+        None
+        if isinstance(facts.cuda_runtime_version, Missing)
+        else minimum_driver(facts.cuda_runtime_version)
+    )
+    driver = snapshot.driver_version
+    if needed and not isinstance(driver, Missing) and parse_version(driver) < parse_version(needed):
+        return does_not_apply("the driver is too old for this torch: see torch.driver")
+    return None
+
+
+def _is_of(view: DeviceView, names: set[str]) -> bool:
+    """Whether a view is of a GPU of that UUID or bus id, or of one that CUDA could not even name."""
+    known = [name for name in (view.uuid, view.bus_id) if not isinstance(name, Missing)]
+    return not known or any(name in names for name in known)
 
 
 def _judge_code(

@@ -1,5 +1,7 @@
 """Cases of the checks that look at GPUs: discovery, memory, heat, clocks, power, modes, users."""
 
+from dataclasses import replace
+
 from gpudiag.model.device import EccLocation, GpuProcess, RowRemapHistogram, SourceState, SourceStatus
 from gpudiag.model.device_details import ThrottleSeconds
 from gpudiag.model.reading import Missing, MissingReason
@@ -28,6 +30,20 @@ def source(status_of: SourceState, seconds: float = 0.01):
         others = tuple(status for status in snapshot.sources if status.name != "nvml")
         status = SourceStatus("nvml", status_of, status_of.value, seconds)
         return top(sources=(status, *others))(snapshot)
+
+    return change
+
+
+def bound_to(index: int, driver: str):
+    """One GPU on the bus that another kernel driver holds."""
+
+    def change(snapshot):
+        bus_id = snapshot.devices[index].id.bus_id
+        pci = tuple(
+            replace(one, driver=driver) if one.bus_id == bus_id else one
+            for one in snapshot.machine.pci_devices
+        )
+        return machine(pci_devices=pci)(snapshot)
 
     return change
 
@@ -77,6 +93,7 @@ DISCOVERY = (
         "driver.nouveau", "driver.nouveau_loaded",
         now(machine(kernel_modules=("nvidia", "nouveau"))), now(machine(kernel_modules=("nvidia",))),
     ),
+    Case("driver.nouveau", "driver.nouveau_bound", now(bound_to(3, "nouveau")), now(bound_to(3, "vfio-pci"))),
     Case(
         "driver.version", "driver.unexpected_version",
         now(expected={"expected_driver": "570"}), now(expected={"expected_driver": "580"}),

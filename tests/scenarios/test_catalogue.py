@@ -22,7 +22,7 @@ CHECKS = {check.name: check for check in BUILTIN}
 # The kernel log has tests of its own (tests/unit/checks/test_xid.py), as have measured speeds.
 OF_A_LOOK = [check for check in BUILTIN if check.level is Level.INSTANT and "kernel_log" not in check.needs]
 # Needs two machines' worth of sources (tests/unit/checks/test_sources.py), or another bus (test_devices.py).
-ELSEWHERE = {"source.disagreement", "gpu.missing", "driver.nouveau_bound"}
+ELSEWHERE = {"source.disagreement", "gpu.missing"}
 REASONS = [reason for reason in MissingReason]
 
 
