@@ -1,5 +1,6 @@
 """A collective run, judged: is the data right, and is everything measured that was to be measured?"""
 
+from gpudiag.checks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks import RANK_FINDINGS, judge_ranks
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.wrong_data import COLLECTIVE_CORRUPTED, judge_data
@@ -52,6 +53,8 @@ COLLECTIVE_FINDINGS = (
     COLLECTIVE_TIMED_OUT,
     COLLECTIVE_NOT_VERIFIED,
     INJECT_NOT_FIRED,
+    COLLECTIVE_SLOW,
+    COLLECTIVE_SPEED,
 )
 
 

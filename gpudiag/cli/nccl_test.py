@@ -92,6 +92,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
 @click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
 @click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
+@click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
 @click.option("--all-sizes", is_flag=True, help="Print every size, not about six.")
 @json_option
 @output_option
@@ -113,9 +114,13 @@ def nccl_test(**options: Any) -> ExitStatus:
     plan = plan_from(options)
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
-        outcome = run_nccl_test(plan, place, tell_all(events.write, progress.show))
+        outcome = run_nccl_test(plan, place, tell_all(events.write, progress.show), store=options["store"])
     if outcome.reporter:
         _print(outcome.report, options)
+        sys.stdout.flush()
+    warning = outcome.record()
+    if warning:
+        print(f"gpudiag: {warning}", file=sys.stderr)
     return EXIT_STATUSES[outcome.report.outcome]
 
 

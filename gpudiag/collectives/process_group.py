@@ -119,7 +119,8 @@ def _claim_device(context: RankContext, backend: str) -> torch.device:
     """The device that this rank works on; on a GPU it becomes the current one, as NCCL wants it."""
     if backend != "nccl":
         return torch.device("cpu")
-    device = torch.device("cuda", context.local_rank)
+    # More ranks than GPUs share them, where the recipe allowed that; NCCL says so where it does not.
+    device = torch.device("cuda", context.local_rank % max(1, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
 

@@ -19,6 +19,8 @@ class PublishedRate:
     bytes_per_second: float
     ideal_bytes_per_second: float
     source: str
+    models: tuple[str, ...] = ()  # what NVML calls such GPUs; where they match, the figure is held against
+    algorithm: str = ""  # of NCCL, where the figure is of one in particular: ring or NVLS
 
 
 def pcie_bytes_per_second(generation: int, width: int) -> float:
@@ -44,4 +46,5 @@ def nvlink_bytes_per_second(version: int) -> float:
 @cache
 def published_rates() -> tuple[PublishedRate, ...]:
     """Every published floor and figure."""
-    return tuple(PublishedRate(**entry) for entry in read_table(_TABLE)["published"])
+    entries = read_table(_TABLE)["published"]
+    return tuple(PublishedRate(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpudiag.checks.collective_speed import COLLECTIVE_SPEED
 from gpudiag.checks.movements import describe_movement
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
@@ -45,7 +46,15 @@ def _verdict(report: CollectiveReport) -> str:
     if report.findings and report.outcome is not Outcome.PASS:
         return f"{prefix}{report.findings[0].message}"
     only = "CPU ONLY: " if measurement.device_kind == "cpu" else ""
-    return f"{prefix}{only}{_what_ran(measurement)}, {_exactness(measurement)}, speed not judged."
+    return f"{prefix}{only}{_what_ran(measurement)}, {_exactness(measurement)}, {_speed(report)}."
+
+
+def _speed(report: CollectiveReport) -> str:
+    """What can be said of the speed; nothing is said where nothing is known."""
+    if report.measurement.ranks_share_gpu:
+        return "functional only: the ranks share one GPU"
+    judged = [finding for finding in report.findings if finding.code == COLLECTIVE_SPEED.code]
+    return "speed as expected" if judged else "speed not judged"
 
 
 def _what_ran(measurement: CollectiveMeasurement) -> str:

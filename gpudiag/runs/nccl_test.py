@@ -5,13 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from gpudiag.checks.collective import collective_outcome, judge_collective
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
-from gpudiag.model.finding import WORST_FIRST
-from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
@@ -20,8 +17,10 @@ from gpudiag.ranks.launch import run_ranks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.runs.collect import CaseCollector
+from gpudiag.runs.collective_report import build_report
+from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.placement import Placement, place_ranks
-from gpudiag.runs.watched import Watched, explain_by, finish_watch, start_watch
+from gpudiag.runs.watched import finish_watch, start_watch
 
 _TORCH_HINT = (
     "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
@@ -45,6 +44,17 @@ class NcclTestRun:
 
     report: CollectiveReport
     reporter: bool
+    past: EarlierResults
+
+    def record(self) -> str:
+        """Store the results beside the earlier ones; what went wrong in one line, empty where nothing did.
+
+        It takes a moment, and is for after the report was told.
+        """
+        try:
+            return self.past.record(self.report) if self.reporter else ""
+        finally:
+            self.past.close()
 
 
 def run_nccl_test(
@@ -54,12 +64,14 @@ def run_nccl_test(
     *,
     here: Placement | None = None,
     python: str | None = None,
+    store: str | None = None,
 ) -> NcclTestRun:
     """One run on all its ranks, and its report.
 
     `listener` is told of stages, results and findings as they happen, in rank 0's process only.
-    `here` is where the ranks run, on this machine, for a caller that has looked at it already;
-    `python` is the interpreter that runs them.
+    `here` is where the ranks run, on this machine, for a caller that has looked at it already and
+    keeps its own history; `python` is the interpreter that runs them. `store` names where this
+    machine's earlier results are; by default they are in its state directory.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
@@ -83,14 +95,19 @@ def run_nccl_test(
         sweep.cases, placement.world_size, listener if told else None, one_clock=one_clock
     )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
+    past = EarlierResults(placement, store, kept=here is None)
     watch = start_watch(gpus=placement.backend == "nccl")
-    run = _run(sweep, plan, placement, environment, faults, collector, python)
+    try:
+        run = _run(sweep, plan, placement, environment, faults, collector, python)
+    except BaseException:
+        past.close()
+        raise
     watched = finish_watch(watch, run.host)
-    report = _report(run, sweep, placement, watched, one_clock=one_clock)
+    report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=one_clock)
     for finding in report.findings:
         collector.tell(EventKind.FINDING, run.seconds, finding=finding)
     collector.tell(EventKind.OUTCOME, run.seconds, outcome=report.outcome.value)
-    return NcclTestRun(report, run.reporter)
+    return NcclTestRun(report, run.reporter, past)
 
 
 def _run(
@@ -116,35 +133,3 @@ def _run(
         variables=placement.variables,
         python=python,
     )
-
-
-def _report(
-    run: RankRun, sweep: Sweep, placement: Placement, watched: Watched, *, one_clock: bool
-) -> CollectiveReport:
-    """The report of a run, from the events that the agents of all ranks agreed on."""
-    collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
-    for event in run.events:
-        collector.take(event)
-    hosts = {report.rank: report.host for report in run.reports}
-    measurement = CollectiveMeasurement(
-        backend=placement.backend,
-        world_size=run.world_size,
-        launcher=run.launcher,
-        host=run.host,
-        torch_version=collector.torch_version,
-        nccl_version=collector.nccl_version,
-        device_kind="cuda" if placement.backend == "nccl" else "cpu",
-        results=collector.results,
-        ranks=tuple(collector.with_device(report) for report in run.reports),
-        incidents=(*run.incidents, *collector.incidents(hosts)),
-        injected=run.injected,
-        sizes_planned=len(sweep.cases),
-        seconds=run.seconds,
-        verify_share=collector.verify_share,
-        moved=watched.movements,
-        timed_out=run.timed_out,
-    )
-    judged = explain_by(judge_collective(measurement), watched.movements)
-    found = (*judged, *placement.findings, *watched.findings)
-    findings = tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.outcome)))
-    return CollectiveReport(collective_outcome(findings), measurement, findings, placement.simulated)

@@ -24,6 +24,8 @@ _MEMORY_SHARE = 0.4
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 
+_SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
+
 # torch's own answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
 
@@ -42,7 +44,9 @@ class Placement:
     max_bytes: int
     variables: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    simulated: str | None = None
+    snapshot: Snapshot | None = None
+    devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
+    ranks_share_gpu: bool = False
 
 
 def place_ranks(
@@ -105,7 +109,7 @@ def _on_cpu(
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
     max_bytes = plan.max_bytes or max(automatic, plan.min_bytes)
-    return Placement("gloo", world_size, max_bytes, simulated=snapshot.simulated)
+    return Placement("gloo", world_size, max_bytes, snapshot=snapshot)
 
 
 def _on_gpus(
@@ -118,21 +122,53 @@ def _on_gpus(
         if finding.outcome in (Outcome.FAIL, Outcome.ERROR)
     )
     usable = _usable_devices(snapshot, findings)
+    if not usable:
+        raise SourceFailedError(
+            "none of the GPUs here can be used", hint="see `gpudiag` and `gpudiag list --sources all`"
+        )
     world_size = wanted or len(usable)
     here = environment.local_world_size if environment is not None else world_size
-    if here > len(usable):
-        raise UsageError(
-            f"{here} NCCL ranks need {here} GPUs on this machine, and {len(usable)} can be used",
-            hint=f"--nproc {len(usable)}, or see `gpudiag list`",
-        )
+    shared = here > len(usable)
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=plan.max_bytes or _largest_for(usable, plan),
-        variables=_visibility(snapshot, usable),
+        max_bytes=plan.max_bytes or _largest_for(usable, plan, here),
+        variables={**_visibility(snapshot, usable), **(_sharing(snapshot, here, usable) if shared else {})},
         findings=findings,
-        simulated=snapshot.simulated,
+        snapshot=snapshot,
+        devices=tuple(usable),
+        ranks_share_gpu=shared,
     )
+
+
+def _sharing(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[str, str]:
+    """What lets two NCCL ranks share the only GPU.
+
+    Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
+
+    Raises:
+        UsageError: they cannot, with what they would need.
+    """
+    if (ranks, len(usable)) != (2, 1):
+        raise UsageError(
+            f"{ranks} NCCL ranks need {ranks} GPUs on this machine, and {len(usable)} can be used",
+            hint=f"--nproc {len(usable)}, or see `gpudiag list`",
+        )
+    version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
+    if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
+        raise UsageError(
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has {_told(version)}",
+            hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
+        )
+    return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def _told(version: Reading[str]) -> str:
+    return "no NCCL" if isinstance(version, Missing) else f"NCCL {version}"
 
 
 def _require_context(snapshot: Snapshot) -> None:
@@ -192,9 +228,9 @@ def _visibility(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
 
 
-def _largest_for(usable: Sequence[Device], plan: NcclTestPlan) -> int:
+def _largest_for(usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    fitting = [_fitting_bytes(plan, device.memory_free_bytes, 1) for device in usable]
+    fitting = [_fitting_bytes(plan, device.memory_free_bytes, -(-ranks // len(usable))) for device in usable]
     known = [size for size in fitting if size is not None]
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 

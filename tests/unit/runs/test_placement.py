@@ -163,6 +163,25 @@ def test_more_ranks_than_gpus_are_refused() -> None:
         place(make_machine_with(2), launched(16, 4))
 
 
+def test_two_ranks_may_share_the_only_gpu_where_nccl_can() -> None:
+    placement = place(make_machine_with(1, nccl_version="2.30.7"), nproc=2)
+    assert placement.ranks_share_gpu
+    assert placement.variables == {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    assert not place(make_machine_with(1, nccl_version="2.30.7")).ranks_share_gpu
+
+
+@pytest.mark.parametrize("version", ["2.29.7", "2.28.9", NOT_SUPPORTED])
+def test_two_ranks_on_one_gpu_are_refused_with_the_version_that_they_need(version: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        place(make_machine_with(1, nccl_version=version), nproc=2)
+    assert "2.30" in refused.value.message
+
+
+def test_a_machine_whose_gpus_are_all_sick_could_not_be_tested() -> None:
+    with pytest.raises(SourceFailedError):
+        place(make_machine_with(2, sick=(0, 1)))
+
+
 def test_a_launcher_says_how_many_ranks_there_are() -> None:
     assert place(host_only(), launched(2, 2), backend="gloo").world_size == 2
     assert place(make_machine_with(2), launched(16, 2)).world_size == 16

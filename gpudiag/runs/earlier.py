@@ -1,0 +1,58 @@
+"""This machine's own earlier collective results: read while a run goes on, added to after it."""
+
+from collections.abc import Mapping
+from time import monotonic
+
+from gpudiag.checks.collective_speed import samples_of
+from gpudiag.model.history import Baseline
+from gpudiag.model.reading import Missing
+from gpudiag.model.report import CollectiveReport
+from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
+from gpudiag.runs.placement import Placement
+
+KIND = "nccl-test"
+_GRACE_SECONDS = 0.3
+
+
+class EarlierResults:
+    """What the store holds about this machine. It never fails or delays a verdict.
+
+    Only runs on GPUs are compared and kept, unless a store was named: ranks on CPUs are not judged by
+    their speed, and the database library costs more than their start.
+    """
+
+    def __init__(self, placement: Placement, store: str | None, *, kept: bool) -> None:
+        """Start reading, where there is something to compare with; `kept` False leaves all history alone."""
+        self._snapshot = placement.snapshot
+        self._started = monotonic()
+        self._warning = ""
+        self._keeper: HistoryKeeper | None = None
+        wanted = kept and (placement.backend == "nccl" or store is not None)
+        if wanted and placement.snapshot is not None:
+            self._keeper = HistoryKeeper(store or default_store(), machine_key(placement.snapshot))
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """This machine's baselines by metric, of the machine as a whole; none where they cannot be read."""
+        if self._keeper is None:
+            return {}
+        # It had the whole run to read in; a verdict waits for no more than a moment longer.
+        seconds = max(READ_SECONDS, monotonic() - self._started + _GRACE_SECONDS)
+        history, self._warning = self._keeper.read(seconds)
+        if isinstance(history, Missing):
+            return {}
+        return {baseline.metric: baseline for baseline in history.baselines if baseline.device_uuid is None}
+
+    def record(self, report: CollectiveReport) -> str:
+        """Store the results of a run; what went wrong in one line, empty where nothing did."""
+        if self._keeper is None or self._snapshot is None:
+            return ""
+        samples = samples_of(report.measurement)
+        return self._keeper.write(
+            RunFacts(self._snapshot, KIND, report.outcome.value, samples, keep_snapshot=False)
+        )
+
+    def close(self) -> None:
+        """End what still reads or writes."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
