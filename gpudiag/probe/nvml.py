@@ -15,6 +15,9 @@ A call that never returns holds up one thread; every other GPU is then asked in 
 from __future__ import annotations
 
 import os
+import sys
+import types
+from contextlib import contextmanager
 from threading import Event, Thread
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text
@@ -26,7 +29,7 @@ from gpudiag.probe.sheet import Sheet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     Emit = Callable[[Any], None]
@@ -131,11 +134,30 @@ def load_pynvml() -> Any:
     Raises:
         ImportError: it is not installed, or another package took its name.
     """
-    import pynvml
+    with _without_ctypes_util():
+        import pynvml
 
     if not hasattr(pynvml, "nvmlDeviceGetFieldValues"):
         raise ImportError(f"the pynvml in {os.path.dirname(pynvml.__file__)} is not nvidia-ml-py: {_INSTALL}")
     return pynvml
+
+
+@contextmanager
+def _without_ctypes_util() -> Iterator[None]:
+    """A stand-in for ctypes.util while pynvml is loaded: a third of its time, for what it never calls here.
+
+    The real one brings subprocess, tempfile and shutil along; pynvml has it for Windows.
+    """
+    if "ctypes.util" in sys.modules:
+        yield
+        return
+    stand_in = types.ModuleType("ctypes.util")
+    stand_in.find_library = lambda name: None  # type: ignore[attr-defined]
+    sys.modules["ctypes.util"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["ctypes.util"]
 
 
 def read_library(pynvml: Any) -> dict[str, Any]:

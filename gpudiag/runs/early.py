@@ -16,6 +16,9 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
     """NVML and the host being asked, where these arguments will want them; None where they may not."""
     if argv and (argv[0] != "list" or not _asks_nvml(argv)):
         return None
+    # Loaded by this process and by both children anyway; loaded before the fork, it is loaded once.
+    import re  # noqa: F401
+
     from gpudiag.probe.start import start_probes
 
     return start_probes()
