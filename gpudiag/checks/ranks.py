@@ -11,6 +11,7 @@ from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import HostSubject, RankSubject, Scalar
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
+from gpudiag.units import format_seconds
 
 RANK_DIED = FindingKind(
     code="rank.died",
@@ -173,7 +174,10 @@ def _not_started(incident: Incident) -> str:
 
 
 def _late(incident: Incident) -> str:
-    return f"rank {incident.rank} came late to the collectives; the others waited for it"
+    facts = _facts(incident)
+    by = f" by {format_seconds(float(facts['late_by']))}" if "late_by" in facts else ""
+    why = f": {facts['cause']}" if "cause" in facts else ""
+    return f"rank {incident.rank} comes late to the collectives{by}, and the others wait for it{why}"
 
 
 def _stalled(incident: Incident) -> str:

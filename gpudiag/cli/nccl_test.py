@@ -89,6 +89,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="For the whole run.")
 @click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
+@click.option("--python", metavar="PATH", help="Your job's interpreter: its torch is run.")
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
 @click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
 @click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
@@ -114,7 +115,8 @@ def nccl_test(**options: Any) -> ExitStatus:
     plan = plan_from(options)
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
-        outcome = run_nccl_test(plan, place, tell_all(events.write, progress.show), store=options["store"])
+        listener = tell_all(events.write, progress.show)
+        outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])
     if outcome.reporter:
         _print(outcome.report, options)
         sys.stdout.flush()

@@ -117,6 +117,8 @@ def _fact(fact: Evidence) -> str:
     value = str(fact.value)
     if isinstance(fact.value, bool):
         value = "yes" if fact.value else "no"
+    elif isinstance(fact.value, float):
+        value = f"{fact.value:.6g}"
     last_line = value.rstrip().rpartition("\n")[2]
     unit = f" {fact.unit}" if fact.unit else ""
     limit = f" (limit {fact.limit})" if fact.limit is not None else ""

@@ -86,7 +86,7 @@ def run_nccl_test(
         environment = read_environment(
             os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
         )
-    placement = here or place_ranks(plan, environment)
+    placement = here or place_ranks(plan, environment, python=python)
     sweep = plan_sweep(plan, placement.backend, placement.world_size, placement.max_bytes)
     faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
     told = environment is None or environment.rank == 0

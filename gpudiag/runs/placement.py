@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.collectives.formulas import ACCOUNTING
@@ -50,9 +51,15 @@ class Placement:
 
 
 def place_ranks(
-    plan: NcclTestPlan, environment: RankEnvironment | None, *, take: SnapshotTaker | None = None
+    plan: NcclTestPlan,
+    environment: RankEnvironment | None,
+    *,
+    python: str | None = None,
+    take: SnapshotTaker | None = None,
 ) -> Placement:
     """Where the plan runs on this machine; GPUs are looked at unless the plan says gloo.
+
+    `python` is the interpreter whose torch the ranks run.
 
     Raises:
         UsageError: more ranks are asked for than there are GPUs, or than the launcher started.
@@ -60,7 +67,7 @@ def place_ranks(
         SourceFailedError: there is a trace of a GPU, and torch cannot use it; with the cause.
     """
     wanted = _wanted_ranks(plan, environment)
-    take = take or _probe_machine
+    take = take or partial(_probe_machine, python)
     if plan.backend == "gloo":
         return _on_cpu(plan, environment, wanted, take((), _SNAPSHOT_SECONDS))
     snapshot = take(("nvml",), _SNAPSHOT_SECONDS)
@@ -76,11 +83,11 @@ def place_ranks(
     return _on_gpus(plan, environment, wanted, snapshot)
 
 
-def _probe_machine(sources: Sequence[str], deadline_seconds: float) -> Snapshot:
+def _probe_machine(python: str | None, sources: Sequence[str], deadline_seconds: float) -> Snapshot:
     """The snapshot that the probes take; they are imported only where GPUs are looked at."""
     from gpudiag.probe.inventory import take_snapshot
 
-    return take_snapshot(sources, deadline_seconds)
+    return take_snapshot(sources, deadline_seconds, python=python)
 
 
 def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> int | None:
