@@ -1,13 +1,19 @@
 """All checks, in run order: within one outcome, findings are told in this order."""
 
+from gpudiag.checks.active import active_coverage, active_ranks, bandwidth_data, collective_all_reduce
+from gpudiag.checks.bandwidth import bandwidth_host_device, bandwidth_memory, bandwidth_peer
+from gpudiag.checks.compute import compute_determinism, compute_matmul, compute_sustained, memory_patterns
 from gpudiag.checks.cuda_settings import environment_cuda_visible_devices, environment_debug
 from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
 from gpudiag.checks.drift import machine_devices, machine_settings
 from gpudiag.checks.driver import driver_firmware, driver_nouveau, driver_persistence, driver_version
-from gpudiag.checks.fabric import fabric_manager, fabric_state
+from gpudiag.checks.fabric import fabric_state
+from gpudiag.checks.fabric_manager import fabric_manager
+from gpudiag.checks.history import performance_drift
 from gpudiag.checks.host_health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
 from gpudiag.checks.host_network import network_interface, network_name
+from gpudiag.checks.host_pci import host_acs, host_iommu
 from gpudiag.checks.infiniband import infiniband_errors, infiniband_peer_memory, infiniband_port
 from gpudiag.checks.kernel_faults import host_kernel_log
 from gpudiag.checks.leftovers import memory_leftover, process_dead, process_foreign
@@ -18,7 +24,7 @@ from gpudiag.checks.nccl_settings import environment_interface, environment_nccl
 from gpudiag.checks.nvlink import nvlink_errors, nvlink_state
 from gpudiag.checks.pcie import pcie_generation, pcie_replay_rate, pcie_width
 from gpudiag.checks.pcie_errors import pcie_errors
-from gpudiag.checks.peers import host_acs, host_iommu, peer_access
+from gpudiag.checks.peers import peer_access
 from gpudiag.checks.power_settings import clocks_application, power_idle_draw, power_limit
 from gpudiag.checks.registry import Check
 from gpudiag.checks.sources import nvml_answers, sources_agree
@@ -71,4 +77,11 @@ _HOST = (
     host_governor, host_clock, network_name, network_interface, machine_settings,
 )  # fmt: skip
 
-BUILTIN: tuple[Check, ...] = (*_DISCOVERY, *_MEMORY, *_PACE, *_LINKS, *_USE, *_SOFTWARE, *_HOST)
+# What active tests measured, on ranks
+_TESTS = (
+    collective_all_reduce, active_ranks, active_coverage, bandwidth_data, compute_determinism, memory_patterns,
+    bandwidth_memory, bandwidth_host_device, bandwidth_peer, compute_matmul, compute_sustained,
+    performance_drift,
+)  # fmt: skip
+
+BUILTIN: tuple[Check, ...] = (*_DISCOVERY, *_MEMORY, *_PACE, *_LINKS, *_USE, *_SOFTWARE, *_HOST, *_TESTS)

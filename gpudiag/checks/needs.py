@@ -10,6 +10,7 @@ from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply, n
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState
+from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 
 NO_TRACE = "no GPU and no trace of one"
@@ -44,9 +45,31 @@ def _collective(context: Context) -> Judgement | None:
     measured = context.measures.collective
     if not isinstance(measured, Missing):
         return None
-    if measured.reason is MissingReason.NOT_ASKED:
-        return does_not_apply("no collective was measured")
+    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
+        what = measured.detail or "no collective was measured"
+        return Judgement(
+            Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
+        )
     return could_not_look(f"no collective could be measured: {measured.detail or measured.reason.value}")
+
+
+def _active(context: Context) -> Judgement | None:
+    """Active tests were run."""
+    measured = context.measures.active
+    if not isinstance(measured, Missing):
+        return None
+    what = measured.detail or "no active test was run"
+    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
+        return Judgement(
+            Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
+        )
+    return could_not_look(f"the active tests could not be run: {what}")
+
+
+def _history(context: Context) -> Judgement | None:
+    """It could be read what earlier runs measured on this machine."""
+    history = context.history
+    return not_readable("the history of this machine", history) if isinstance(history, Missing) else None
 
 
 def _kernel_log(context: Context) -> Judgement | None:
@@ -92,4 +115,6 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "baseline": _baseline,
     "torch": _torch,
     "kernel_log": _kernel_log,
+    "active": _active,
+    "history": _history,
 }

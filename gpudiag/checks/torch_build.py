@@ -6,7 +6,7 @@ from functools import partial
 
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import FindingKind, Judgement, Level, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
@@ -121,6 +121,7 @@ CONTEXT_FAILED = _context(
     "cuda.context",
     title="a CUDA context starts on every GPU",
     needs=("gpus", "torch"),
+    level=Level.QUICK,
     reports=(*CONTEXT_KINDS.values(), CONTEXT_FAILED),
     reads=("torch: cudaGetDeviceCount, a first kernel on each GPU, in a child",),
     limit="it starts",
@@ -154,6 +155,7 @@ def cuda_context(context: Context) -> Judgement:
     "torch.build",
     title="the job's torch is built for CUDA",
     needs=("torch",),
+    level=Level.QUICK,
     reports=(CPU_BUILD, NCCL_MISSING),
     reads=("torch.version.cuda", "torch.distributed.is_nccl_available"),
     limit="a CUDA build, with NCCL, where there are GPUs",
@@ -181,6 +183,7 @@ def torch_build(context: Context) -> Judgement:
     "torch.driver",
     title="the driver is new enough for the job's torch",
     needs=("gpus", "torch"),
+    level=Level.QUICK,
     reports=(DRIVER_TOO_OLD, NEWER_MINOR),
     reads=("torch.version.cuda", "driver_version", "cuda_driver_version"),
     limit="NVIDIA's CUDA compatibility table (minor-version compatibility)",
@@ -221,6 +224,7 @@ def torch_driver(context: Context) -> Judgement:
     "torch.architectures",
     title="the job's torch holds code for every GPU",
     needs=("gpus", "torch"),
+    level=Level.QUICK,
     reports=(NO_KERNELS, PTX_ONLY),
     reads=("torch.cuda.get_arch_list", "compute_capability"),
     limit="code of the same major and no higher minor version, or PTX of no higher version (CUDA guide)",

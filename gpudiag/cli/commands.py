@@ -35,6 +35,9 @@ COMMANDS = {
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
+    "preflight": LazyCommand(
+        "gpudiag.cli.preflight", "preflight", "May this machine train? The gate for CI and job prologs."
+    ),
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."

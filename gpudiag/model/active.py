@@ -174,3 +174,11 @@ class ActiveMeasurement:
     untested: tuple[Untested, ...]
     seconds: float
     timed_out: bool = False
+
+
+def metric_of(result: BandwidthResult | ComputeResult) -> str:
+    """The name under which a speed is remembered: only like is compared with like."""
+    if isinstance(result, ComputeResult):
+        return f"{MATMUL}.{result.dtype}.{result.size}"
+    peer = f".to.{result.peer_uuid}" if isinstance(result.peer_uuid, str) else ""
+    return f"{result.test}{'.concurrent' if result.concurrent else ''}{peer}"

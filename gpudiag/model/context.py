@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from gpudiag.model.device import Snapshot
+from gpudiag.model.history import History, Sample
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -13,7 +14,8 @@ class Context:
 
     `earlier` is an earlier snapshot of the same machine, seconds old (taken by the same run) or from the
     stored history: counters are judged by how they moved since. `baseline` is this machine when it was
-    good: `--expect FILE`, or the last stored snapshot with a PASS.
+    good: `--expect FILE`, or the last stored snapshot with a PASS. `samples` are this run's measurements
+    as the history keeps them; `history` is what it keeps of earlier runs.
     """
 
     snapshot: Snapshot
@@ -22,3 +24,5 @@ class Context:
     expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
     earlier: Reading[Snapshot] = NOT_ASKED
     baseline: Reading[Snapshot] = NOT_ASKED
+    history: Reading[History] = NOT_ASKED
+    samples: tuple[Sample, ...] = ()

@@ -14,13 +14,15 @@ class Sample:
     """One number that a run measured, in the metric's unit: `memory_copy` of one GPU, in B/s.
 
     `device_uuid` is None for what belongs to the machine as a whole. Metrics name the method too
-    (`all_reduce.float32.8388608.gloo.4.busbw`): only like is compared with like.
+    (`all_reduce.float32.8388608.gloo.4.busbw`): only like is compared with like. `judged` False: it is
+    remembered, and too noisy to be judged (speeds of a CPU that others use too).
     """
 
     metric: str
     value: float
     unit: str
     device_uuid: str | None = None
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def start_early(argv: Sequence[str]) -> StartedProbes | None:
     """NVML and the host being asked, where these arguments will want them; None where they may not."""
-    if argv and (argv[0] != "list" or not _asks_nvml(argv)):
+    if argv and not (_asks_nvml(argv) if argv[0] == "list" else _is_instant(argv)):
         return None
     # Loaded by this process and by both children anyway; loaded before the fork, it is loaded once.
     import re  # noqa: F401
@@ -27,3 +27,10 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
 def _asks_nvml(argv: Sequence[str]) -> bool:
     """Whether `list` with these arguments asks NVML, as far as can be told without parsing them."""
     return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
+
+
+def _is_instant(argv: Sequence[str]) -> bool:
+    """Whether this is a preflight that has to be done within two seconds, a GPU that hangs included."""
+    if argv[0] != "preflight" or any(word in ("-h", "--help", "--list") for word in argv):
+        return False
+    return "--level=instant" in argv or ("--level", "instant") in zip(argv, argv[1:], strict=False)

@@ -73,7 +73,8 @@ class HistoryKeeper:
                 text, last, good = rest
                 return replace(loads(text), last=_snapshot(last), good=_snapshot(good)), ""
         words = self._give_up("read")
-        return Missing(MissingReason.ERROR, words), words
+        # Not ERROR: what is remembered of a machine is never why it is not fit.
+        return Missing(MissingReason.SOURCE_ABSENT, words), words
 
     def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
         """Store the run; what went wrong in one line, empty where it was stored or reading it failed before."""
@@ -195,11 +196,11 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
 def _await_message(child: GuardedChild, deadline: float) -> None:
     """Return when the child has said something, has ended, or the time is over."""
     while child.ending is None and not child.messages:
-        left = deadline - monotonic()
-        if left <= 0:
+        # What has come is taken in also when the time is over: the caller may have been busy elsewhere.
+        ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
+        if not ready:
             child.give_up()
-            return
-        for descriptor in select.select(child.descriptors(), [], [], left)[0]:
+        for descriptor in ready:
             if descriptor in child.descriptors():
                 child.receive(descriptor)
 

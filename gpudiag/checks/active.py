@@ -1,0 +1,146 @@
+"""Checks of active tests as such: did every rank come through, was every GPU tested, was all data right."""
+
+from functools import partial
+
+from gpudiag.checks.collective import COLLECTIVE_FINDINGS, judge_collective
+from gpudiag.checks.ranks import judge_ranks
+from gpudiag.checks.registry import FindingKind, Judgement, Level, check, could_not_look, judged
+from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence, RankSubject
+from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.reading import Missing, MissingReason
+
+ON_CPU_RANKS = "ranks on CPUs, with faults injected"
+_kind = partial(
+    FindingKind,
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+)
+COPY_CORRUPTED = _kind(
+    code="bandwidth.corrupted",
+    category=Category.HW_MEMORY,
+    meaning="A copy did not hold what was copied, and nothing reported an error.",
+    remedy="Keep this GPU out of jobs; look for ECC and PCIe errors (`gpudiag list --wide`), then have it replaced.",
+)
+
+
+@check(
+    "collective.all_reduce",
+    title="an all-reduce over all ranks gives exactly the right data",
+    needs=("collective",),
+    level=Level.QUICK,
+    reports=COLLECTIVE_FINDINGS,
+    reads=("collective",),
+    limit="every byte of every timed buffer is right; no rank dies, hangs or falls behind",
+    confirmed=ON_CPU_RANKS,
+)
+def collective_all_reduce(context: Context) -> Judgement:
+    """Everything wrong with the all-reduce; PASS only where every planned size was verified."""
+    measured = context.measures.collective
+    assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    if not measured.results and not measured.incidents:
+        return could_not_look("the all-reduce gave no result")
+    return judged(*judge_collective(measured))
+
+
+@check(
+    "active.ranks",
+    title="every rank comes through the active tests",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(),
+    reads=("active",),
+    limit="no rank dies, hangs or raises; every planned test ends on every rank",
+    confirmed=ON_CPU_RANKS,
+)
+def active_ranks(context: Context) -> Judgement:
+    """A finding for each rank that failed, ERROR for tests that were planned and not done."""
+    measured = active_of(context)
+    findings = judge_ranks(_as_collective(measured))
+    not_done = [test for test in measured.tests if test not in measured.done]
+    if findings or not not_done:
+        return judged(*findings) if measured.tests else could_not_look("no active test was planned")
+    late = ", for the time was over" if measured.timed_out else ""
+    return could_not_look(f"not done{late}: {', '.join(not_done)}")
+
+
+@check(
+    "active.coverage",
+    title="every GPU was free to be tested, and was",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(),
+    reads=("active",),
+    limit="every GPU of this machine that was given to this job",
+    confirmed=ON_CPU_RANKS,
+)
+def active_coverage(context: Context) -> Judgement:
+    """SKIP that names each GPU which was left alone, and why."""
+    measured = active_of(context)
+    if not measured.untested:
+        return judged()
+    reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
+    words = f"not tested: {reasons} (--force tests GPUs in use)"
+    return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
+
+
+@check(
+    "bandwidth.data",
+    title="every copy holds what was copied",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(COPY_CORRUPTED,),
+    reads=("active.bandwidth",),
+    limit="no byte differs",
+    confirmed=ON_CPU_RANKS,
+)
+def bandwidth_data(context: Context) -> Judgement:
+    """FAIL for each rank whose copies differ from what was copied."""
+    measured = active_of(context)
+    if not measured.bandwidth:
+        return could_not_look("no copy was measured")
+    worst: dict[int, tuple[str, int]] = {}
+    for result in measured.bandwidth:
+        if result.wrong_bytes:
+            worst.setdefault(result.rank, (result.test, result.wrong_bytes))
+    findings = (
+        COPY_CORRUPTED.finding(
+            RankSubject(rank, measured.host),
+            f"rank {rank}: {wrong} bytes differ after {test.replace('_', ' ')}",
+            Evidence("wrong_bytes", wrong, "bytes", 0, "comparison with the source"),
+        )
+        for rank, (test, wrong) in sorted(worst.items())
+    )
+    return judged(*findings)
+
+
+def active_of(context: Context) -> ActiveMeasurement:
+    """What the active tests measured; the need `active` makes sure that there is something."""
+    measured = context.measures.active
+    assert not isinstance(measured, Missing)  # noqa: S101 - the runner answers for the need
+    return measured
+
+
+def _as_collective(measured: ActiveMeasurement) -> CollectiveMeasurement:
+    """The ranks of an active run as those of a collective are judged."""
+    absent = Missing(MissingReason.NOT_SUPPORTED)
+    return CollectiveMeasurement(
+        backend="gloo",
+        world_size=measured.world_size,
+        launcher="spawn",
+        host=measured.host,
+        torch_version=measured.torch_version,
+        nccl_version=absent,
+        device_kind=measured.device_kind,
+        results=(),
+        ranks=measured.ranks,
+        incidents=measured.incidents,
+        injected=(),
+        sizes_planned=0,
+        seconds=measured.seconds,
+        timed_out=measured.timed_out,
+    )

@@ -1,0 +1,214 @@
+"""Checks of how fast GPUs copy: their own memory, to and from the host, to each other."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gpudiag.checks.active import active_of
+from gpudiag.checks.measured_limits import (
+    Opinion,
+    SpeedVerdict,
+    host_link_opinions,
+    memory_opinions,
+    peer_link_opinions,
+    peers_opinion,
+)
+from gpudiag.checks.registry import (
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    could_not_look,
+    does_not_apply,
+    judged,
+)
+from gpudiag.checks.speeds import (
+    NOT_ON_CPU,
+    any_opinion,
+    device_of,
+    is_slow,
+    judge_against,
+    same_product,
+    subject_of,
+)
+from gpudiag.model.active import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    MEMORY_COPY,
+    PEER_COPY,
+    BandwidthResult,
+    metric_of,
+)
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence, LinkSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing
+from gpudiag.units import format_rate
+
+_NO_LIMIT = "nothing to hold the speed against: no limit by the device, no like GPU, no history yet"
+_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, owner=Owner.HARDWARE)
+MEMORY_SLOW = _kind(
+    code="bandwidth.memory_slow",
+    category=Category.HW_MEMORY,
+    meaning="The GPU's memory is slower than its clock and bus allow, than its peers, or than it was.",
+    remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
+)
+HOST_SLOW = _kind(
+    code="bandwidth.host_slow",
+    category=Category.HW_PCIE,
+    meaning="Copies between the host and this GPU are slower than its PCIe link, its peers, or its history.",
+    remedy="Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding.",
+)
+PEER_SLOW = _kind(
+    code="bandwidth.peer_slow",
+    category=Category.HW_NVLINK,
+    meaning="Copies from one GPU to another are slower than their links, than like pairs, or than they were.",
+    remedy="Look at both GPUs' NVLinks and PCIe links (`gpudiag list --wide`), and for ACS between them.",
+)
+
+Opinions = Callable[[Context, BandwidthResult], tuple[Opinion, ...]]
+
+
+@check(
+    "bandwidth.memory",
+    title="the memory of every GPU is as fast as it should be",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(MEMORY_SLOW,),
+    reads=("active.bandwidth", "memory_clock_max_mhz", "memory_bus_width_bits"),
+    limit="80 % of 2 x memory clock x bus width; like GPUs here; own history; the data sheet",
+)
+def bandwidth_memory(context: Context) -> Judgement:
+    """WARN for each GPU whose memory is slow."""
+    return _judge_gpus(context, (MEMORY_COPY,), _by_memory, MEMORY_SLOW)
+
+
+@check(
+    "bandwidth.host_device",
+    title="copies between host and GPU are as fast as the link",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(HOST_SLOW,),
+    reads=("active.bandwidth", "active.telemetry"),
+    limit="80 % of PCIe generation x width as read during the copy; like GPUs here; own history",
+)
+def bandwidth_host_device(context: Context) -> Judgement:
+    """WARN for each GPU that copies slowly from or to the host, alone on its link."""
+    return _judge_gpus(context, (HOST_TO_DEVICE, DEVICE_TO_HOST), _by_host_link, HOST_SLOW)
+
+
+@check(
+    "bandwidth.peer",
+    title="copies from GPU to GPU are as fast as their links",
+    needs=("active",),
+    level=Level.STANDARD,
+    reports=(PEER_SLOW,),
+    reads=("active.bandwidth", "nvlinks", "nvlink_bytes_per_second"),
+    limit="75 % of the active NVLinks' rate; other pairs; own history",
+)
+def bandwidth_peer(context: Context) -> Judgement:
+    """WARN for each slow pair of GPUs."""
+    measured = active_of(context)
+    if measured.device_kind != "cuda":
+        return does_not_apply(NOT_ON_CPU)
+    if measured.world_size < 2:
+        return does_not_apply("there is one GPU to test, and no peer")
+    results = [result for result in measured.bandwidth if result.test == PEER_COPY]
+    if len(results) < measured.world_size * (measured.world_size - 1):
+        return could_not_look("not every pair of GPUs gave a result")
+    verdicts = [_judge_pair(context, result, results) for result in results]
+    if not any_opinion(verdicts):
+        return does_not_apply(_NO_LIMIT)
+    pairs = zip(results, verdicts, strict=True)
+    return judged(*(_slow_pair(context, result, verdict) for result, verdict in pairs if is_slow(verdict)))
+
+
+def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, kind: FindingKind) -> Judgement:
+    measured = active_of(context)
+    if measured.device_kind != "cuda":
+        return does_not_apply(NOT_ON_CPU)
+    results = [
+        result
+        for result in measured.bandwidth
+        if result.test in tests and (not result.concurrent or result.test == MEMORY_COPY)
+    ]
+    if len({(result.test, result.rank) for result in results}) < len(tests) * measured.world_size:
+        return could_not_look("not every GPU gave a result")
+    verdicts = [_judge_one(context, result, results, opinions) for result in results]
+    if not any_opinion(verdicts):
+        return does_not_apply(_NO_LIMIT)
+    pairs = zip(results, verdicts, strict=True)
+    return judged(
+        *(_slow_gpu(context, result, verdict, kind) for result, verdict in pairs if is_slow(verdict))
+    )
+
+
+def _judge_one(
+    context: Context, result: BandwidthResult, results: Sequence[BandwidthResult], opinions: Opinions
+) -> SpeedVerdict:
+    peers = [
+        other.bytes_per_second
+        for other in results
+        if other is not result
+        and other.test == result.test
+        and same_product(context.snapshot, result.device_uuid, other.device_uuid)
+    ]
+    said = (*opinions(context, result), *peers_opinion(peers))
+    return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
+
+
+def _by_memory(context: Context, result: BandwidthResult) -> tuple[Opinion, ...]:
+    device = device_of(context.snapshot, result.device_uuid)
+    return () if device is None else memory_opinions(device)
+
+
+def _by_host_link(context: Context, result: BandwidthResult) -> tuple[Opinion, ...]:
+    """By the best link that was read: an idle one saves power at a low generation."""
+    read = [
+        (point.pcie_generation, point.pcie_width)
+        for point in active_of(context).telemetry
+        if point.device_uuid == result.device_uuid
+    ]
+    known = [
+        (generation, width)
+        for generation, width in read
+        if not isinstance(generation, Missing) and not isinstance(width, Missing)
+    ]
+    return host_link_opinions(*max(known)) if known else ()
+
+
+def _judge_pair(
+    context: Context, result: BandwidthResult, results: Sequence[BandwidthResult]
+) -> SpeedVerdict:
+    device = device_of(context.snapshot, result.device_uuid)
+    by_link = () if device is None or result.direct is not True else peer_link_opinions(device)
+    alike = [
+        other.bytes_per_second
+        for other in results
+        if other is not result
+        and other.direct == result.direct
+        and same_product(context.snapshot, result.device_uuid, other.device_uuid)
+    ]
+    said = (*by_link, *peers_opinion(alike))
+    return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
+
+
+def _slow_gpu(context: Context, result: BandwidthResult, verdict: SpeedVerdict, kind: FindingKind) -> Finding:
+    subject, name = subject_of(context, result.rank, result.device_uuid)
+    what = result.test.replace("_", " ")
+    message = f"{name}: {what} at {format_rate(result.bytes_per_second)}"
+    return kind.finding(subject, message, *verdict.evidence, _method(result))
+
+
+def _slow_pair(context: Context, result: BandwidthResult, verdict: SpeedVerdict) -> Finding:
+    _, source = subject_of(context, result.rank, result.device_uuid)
+    peer = -1 if isinstance(result.peer, Missing) else result.peer
+    _, target = subject_of(context, peer, result.peer_uuid)
+    way = "" if result.direct is True else " through the host"
+    message = f"{source} to {target}{way}: {format_rate(result.bytes_per_second)}"
+    subject = LinkSubject((source, target), context.snapshot.host)
+    return PEER_SLOW.finding(subject, message, *verdict.evidence, _method(result))
+
+
+def _method(result: BandwidthResult) -> Evidence:
+    how = f"median of {result.iterations} copies, verified"
+    return Evidence("size_bytes", result.size_bytes, "bytes", source=how)

@@ -1,0 +1,217 @@
+"""`gpudiag preflight`: may this machine train? The gate for CI and job prologs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.errors import ExitStatus, GpudiagError, UsageError
+from gpudiag.model.preflight_plan import FAIL_ON, LEVELS, PreflightPlan
+from gpudiag.model.reading import NOT_ASKED
+from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+
+if TYPE_CHECKING:
+    from gpudiag.model.report import Report
+    from gpudiag.probe.start import StartedProbes
+    from gpudiag.runs.preflight import Surroundings
+
+_EXAMPLES = """\b
+Examples:
+  gpudiag preflight                                  under 30 s
+  gpudiag preflight --level instant --reason         for a job prolog
+  gpudiag preflight --report junit=r.xml --report markdown=s.md
+  gpudiag preflight --only pcie,gpu.lost
+  gpudiag preflight --expect good.json               a report of a good machine
+Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
+_LEVEL_HELP = "instant (< 2 s, readings only), quick (< 30 s), standard (< 3 min), long.  [default: quick]"
+
+
+def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """A comma-separated list of names, each once."""
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError(f"{parameter.opts[0]} names nothing", hint="see `gpudiag preflight --list`")
+    return names
+
+
+def _reports(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[tuple[str, Path], ...]:
+    """Each FORMAT=FILE as format and path; every file is proved writable before any work starts."""
+    from gpudiag.model.plan import require_known
+    from gpudiag.runs.output import require_writable
+
+    found: list[tuple[str, Path]] = []
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals or not file:
+            raise UsageError(f"--report {text} is not FORMAT=FILE", hint="such as --report junit=report.xml")
+        require_known(name, REPORT_FORMATS, "a report format")
+        path = Path(file)
+        if path.absolute() in [other.absolute() for _, other in found]:
+            raise UsageError(f"--report: two reports into {path}", hint="name another file for one of them")
+        if not context.resilient_parsing:
+            require_writable(path)
+        found.append((name, path))
+    return tuple(found)
+
+
+@click.command("preflight", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.option("--level", default="quick", metavar="NAME", help=_LEVEL_HELP)
+@click.option(
+    "--only", callback=_names, metavar="NAME,...", help="Only these checks, or topics such as pcie."
+)
+@click.option("--skip", callback=_names, metavar="NAME,...", help="Not these checks or topics.")
+@click.option("--expect-gpus", type=int, metavar="N", help="How many GPUs there must be.")
+@click.option("--expect-driver", metavar="VERSION", help="Which driver: 580.105.08, or a branch such as 580.")
+@click.option(
+    "--expect",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A report or snapshot of a good machine.",
+)
+@click.option(
+    "--fail-on",
+    default="any",
+    metavar="OWNER",
+    help=f"{', '.join(FAIL_ON)}: whose FAIL exits 1.  [default: any]",
+)
+@click.option("--strict", is_flag=True, help="WARN exits 1; a check skipped for a gap exits 3.")
+@click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
+@click.option(
+    "--python", type=click.Path(), metavar="PATH", help="The job's own interpreter: its torch is judged."
+)
+@click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(REPORT_FORMATS)}.  [default: text]")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    callback=_reports,
+    metavar="FORMAT=FILE",
+    help="A report into FILE too.",
+)
+@click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
+@click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
+@click.option("--store", metavar="URL", help="Where the history is.  [default: in the state directory]")
+@click.pass_obj
+def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
+    """May this machine train? If not: which part is to blame, who must act, and what to do.
+
+    Never PASS without having looked. GPUs that others use are left alone, and said so.
+    """
+    form = _format(options)
+    plan = _plan_from(options)
+    if options["listing"]:
+        return _print_checks(plan, options)
+    surroundings = _surroundings(options)
+    from gpudiag.runs.gate import exit_status
+    from gpudiag.runs.preflight import Preflight
+
+    with Preflight(plan, surroundings, _say_for(plan), _warn) as run:
+        report = run.run(started)
+        sys.stdout.write(_rendered(form, report))
+        sys.stdout.flush()  # the verdict is out, whatever becomes of files and history
+        status = exit_status(report, plan)
+        written = _write_reports(report, options["reports"])
+        warning = run.remember()
+    if warning:
+        _warn(warning)
+    return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
+
+
+def _plan_from(options: dict[str, Any]) -> PreflightPlan:
+    names = ("level", "only", "skip", "expect_gpus", "expect_driver", "fail_on", "strict", "force")
+    return PreflightPlan(**{name: options[name] for name in names})
+
+
+def _format(options: dict[str, Any]) -> str:
+    """What goes to standard output: a format's name, or `reason`.
+
+    Raises:
+        UsageError: two flags want different things there, or there is no such format.
+    """
+    from gpudiag.model.plan import require_known
+
+    form = options["form"]
+    if form is not None:
+        require_known(form, REPORT_FORMATS, "a report format")
+    wanted = [("--format " + str(form), form)] if form is not None else []
+    wanted += [("--json", "json")] * options["as_json"] + [("--reason", "reason")] * options["reason"]
+    if len({what for _, what in wanted}) > 1:
+        flags = " and ".join(flag for flag, _ in wanted)
+        raise UsageError(f"{flags} contradict each other", hint="use --report FORMAT=FILE for the second one")
+    return str(wanted[0][1]) if wanted else "text"
+
+
+def _surroundings(options: dict[str, Any]) -> Surroundings:
+    from gpudiag.runs.expected_machine import read_expected_machine
+    from gpudiag.runs.history import default_store
+    from gpudiag.runs.preflight import Surroundings
+
+    if options["python"] is not None and not os.access(options["python"], os.X_OK):
+        raise UsageError(
+            f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
+        )
+    if options["store"] is not None:
+        from gpudiag.runs.store import parse_store_url  # slow to load, and needed only for a wrong URL
+
+        parse_store_url(options["store"])
+    expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
+    return Surroundings(options["store"] or default_store(), options["python"], expected)
+
+
+def _print_checks(plan: PreflightPlan, options: dict[str, Any]) -> ExitStatus:
+    from gpudiag.checks import BUILTIN
+    from gpudiag.render.checks_text import render_checks
+    from gpudiag.render.style import Style, wants_colour
+    from gpudiag.runs.choose_checks import choose_checks
+
+    checks = choose_checks(plan) if plan.only or plan.skip else BUILTIN
+    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
+    sys.stdout.write(render_checks(checks, style))
+    return ExitStatus.PASS
+
+
+def _rendered(form: str, report: Report) -> str:
+    if form == "reason":
+        from gpudiag.render.reason import render_reason
+
+        return render_reason(report)
+    if form != "text":
+        return render_report(form, report)
+    from gpudiag.render.report_text import render_report_text
+    from gpudiag.render.style import Style, wants_colour
+
+    return render_report_text(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+
+
+def _write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
+    """Whether every report could be written; where one could not, that is said and the others are tried."""
+    from gpudiag.runs.output import write_document
+
+    written = True
+    for form, path in reports:
+        try:
+            write_document(path, render_report(form, report))
+        except GpudiagError as error:
+            _warn(error.message)
+            written = False
+    return written
+
+
+def _say_for(plan: PreflightPlan) -> Any:
+    """Says what comes next and its cost: on a terminal, and before anything that takes minutes."""
+    loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
+    return _warn if loud else lambda _: None
+
+
+def _warn(sentence: str) -> None:
+    print(f"gpudiag: {sentence}", file=sys.stderr)

@@ -1,0 +1,76 @@
+"""What a preflight is asked to do: a frozen, bounded plan, to and from the command line."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.model.plan import require_between, require_known
+
+LEVELS = ("instant", "quick", "standard", "long")
+FAIL_ON = ("any", "host", "hardware")
+MAX_EXPECTED_GPUS = 1024
+MAX_VERSION_CHARACTERS = 64
+
+FLAGS = {
+    "level": "--level",
+    "only": "--only",
+    "skip": "--skip",
+    "expect_gpus": "--expect-gpus",
+    "expect_driver": "--expect-driver",
+    "fail_on": "--fail-on",
+    "strict": "--strict",
+    "force": "--force",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightPlan:
+    """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
+
+    `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
+
+    Raises:
+        UsageError: a field is out of its bounds, or two contradict each other.
+    """
+
+    level: str = "quick"
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    expect_gpus: int | None = None
+    expect_driver: str | None = None
+    fail_on: str = "any"
+    strict: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, in one sentence."""
+        require_known(self.level, LEVELS, "a level")
+        require_known(self.fail_on, FAIL_ON, "an owner to fail on")
+        if self.expect_gpus is not None:
+            require_between(self.expect_gpus, 0, MAX_EXPECTED_GPUS, "--expect-gpus")
+        if self.expect_driver is not None and not 0 < len(self.expect_driver) <= MAX_VERSION_CHARACTERS:
+            raise UsageError("--expect-driver is not a driver version", hint="such as 580.105.08, or 580")
+        both = [name for name in self.only if name in self.skip]
+        if both:
+            raise UsageError(f"--only and --skip both name {both[0]}", hint="leave it out of one of the two")
+        if self.strict and self.fail_on != "any":
+            raise UsageError(
+                f"--strict fails on everything, and --fail-on {self.fail_on} does not", hint="leave one out"
+            )
+        if self.force and self.level == "instant":
+            raise UsageError(
+                "--force is about tests that disturb a GPU, and --level instant has none",
+                hint="leave it out, or ask for --level quick",
+            )
+
+    def to_argv(self) -> tuple[str, ...]:
+        """The flags that ask for this plan; what equals the default is left out."""
+        argv: list[str] = []
+        for field in fields(self):
+            value: Any = getattr(self, field.name)
+            if value == field.default:
+                continue
+            argv.append(FLAGS[field.name])
+            if value is not True:
+                argv.append(",".join(value) if isinstance(value, tuple) else str(value))
+        return tuple(argv)

@@ -1,0 +1,179 @@
+"""The active tests of a preflight: run them on ranks, and put together what the ranks told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpudiag.model.active import (
+    DETERMINISM,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    MATMUL,
+    MEMORY_COPY,
+    MEMORY_PATTERNS,
+    PEER_COPY,
+    SUSTAINED,
+    ActiveMeasurement,
+    ActivePlan,
+    BandwidthResult,
+    ComputeResult,
+    DeterminismResult,
+    PatternResult,
+    SustainedResult,
+    TelemetryPoint,
+)
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.launch import run_ranks
+from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
+from gpudiag.runs.telemetry import TelemetryReader
+from gpudiag.runs.workplace import Workplace
+from gpudiag.units import GIB, MIB
+
+_ENTRY = "gpudiag.bandwidth.rank_main:run"
+# Each level adds to the tests of the level before it.
+_GPU_TESTS = {
+    "quick": (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL),
+    "standard": (PEER_COPY, DETERMINISM),
+    "long": (MEMORY_PATTERNS, SUSTAINED),
+}
+_CPU_TESTS = {"quick": (), "standard": (MEMORY_COPY, DETERMINISM), "long": (MEMORY_PATTERNS, SUSTAINED)}
+_RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}
+_GPU_SUSTAINED_SECONDS = 900.0
+_CPU_SUSTAINED_SECONDS = 60.0
+_CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
+_CPU_PATTERN_BYTES = 256 * MIB  # of one rank at most: a processor's memory takes long to go through
+_STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
+_TELEMETRY_SECONDS = {"quick": 0.5, "standard": 1.0, "long": 5.0}
+
+_RESULTS: Mapping[str, type] = {
+    "bandwidth": BandwidthResult,
+    "compute": ComputeResult,
+    "determinism": DeterminismResult,
+    "patterns": PatternResult,
+    "sustained": SustainedResult,
+}
+
+
+def plan_active(level: str, workplace: Workplace, memory_available_bytes: int | None) -> ActivePlan | None:
+    """The tests of that level on that workplace; None where it has none."""
+    on_gpu = workplace.device_kind == "cuda"
+    by_level = _GPU_TESTS if on_gpu else _CPU_TESTS
+    levels = tuple(by_level)
+    if level not in levels:
+        return None
+    tests = tuple(test for name in levels[: levels.index(level) + 1] for test in by_level[name])
+    if workplace.world_size < 2:
+        tests = tuple(test for test in tests if test != PEER_COPY)
+    if not tests:
+        return None
+    if on_gpu:
+        return ActivePlan(
+            tests, "cuda", ("float32", "float16", "bfloat16"), 1.5, None, _GPU_SUSTAINED_SECONDS
+        )
+    per_rank = int((memory_available_bytes or GIB) * _CPU_PATTERN_SHARE / workplace.world_size)
+    pattern_bytes = min(_CPU_PATTERN_BYTES, per_rank)
+    return ActivePlan(tests, "cpu", ("float32", "bfloat16"), 1.0, pattern_bytes, _CPU_SUSTAINED_SECONDS)
+
+
+def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
+    """What the tests cost, in one sentence for the user before they start."""
+    who = "GPU" if plan.device_kind == "cuda" else "CPU rank"
+    names = ", ".join(test.replace("_", " ") for test in plan.tests)
+    count = f"{workplace.world_size} {who}{'s' * (workplace.world_size > 1)}"
+    extra = ""
+    if SUSTAINED in plan.tests:
+        extra = f"; full load for {plan.sustained_seconds / 60:.0f} min"
+    if MEMORY_PATTERNS in plan.tests:
+        extra += (
+            "; most of the free GPU memory" if plan.device_kind == "cuda" else "; a quarter of free memory"
+        )
+    return f"{names} on {count}: about {expected_seconds(plan, workplace.world_size):.0f} s{extra}"
+
+
+def expected_seconds(plan: ActivePlan, world_size: int) -> float:
+    """About how long the tests take; for people, and never a limit."""
+    on_gpu = plan.device_kind == "cuda"
+    seconds = {
+        MEMORY_COPY: 2.0,
+        HOST_TO_DEVICE: 2.0 * world_size + 2.0,
+        DEVICE_TO_HOST: 2.0 * world_size + 2.0,
+        MATMUL: 2.5 * len(plan.dtypes),
+        PEER_COPY: 0.5 * world_size * (world_size - 1),
+        DETERMINISM: (plan.repeat_seconds + 0.2) * 3 * len(plan.dtypes),
+        MEMORY_PATTERNS: 120.0,
+        SUSTAINED: plan.sustained_seconds,
+    }
+    start = 10.0 if on_gpu else 5.0
+    return start + sum(seconds[test] for test in plan.tests)
+
+
+def measure_active(
+    plan: ActivePlan,
+    workplace: Workplace,
+    level: str,
+    *,
+    python: str | None = None,
+    faults: Sequence[Fault] = (),
+    listener: Callable[[RankEvent], None] | None = None,
+) -> ActiveMeasurement:
+    """What the ranks measured, and what happened to them.
+
+    Raises:
+        UsageError: `python` cannot run ranks, or has no torch.
+        LaunchError: the ranks could not be started.
+    """
+    telemetry = TelemetryReader(_TELEMETRY_SECONDS[level]) if plan.device_kind == "cuda" else None
+
+    def take(event: RankEvent) -> None:
+        if telemetry is not None:
+            telemetry.drain()
+        if listener is not None:
+            listener(event)
+
+    points: tuple[TelemetryPoint, ...] = ()
+    try:
+        run = run_ranks(
+            _ENTRY,
+            world_size=workplace.world_size,
+            arguments=encode(plan),
+            budgets=Budgets({**DEFAULT_STAGE_SECONDS, MEASURE: _STEP_SECONDS}, _RUN_SECONDS[level]),
+            faults=faults,
+            on_event=take,
+            python=python,
+            variables=workplace.variables,
+        )
+    finally:
+        points = telemetry.finish() if telemetry is not None else ()
+    return _measurement(run, plan, workplace, points)
+
+
+def _measurement(
+    run: RankRun, plan: ActivePlan, workplace: Workplace, points: tuple[TelemetryPoint, ...]
+) -> ActiveMeasurement:
+    results: dict[str, list[Any]] = {kind: [] for kind in _RESULTS}
+    finished: dict[str, set[int]] = {test: set() for test in plan.tests}
+    for event in run.events:
+        kind = event.data.get("kind")
+        if kind in results:
+            results[kind].append(decode(_RESULTS[kind], event.data))
+        elif kind == "done":
+            finished[event.data["test"]].add(event.rank)
+    versions = (result.get("torch_version") for result in run.results.values())
+    nobody = Missing(MissingReason.ERROR, "no rank came to its end")
+    return ActiveMeasurement(
+        device_kind=plan.device_kind,
+        world_size=run.world_size,
+        host=run.host,
+        torch_version=next((str(version) for version in versions if version), nobody),
+        tests=plan.tests,
+        done=tuple(test for test in plan.tests if len(finished[test]) == run.world_size),
+        telemetry=points,
+        ranks=run.reports,
+        incidents=run.incidents,
+        untested=workplace.untested,
+        seconds=run.seconds,
+        timed_out=run.timed_out,
+        **{kind: tuple(found) for kind, found in results.items()},
+    )

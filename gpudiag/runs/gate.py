@@ -1,0 +1,66 @@
+"""From results to a verdict and an exit status: the gate. It never opens because something is missing."""
+
+from collections.abc import Iterable, Sequence
+
+from gpudiag.checks.registry import Check
+from gpudiag.errors import ExitStatus
+from gpudiag.model.finding import CheckResult, Outcome, Owner, worst
+from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.reading import MissingReason
+from gpudiag.model.report import Report
+
+# Who a finding must belong to, to fail the gate.
+_FAILING_OWNERS = {
+    "any": frozenset(Owner),
+    "host": frozenset((Owner.HARDWARE, Owner.HOST)),
+    "hardware": frozenset((Owner.HARDWARE,)),
+}
+# A SKIP for these reasons does not apply to this machine; any other is a gap in what was looked at.
+_NO_GAP = (None, MissingReason.NOT_SUPPORTED)
+
+
+def complete_results(checks: Iterable[Check], results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+    """The results with an ERROR for each check that gave none, and none that says less than its findings."""
+    given = {result.check for result in results}
+    lost = tuple(
+        CheckResult(check.name, Outcome.ERROR, reason="the check gave no result")
+        for check in checks
+        if check.name not in given
+    )
+    return (*results, *lost)
+
+
+def judge_results(results: Sequence[CheckResult]) -> Outcome:
+    """The verdict: the worst of all outcomes, findings' included; nothing looked at is ERROR."""
+    outcomes = [result.outcome for result in results]
+    outcomes += [finding.outcome for result in results for finding in result.findings]
+    looked = any(outcome is not Outcome.SKIP for outcome in (result.outcome for result in results))
+    return worst(tuple(outcomes)) if looked else worst((Outcome.ERROR, *outcomes))
+
+
+def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
+    """What the gate says to a script: 0 open, 1 failed, 3 could not tell."""
+    verdict = judge_results(report.results)
+    if verdict is not report.verdict:
+        verdict = worst((verdict, report.verdict, Outcome.ERROR))
+    if _fails(report, plan, verdict):
+        return ExitStatus.FAIL
+    if verdict is Outcome.ERROR or any(result.outcome is Outcome.ERROR for result in report.results):
+        return ExitStatus.ERROR
+    if plan.strict and verdict is Outcome.WARN:
+        return ExitStatus.FAIL
+    if plan.strict and any(is_gap(result) for result in report.results):
+        return ExitStatus.ERROR
+    return ExitStatus.PASS
+
+
+def is_gap(result: CheckResult) -> bool:
+    """Whether a check was skipped though it applies to this machine."""
+    return result.outcome is Outcome.SKIP and result.missing_reason not in _NO_GAP
+
+
+def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
+    if plan.fail_on == "any":
+        return verdict is Outcome.FAIL
+    owners = _FAILING_OWNERS[plan.fail_on]
+    return any(finding.outcome is Outcome.FAIL and finding.owner in owners for finding in report.findings())

@@ -1,0 +1,236 @@
+"""The recipe of `gpudiag preflight`: look, test what may be tested, look again, judge, remember."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TypeVar
+
+from gpudiag.checks.on_gpus import GPU_CHECKS
+from gpudiag.checks.runner import run_checks
+from gpudiag.errors import GpudiagError
+from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.finding import Finding
+from gpudiag.model.history import History
+from gpudiag.model.measure import CollectiveMeasurement, Measures
+from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Report
+from gpudiag.probe.inventory import take_snapshot
+from gpudiag.probe.start import StartedProbes
+from gpudiag.runs.baseline import samples_of
+from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
+from gpudiag.runs.gate import complete_results, judge_results
+from gpudiag.runs.history import HistoryKeeper, RunFacts, own_machine_key
+from gpudiag.runs.workplace import Workplace, choose_workplace
+
+_T = TypeVar("_T")
+Say = Callable[[str], None]
+
+
+def _ignore(_: str) -> None:
+    """What a sentence is told to where nobody listens."""
+
+
+INSTANT = "instant"
+# Deadlines of one look at the machine.
+_INSTANT_SECONDS = 1.5
+_LOOK_SECONDS = 5.0
+# Levels that load the GPUs long enough for their own two looks to say more than a stored one.
+_OWN_PAIR_LEVELS = ("standard", "long")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a preflight is told by its caller alone: the job's interpreter, the good machine, the store."""
+
+    store: str
+    python: str | None = None
+    expected_machine: Reading[Snapshot] = NOT_ASKED
+
+
+class Preflight:
+    """One preflight of this machine: `run` it, tell its report, then `remember` it."""
+
+    def __init__(
+        self, plan: PreflightPlan, surroundings: Surroundings, say: Say = _ignore, warn: Say = _ignore
+    ) -> None:
+        """Start reading the history; `say` is told what comes next and its cost, `warn` what went wrong.
+
+        Raises:
+            UsageError: the plan names a check that there is not.
+        """
+        self._plan = plan
+        self._surroundings = surroundings
+        self._say = say
+        self._warn = warn
+        self._checks = choose_checks(plan)
+        self._level = gathering_level(plan, self._checks)
+        self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
+        self._report: Report | None = None
+
+    def __enter__(self) -> "Preflight":
+        """The preflight, with the history being read."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave no child behind."""
+        self._keeper.close()
+
+    def run(self, started: StartedProbes | None = None) -> Report:
+        """The report; `started` are probes that are under way already.
+
+        What cannot be looked at is in it, and never an exception.
+        """
+        first = self._look(started)
+        history, warning = self._keeper.read()
+        if warning:
+            self._warn(f"{warning}; going on without it")
+        measures = self._measure(first)
+        snapshot, earlier = self._pair(first, history, measured=measures != Measures())
+        context = Context(
+            snapshot,
+            measures,
+            expected_gpus=_or_missing(self._plan.expect_gpus),
+            expected_driver=_or_missing(self._plan.expect_driver),
+            earlier=earlier,
+            baseline=self._baseline(history),
+            history=history,
+            samples=samples_of(measures),
+        )
+        results = complete_results(self._checks, run_checks(context, self._checks))
+        self._report = Report(judge_results(results), results, snapshot, measures)
+        return self._report
+
+    def remember(self) -> str:
+        """Store the run; a warning for the user, empty where all is well."""
+        report = self._report
+        if report is None:
+            return ""
+        facts = RunFacts(report.snapshot, "preflight", report.verdict.value, samples_of(report.measures))
+        return self._keeper.write(facts)
+
+    def _look(self, started: StartedProbes | None) -> Snapshot:
+        checks = self._checks
+        sources = ["nvml"]
+        ranks = wants(checks, "collective", "active")
+        agreement = any(check.name == "source.agreement" for check in checks)
+        if self._level != INSTANT:
+            sources += ["gputil"] * agreement
+            sources += ["torch"] * (ranks or agreement or wants(checks, "torch"))
+        return take_snapshot(
+            sources,
+            _INSTANT_SECONDS if self._level == INSTANT else _LOOK_SECONDS,
+            python=self._surroundings.python,
+            host_state=wants(checks, "host_state"),
+            kernel_log=wants(checks, "kernel_log"),
+            started=started,
+        )
+
+    def _measure(self, snapshot: Snapshot) -> Measures:
+        if self._level == INSTANT or not wants(self._checks, "collective", "active"):
+            return Measures()
+        expected = _or_missing(self._plan.expect_gpus)
+        findings = _gpu_findings(snapshot, expected)
+        place = choose_workplace(snapshot, findings, expected, force=self._plan.force)
+        if isinstance(place, Missing):
+            return Measures(collective=place, active=place)
+        collective: Reading[CollectiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "collective"):
+            collective = _attempt(lambda: self._measure_collective(place))
+        active: Reading[ActiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "active"):
+            active = _attempt(lambda: self._measure_active(place, snapshot))
+        return Measures(collective=collective, active=active)
+
+    def _measure_collective(self, place: Workplace) -> CollectiveMeasurement:
+        from gpudiag.runs.preflight_collective import measure_collective, say_collective_cost
+
+        self._say(say_collective_cost(place))
+        return measure_collective(place, self._surroundings.python)
+
+    def _measure_active(self, place: Workplace, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
+        from gpudiag.runs.active import measure_active, plan_active, say_cost
+
+        memory = snapshot.machine.memory_available_bytes
+        plan = plan_active(self._level, place, None if isinstance(memory, Missing) else memory)
+        if plan is None:
+            words = f"level {self._level} has no active test for a machine without a GPU"
+            return Missing(MissingReason.NOT_SUPPORTED, words)
+        self._say(say_cost(plan, place))
+        return measure_active(plan, place, self._level, python=self._surroundings.python)
+
+    def _pair(
+        self, first: Snapshot, history: Reading[History], *, measured: bool
+    ) -> tuple[Snapshot, Reading[Snapshot]]:
+        """The snapshot to judge, and an earlier one to hold its counters against."""
+        stored = NOT_ASKED if isinstance(history, Missing) else history.last
+        if self._level == INSTANT or not wants(self._checks, "earlier"):
+            return first, stored
+        if not first.devices and not measured:
+            return first, stored
+        again = take_snapshot(
+            ("nvml",),
+            _LOOK_SECONDS,
+            host_state=wants(self._checks, "host_state"),
+            kernel_log=wants(self._checks, "kernel_log"),
+        )
+        now = _joined(first, again)
+        own_pair = (
+            self._level in _OWN_PAIR_LEVELS or isinstance(stored, Missing) or not _comparable(stored, now)
+        )
+        return now, first if own_pair else stored
+
+    def _baseline(self, history: Reading[History]) -> Reading[Snapshot]:
+        if not isinstance(self._surroundings.expected_machine, Missing):
+            return self._surroundings.expected_machine
+        return history if isinstance(history, Missing) else history.good
+
+
+def _gpu_findings(snapshot: Snapshot, expected: Reading[int]) -> tuple[Finding, ...]:
+    """What the checks of a bare look find: it says which GPUs no test may run on."""
+    results = run_checks(Context(snapshot, expected_gpus=expected), GPU_CHECKS)
+    return tuple(finding for result in results for finding in result.findings)
+
+
+def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:
+    """What was measured, or why it could not be: a measurement that fails costs only itself."""
+    try:
+        return measure()
+    except GpudiagError as error:
+        hint = f": {error.hint}" if error.hint else ""
+        return Missing(MissingReason.ERROR, f"{error.message}{hint}")
+    except OSError as error:
+        return Missing(MissingReason.ERROR, f"{type(error).__name__}: {error}")
+
+
+def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
+    """The second look, with what only the first asked for: torch, GPUtil, CUDA's numbering."""
+    ordinals = {device.id.uuid: device.id.cuda_ordinal for device in first.devices}
+    devices = tuple(_with_ordinal(device, ordinals) for device in again.devices)
+    asked_again = {status.name: status for status in again.sources if status.name not in ("gputil", "torch")}
+    sources = tuple(asked_again.get(status.name, status) for status in first.sources)
+    return replace(
+        first,
+        taken_at=again.taken_at,
+        devices=devices,
+        sources=sources,
+        machine=again.machine,
+        kernel_log=again.kernel_log,
+    )
+
+
+def _with_ordinal(device: Device, ordinals: dict[Reading[str], Reading[int]]) -> Device:
+    return replace(device, id=replace(device.id, cuda_ordinal=ordinals.get(device.id.uuid, NOT_ASKED)))
+
+
+def _comparable(stored: Snapshot, now: Snapshot) -> bool:
+    """Whether counters of the two belong to one life of the machine and its driver."""
+    return stored.machine.boot_id == now.machine.boot_id and stored.driver_version == now.driver_version
+
+
+def _or_missing(value: _T | None) -> Reading[_T]:
+    return NOT_ASKED if value is None else value

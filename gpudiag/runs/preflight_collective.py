@@ -1,0 +1,56 @@
+"""The all-reduce of a preflight: short, every byte verified, on the GPUs that may be tested or on the CPU."""
+
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.reading import Missing
+from gpudiag.runs.nccl_test import run_nccl_test
+from gpudiag.runs.placement import Placement
+from gpudiag.runs.workplace import Workplace
+from gpudiag.units import MIB
+
+_CPU_MAX_BYTES = MIB
+_GPU_MAX_BYTES = 256 * MIB
+_GPU_MEMORY_SHARE = 0.1  # of the fullest GPU's free memory, for each of three buffers
+_TIMEOUT_SECONDS = 25.0  # what level quick has left after the look at the machine
+
+
+def say_collective_cost(place: Workplace) -> str:
+    """What the all-reduce costs, in one sentence for the user before it starts."""
+    if place.device_kind == "cuda":
+        return (
+            f"all-reduce on {place.world_size} GPUs with NCCL: about 10 s, up to 0.8 GiB of each GPU's memory"
+        )
+    return f"all-reduce on {place.world_size} CPU ranks with gloo: about 5 s"
+
+
+def measure_collective(place: Workplace, python: str | None) -> CollectiveMeasurement:
+    """The verified all-reduce.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    on_gpu = place.device_kind == "cuda"
+    backend = "nccl" if on_gpu else "gloo"
+    max_bytes = _gpu_bytes(place) if on_gpu else _CPU_MAX_BYTES
+    plan = NcclTestPlan(
+        backend=backend,
+        nproc=place.world_size,
+        max_bytes=max_bytes,
+        step_factor=8,
+        iterations=5,
+        warmup=1,
+        timeout_seconds=_TIMEOUT_SECONDS,
+        rendezvous_timeout_seconds=_TIMEOUT_SECONDS,
+    )
+    here = Placement(backend, place.world_size, max_bytes, variables=place.variables, devices=place.devices)
+    return run_nccl_test(plan, here=here, python=python).report.measurement
+
+
+def _gpu_bytes(place: Workplace) -> int:
+    free = [
+        device.memory_free_bytes
+        for device in place.devices
+        if not isinstance(device.memory_free_bytes, Missing)
+    ]
+    return min([_GPU_MAX_BYTES, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
