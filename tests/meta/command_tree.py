@@ -13,12 +13,13 @@ from gpudiag.cli.commands import COMMANDS, gpudiag
 
 def read_command_tree() -> dict[str, list[dict[str, Any]]]:
     """Every command's parameters by the command's name; `gpudiag` is the group itself."""
-    context = click.Context(gpudiag, info_name="gpudiag")
+    context = click.Context(gpudiag, info_name="gpudiag", **gpudiag.context_settings)
     tree = {"gpudiag": _parameters(gpudiag, context)}
     for name in COMMANDS:
         command = gpudiag.get_command(context, name)
         assert command is not None
-        tree[name] = _parameters(command, context)
+        own = click.Context(command, parent=context, info_name=name, **command.context_settings)
+        tree[name] = _parameters(command, own)
     return tree
 
 

@@ -14,7 +14,7 @@ def test_no_flag_appears_disappears_or_changes_unnoticed() -> None:
 
 
 def test_every_command_says_in_its_help_what_each_flag_does() -> None:
-    context = click.Context(gpudiag, info_name="gpudiag")
+    context = click.Context(gpudiag, info_name="gpudiag", **gpudiag.context_settings)
     for name in COMMANDS:
         command = gpudiag.get_command(context, name)
         assert command is not None
