@@ -5,16 +5,21 @@ seconds: each is asked as often as it is worth, and at once when something happe
 """
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
 from gpudiag.model.codec import from_document
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.probe.allocation import read_allocation
 from gpudiag.probe.inventory import Answers
+from gpudiag.probe.nouns import all_missing
 from gpudiag.probe.nvml_answer import NvmlAnswer
 from gpudiag.probe.torch_answer import TorchAnswer
 from gpudiag.sampler.process import ChildProcess
@@ -133,3 +138,18 @@ def _status(snapshot: Snapshot | None, name: str) -> SourceStatus:
 
 def _views(snapshot: Snapshot | None, name: str) -> tuple[DeviceView, ...]:
     return () if snapshot is None else tuple(view for view in snapshot.views if view.source == name)
+
+
+def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surroundings:
+    """The surroundings of GPUs whose host has not answered."""
+    why = Missing(MissingReason.TIMED_OUT, "the host's files gave no answer yet")
+    hostname = os.uname().nodename
+    machine = all_missing(
+        Machine, why, hostname=hostname, container=None, allocation=read_allocation(environment)
+    )
+    host = SourceStatus("host", SourceState.TIMED_OUT, why.detail)
+    snapshot = all_missing(
+        Snapshot, why, host=hostname, taken_at=now, simulated=None, sources=(host,), devices=(), views=(),
+        disagreements=(), machine=machine,
+    )  # fmt: skip
+    return Surroundings(snapshot, {})

@@ -105,7 +105,11 @@ class Ring:
 
     def _drop_oldest(self, at: float) -> bool:
         """Forget a GPU that has not been here for a day."""
-        stale = [uuid for uuid, ring in self.devices.items() if ring.newest[COARSE] < at // 10 - COARSE.slots]
+        stale = [
+            uuid
+            for uuid, ring in self.devices.items()
+            if ring.newest.get(COARSE, 0) < at // COARSE.step_seconds - COARSE.slots
+        ]
         for uuid in stale[:1]:
             del self.devices[uuid]
         return bool(stale)

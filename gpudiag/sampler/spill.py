@@ -103,9 +103,10 @@ def _append(path: Path, data: bytes) -> None:
     """Append the data, or leave the file as it was."""
     with path.open("ab", buffering=0) as file:
         size = file.tell()
+        left = memoryview(data)
         try:
-            if file.write(data) != len(data):
-                raise OSError(28, "No space left on device")
+            while left:
+                left = left[file.write(left) or 0 :]
         except OSError:
             os.ftruncate(file.fileno(), size)
             raise
@@ -157,6 +158,9 @@ def _parse_copy(data: bytes) -> Ring:
                 device.newest[tier] = slot
             for values in device.arrays[tier]:
                 size = tier.slots * values.itemsize
-                values[:] = array("f", body[start : start + size])
+                stored = array("f", body[start : start + size])
+                if len(stored) != tier.slots:
+                    raise ValueError("a copy that was cut short")
+                values[:] = stored
                 start += size
     return ring

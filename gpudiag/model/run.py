@@ -1,0 +1,87 @@
+"""A run that the service started: what was asked, how it goes, how it ended."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar, Union
+
+from gpudiag.model.event import RunEvent
+
+PlanValue = Union[str, int, float, bool, tuple[str, ...], None]  # noqa: UP007 - used at run time
+
+
+class RunState(StrEnum):
+    """Where a run is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"  # it ended with a verdict, good or bad
+    FAILED = "failed"  # it could not tell, or crashed
+    CANCELLED = "cancelled"
+    LOST = "lost"  # the service ended while it ran
+
+
+ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`gpudiag.run/1`: one run.
+
+    `gpus` are the UUIDs that it may use, empty for all or none; `lock` is what no other run may hold
+    meanwhile: UUIDs, or `host` for a run without GPUs.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.run/1"
+
+    id: str
+    kind: str
+    state: RunState
+    plan: dict[str, PlanValue]
+    gpus: tuple[str, ...]
+    lock: tuple[str, ...]
+    command: str
+    deadline_seconds: float
+    requested_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: str | None = None  # pass, warn or fail
+    exit_status: int | None = None
+    reason: str | None = None
+    stage: str | None = None
+    done: int = 0
+    planned: int = 0
+    progress: float | None = None
+    has_report: bool = False
+    queue_position: int | None = None
+    log_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a client asks for; the plan is one of the kind's own."""
+
+    kind: str
+    plan: dict[str, PlanValue]
+    gpus: tuple[str, ...] = ()
+    queue: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedEvent:
+    """One event of a run, counted from 1."""
+
+    number: int
+    event: RunEvent
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """`gpudiag.run_events/1`: what a run has told."""
+
+    SCHEMA: ClassVar[str] = "gpudiag.run_events/1"
+
+    run: str
+    events: tuple[NumberedEvent, ...]

@@ -1,0 +1,161 @@
+"""What happened, told from one picture of the machine to the next: the entries of the timeline."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gpudiag.model.device import Device, Snapshot, SourceState
+from gpudiag.model.live import SamplerState, SamplerStatus
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.reference.xid import xids
+from gpudiag.runs.live import key_of, throttle_reasons
+
+_LOST = (MissingReason.DEVICE_LOST,)
+_RETOLD_SECONDS = 2.0  # a new event set may be told again what an earlier one was told
+
+
+class Changes:
+    """Compares pictures and tells what changed; numbers entries from 1."""
+
+    def __init__(self, tell: Callable[[TimelineEntry], None]) -> None:
+        """Give each entry to `tell`."""
+        self.number = 0
+        self._tell = tell
+        self._driver: str | None = None
+        self._sampler: SamplerState | None = None
+        self._restarts = 0
+        self._throttled: dict[str, tuple[str, ...]] = {}
+        self._xids: Counter[tuple[str, int]] = Counter()  # told so far
+        self._retold: Counter[tuple[str, int]] = Counter()  # by the child that is heard now
+        self._generation = 0
+        self._generation_at = 0.0
+
+    def compare(self, before: Snapshot | None, after: Snapshot) -> None:
+        """Tell what is otherwise than in the picture before."""
+        self._compare_driver(after)
+        known = {} if before is None else {key_of(device): device for device in before.devices}
+        for device in after.devices:
+            earlier = known.pop(key_of(device), None)
+            self._compare_answers(earlier, device)
+            self._compare_throttling(device)
+        for device in known.values():
+            if device.responding is True:
+                self._note_device(device, TimelineKind.GPU_LOST, "is not listed any more", "fail")
+
+    def note_xid(self, snapshot: Snapshot | None, index: int, code: int, at: float, generation: int) -> None:
+        """Tell an Xid that NVML's events reported, once, though a later child may be told it again."""
+        device = _by_index(snapshot, index)
+        key = (str(index) if device is None else key_of(device), code)
+        if generation != self._generation:
+            self._generation, self._generation_at = generation, at
+            self._retold.clear()
+        if generation and at - self._generation_at < _RETOLD_SECONDS:
+            self._retold[key] += 1
+            if self._retold[key] <= self._xids[key]:
+                return
+        self._xids[key] += 1
+        entry = xids().get(code)
+        meaning = "not in the catalogue" if entry is None else entry.meaning.rstrip(".")
+        severity = "warn" if entry is None else entry.outcome.value
+        self._note(
+            TimelineKind.XID, f"{_who(device, index)}: Xid {code}, {meaning}", severity, device, at, code
+        )
+
+    def note_sampler(self, status: SamplerStatus) -> None:
+        """Tell when the sampler is wedged, replaced or well again."""
+        before, self._sampler = self._sampler, status.state
+        wedged = SamplerState.WEDGED
+        if status.state is wedged and before is not wedged:
+            self._note(TimelineKind.SAMPLER, f"the sampler is wedged: {status.reason}", "fail")
+        elif before is wedged and status.state is not wedged:
+            self._note(TimelineKind.SAMPLER, f"the sampler is well again: {status.state.value}", "pass")
+        elif status.restarts > self._restarts and status.state in (SamplerState.OK, SamplerState.SLOW):
+            self._note(TimelineKind.SAMPLER, "the sampler was started anew", "pass")
+        self._restarts = status.restarts
+
+    def note_run(self, message: str, severity: str, at: float) -> None:
+        """Tell the start or end of a run."""
+        self._note(TimelineKind.RUN, message, severity, at=at)
+
+    def note_service(self, message: str, severity: str = "pass") -> None:
+        """Tell something about the service itself."""
+        self._note(TimelineKind.SERVICE, message, severity)
+
+    def _compare_driver(self, after: Snapshot) -> None:
+        status = after.source("nvml")
+        if status.state in (SourceState.TIMED_OUT, SourceState.NOT_ASKED):
+            return
+        version = after.driver_version
+        now = status.state.value if isinstance(version, Missing) else version
+        before, self._driver = self._driver, now
+        if before is None or before == now:
+            return
+        if isinstance(version, Missing):
+            self._note(TimelineKind.DRIVER, f"NVML does not answer any more: {status.reason}", "fail")
+        else:
+            self._note(TimelineKind.DRIVER, f"NVML answers: driver {version} (before: {before})", "pass")
+
+    def _compare_answers(self, before: Device | None, after: Device) -> None:
+        was = None if before is None else before.responding
+        now = after.responding
+        if isinstance(now, Missing) and not isinstance(was, Missing):
+            if was is None and self.number == 0:
+                return  # the first picture: the findings say so
+            lost = now.reason in _LOST
+            kind = TimelineKind.GPU_LOST if lost else TimelineKind.GPU_SILENT
+            words = "is lost" if lost else "does not answer"
+            self._note_device(after, kind, f"{words}: {now.detail}" if now.detail else words, "fail")
+        elif now is True and isinstance(was, Missing):
+            self._note_device(after, TimelineKind.GPU_BACK, "answers again", "pass")
+
+    def _compare_throttling(self, device: Device) -> None:
+        reasons: Reading[tuple[str, ...]] = throttle_reasons(device)
+        if isinstance(reasons, Missing):
+            return
+        key = key_of(device)
+        before = self._throttled.get(key, ())
+        self._throttled[key] = reasons
+        if reasons and not before:
+            words = f"is slowed down: {', '.join(reasons)}"
+            self._note_device(device, TimelineKind.THROTTLE_START, words, "warn", reasons)
+        elif before and not reasons:
+            self._note_device(
+                device, TimelineKind.THROTTLE_END, "is not slowed down any more", "pass", before
+            )
+
+    def _note_device(
+        self, device: Device, kind: TimelineKind, words: str, severity: str, reasons: tuple[str, ...] = ()
+    ) -> None:
+        self._note(kind, f"{_who(device, None)} {words}", severity, device, reasons=reasons)
+
+    def _note(
+        self,
+        kind: TimelineKind,
+        message: str,
+        severity: str,
+        device: Device | None = None,
+        at: float | None = None,
+        xid_code: int | None = None,
+        reasons: tuple[str, ...] = (),
+    ) -> None:
+        self.number += 1
+        moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+        uuid = None if device is None or isinstance(device.id.uuid, Missing) else device.id.uuid
+        index = None if device is None or isinstance(device.id.nvml_index, Missing) else device.id.nvml_index
+        self._tell(
+            TimelineEntry(self.number, moment, kind, message, severity, uuid, index, xid_code, reasons)
+        )
+
+
+def _by_index(snapshot: Snapshot | None, index: int) -> Device | None:
+    devices = () if snapshot is None else snapshot.devices
+    return next((device for device in devices if device.id.nvml_index == index), None)
+
+
+def _who(device: Device | None, index: int | None) -> str:
+    if device is None:
+        return f"GPU {index}"
+    if isinstance(device.id.nvml_index, Missing):
+        return f"the GPU at {key_of(device)}"
+    return f"GPU {device.id.nvml_index}"

@@ -1,0 +1,284 @@
+"""The machine under watch: the sampler's picture and what lies around it, judged, told tick by tick.
+
+It runs in one event loop and asks nothing itself: NVML is asked by the sampler's child, the host by the
+inspector's. Whatever those do, `live` says how old the numbers are.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic, time
+from typing import Any
+
+from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.registry import Level
+from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.live import ActiveRun, LastGood, Live
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Report
+from gpudiag.model.service import Findings
+from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.probe.inventory import join_answers
+from gpudiag.probe.start import SIMULATED
+from gpudiag.runs.changes import Changes
+from gpudiag.runs.live import SamplerFacts, build_live, key_of, last_good_of
+from gpudiag.runs.readings import Readings
+from gpudiag.sampler.inspector import Inspector, Surroundings, unknown_surroundings
+from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.sampler.supervisor import Supervisor, Trouble
+from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
+
+Told = Live | Findings | TimelineEntry
+
+INSTANT_CHECKS = tuple(check for check in BUILTIN if check.level is Level.INSTANT)
+_HOUSEKEEPING_SECONDS = 0.5
+# After these the kernel log and the PCI bus may say more, or something else.
+_CONCERNS_HOST = (
+    TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
+    TimelineKind.DRIVER,
+)  # fmt: skip
+_LOOKED_SECONDS = 20.0  # after the last look at the API, it is sampled slowly
+_EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
+_MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
+_SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
+
+
+class MachineWatch:
+    """One machine, watched; `tell` has each tick, each change of the findings, each thing that happened."""
+
+    def __init__(
+        self,
+        tell: Callable[[Told], None],
+        readings: Readings,
+        environment: Mapping[str, str] | None = None,
+        *,
+        polls: bool = True,
+    ) -> None:
+        """Watch from `run` on; `polls` False asks NVML nothing."""
+        self.readings = readings
+        self.snapshot: Snapshot | None = None
+        self.report: Report | None = None
+        self.findings: Findings | None = None
+        self.live: Live | None = None
+        self.started_at = datetime.now(UTC)
+        self.active_runs: tuple[ActiveRun, ...] = ()
+        self.baseline: Reading[Snapshot] = NOT_ASKED
+        self.viewers = 0
+        self._environment = os.environ if environment is None else environment
+        self._tell = tell
+        self._polls = polls
+        self._paused_by: set[str] = set()
+        self._picture = NvmlPicture()
+        self._supervisor = Supervisor(self._take, self._trouble, environment)
+        self._inspector = Inspector(self._take_surroundings, environment)
+        self._changes = Changes(self._note)
+        self._last_good: dict[str, LastGood] = {}
+        self._earlier: deque[tuple[float, Snapshot]] = deque()
+        self._looked_at = self._began = monotonic()
+        self._told_at = self._heard_at = 0.0
+        self._lost_since: float | None = None
+        self._sequence = 0
+        self._facts: SamplerFacts | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        task = asyncio.create_task(self._supervisor.run()) if self._polls else None
+        try:
+            while True:
+                self._keep_house()
+                await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+                if task is not None and task.done():
+                    task.result()  # a supervisor that ended did so by an exception
+        finally:
+            if task is not None:
+                task.cancel()
+            self._supervisor.close()
+            self._inspector.close()
+
+    def note_look(self) -> None:
+        """Somebody looks at the numbers: sample at full pace for a while."""
+        self._looked_at = monotonic()
+        self._set_pace()
+
+    def pause(self, holder: str) -> None:
+        """Ask nothing until `resume`: a bandwidth test must not be disturbed."""
+        self._paused_by.add(holder)
+        self._set_pace()
+
+    def resume(self, holder: str) -> None:
+        """Sample again, once nobody else wants the pause."""
+        self._paused_by.discard(holder)
+        self._heard_at = monotonic()
+        self._set_pace()
+
+    @property
+    def restarts(self) -> int:
+        """How often the sampler's child has been replaced."""
+        return self._supervisor.restarts
+
+    @property
+    def stuck(self) -> int:
+        """Children that the kernel cannot end yet."""
+        return self._supervisor.stuck
+
+    @property
+    def sampler_pid(self) -> int | None:
+        """The process id of the sampler's child."""
+        return self._supervisor.pid
+
+    @property
+    def interval_seconds(self) -> float:
+        """The pace now."""
+        looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS
+        return FAST_SECONDS if looked else SLOW_SECONDS
+
+    def _set_pace(self) -> None:
+        self._supervisor.set_pace(self.interval_seconds, paused=bool(self._paused_by))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self._heard_at = monotonic()
+        changed = self._picture.take(message)
+        for index, code, at in message.get("xids", ()):
+            self._changes.note_xid(self.snapshot, index, code, at, self._supervisor.restarts)
+        if changed or self.snapshot is None:
+            self._join()
+        elif message["kind"] == "tick":
+            self._refresh()
+        if message["kind"] in ("gone", "failed") and changed:
+            self._inspector.ask_soon()
+        if message["kind"] == "tick":
+            self._remember(message["at"])
+        if message["kind"] != "starting" or changed:
+            self._publish()
+
+    def _take_surroundings(self, _surroundings: Surroundings) -> None:
+        self._join()
+        self._publish()
+
+    def _trouble(self) -> Trouble:
+        waited = [seconds for _, seconds in self._picture.late().values()]
+        if self._picture.starting is not None:
+            waited.append(monotonic() - self._picture.starting[1])
+        if self._picture.lost():
+            self._lost_since = self._lost_since or monotonic()
+        else:
+            self._lost_since = None
+        lost_for = None if self._lost_since is None else monotonic() - self._lost_since
+        return Trouble(max(waited, default=0.0), lost_for)
+
+    def _join(self) -> None:
+        """The whole snapshot anew, and what the checks say of it."""
+        surroundings = self._inspector.surroundings
+        if surroundings is None:
+            if monotonic() - self._began < _MACHINE_SECONDS:
+                return
+            surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
+        answers = surroundings.answers(self._picture.answer())
+        simulated = self._environment.get(SIMULATED) or None
+        snapshot = join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
+        self._changes.compare(self.snapshot, snapshot)
+        self.snapshot = snapshot
+        self._judge(snapshot)
+
+    def _judge(self, snapshot: Snapshot) -> None:
+        now = monotonic()
+        while len(self._earlier) > 1 and now - self._earlier[1][0] >= _EARLIER_SECONDS:
+            self._earlier.popleft()
+        earlier = self._earlier[0][1] if self._earlier else NOT_ASKED
+        if not self._earlier or now - self._earlier[-1][0] >= SLOW_SECONDS:
+            self._earlier.append((now, snapshot))
+        results = run_checks(Context(snapshot, earlier=earlier, baseline=self.baseline), INSTANT_CHECKS)
+        outcome = verdict(results)
+        self.report = Report(outcome, results, snapshot)
+        findings = tuple(
+            finding for finding in findings_worst_first(results) if finding.outcome is not Outcome.PASS
+        )
+        before = self.findings
+        if before is not None and before.verdict == outcome.value and _same(before.findings, findings):
+            self.findings = replace(before, findings=findings)
+            return
+        version = 1 if before is None else before.version + 1
+        self.findings = Findings(version, outcome.value, snapshot.taken_at, findings)
+        self._tell(self.findings)
+
+    def _refresh(self) -> None:
+        """The snapshot with the newest fast readings."""
+        assert self.snapshot is not None  # noqa: S101 - the caller has looked
+        devices = tuple(self._picture.with_fast(device) for device in self.snapshot.devices)
+        snapshot = replace(self.snapshot, devices=devices, taken_at=datetime.now(UTC))
+        self._changes.compare(self.snapshot, snapshot)
+        self.snapshot = snapshot
+
+    def _remember(self, at: float) -> None:
+        for device in self.snapshot.devices if self.snapshot is not None else ():
+            if device.responding is True:
+                self._last_good[key_of(device)] = last_good_of(device, datetime.fromtimestamp(at, UTC))
+                self.readings.add(device, at)
+
+    def _keep_house(self) -> None:
+        self._set_pace()
+        self._inspector.look()
+        self.readings.keep_house()
+        now = monotonic()
+        if self.snapshot is None or (self._polls and bool(self._picture.late()) != self._shows_late()):
+            self._join()
+        if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
+            self._publish()
+
+    def _shows_late(self) -> bool:
+        """Whether the snapshot has a GPU that is late."""
+        return any(_is_late(device) for device in self.snapshot.devices) if self.snapshot else False
+
+    def _publish(self) -> None:
+        if self.snapshot is None:
+            return
+        self._told_at = monotonic()
+        self._sequence += 1
+        self._facts = SamplerFacts(
+            polls=self._polls,
+            paused=bool(self._paused_by),
+            silent_seconds=self._silence(),
+            interval_seconds=self.interval_seconds,
+            restarts=self._supervisor.restarts,
+            stuck=self._supervisor.stuck,
+            since=None if self.live is None else (self.live.sampler.state, self.live.sampler.since),
+        )
+        self.live = build_live(
+            self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
+        )
+        self.live = replace(self.live, active_runs=self.active_runs)
+        self._changes.note_sampler(self.live.sampler)
+        self._tell(self.live)
+
+    def _silence(self) -> float | None:
+        """Seconds without a word from the child beyond its pace; None where it is heard."""
+        if not self._polls or self._paused_by or self._heard_at == 0.0:
+            return None
+        silence = monotonic() - self._heard_at
+        return silence if silence > self.interval_seconds + _SILENT_SECONDS else None
+
+    def _note(self, entry: TimelineEntry) -> None:
+        if entry.kind in _CONCERNS_HOST:
+            self._inspector.ask_soon()
+        self.readings.note(entry)
+        self._tell(entry)
+
+    def note_run(self, message: str, severity: str) -> None:
+        """Put a run's start or end on the timeline."""
+        self._changes.note_run(message, severity, time())
+
+
+def _is_late(device: Device) -> bool:
+    responding = device.responding
+    return isinstance(responding, Missing) and responding.reason is MissingReason.TIMED_OUT
+
+
+def _same(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> bool:
+    """Whether the same is wrong with the same parts; numbers in the words may have moved."""
+    return [(one.code, one.subject) for one in before] == [(one.code, one.subject) for one in after]
