@@ -1,11 +1,11 @@
-"""Checks of the NVLink fabric: GPUs registered and healthy, the fabric manager running and of the right version."""
+"""The check of the NVLink fabric: is every GPU registered with it, and does it call itself healthy?"""
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.per_device import answering, conclude, judge_devices
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import nvswitches
 from gpudiag.model.context import Context
@@ -13,7 +13,6 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.device_details import FabricState
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.host_state import HostState
 from gpudiag.model.reading import Missing
 
 _MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
@@ -49,19 +48,6 @@ CLIQUE_DIFFERS = _kind(
     meaning="GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other.",
     remedy="Look at the fabric's partitions; in one job use GPUs of one domain.",
 )
-MANAGER_NOT_RUNNING = _kind(
-    code="fabric.manager_not_running",
-    outcome=Outcome.WARN,
-    severity=Severity.CONFIG,
-    meaning="The machine has NVSwitches, and the fabric manager that sets them up does not run.",
-)
-MANAGER_VERSION_DIFFERS = _kind(
-    code="fabric.manager_version_differs",
-    outcome=Outcome.WARN,
-    severity=Severity.CONFIG,
-    meaning="The fabric manager is not of the driver's version; it refuses to work with another one.",
-    remedy="Install the fabric manager of the driver's version, then restart nvidia-fabricmanager.",
-)
 
 
 @check(
@@ -83,38 +69,6 @@ def fabric_state(context: Context) -> Judgement:
     if len(joining) == len(states) > 1:
         return conclude([_none_ready(snapshot, joining)], len(joining), [])
     return judge_devices(snapshot, ("fabric",), _judge_state)
-
-
-@check(
-    "fabric.manager",
-    title="the fabric manager runs, in the driver's version",
-    needs=("gpus", "host_state"),
-    reports=(MANAGER_NOT_RUNNING, MANAGER_VERSION_DIFFERS),
-    reads=("/proc/*/cmdline (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
-    limit="running, and of the driver's version, where NVSwitches are on the bus",
-)
-def fabric_manager(context: Context) -> Judgement:
-    """WARN where NVSwitches are here and their manager does not run, or is of another version."""
-    snapshot, state = context.snapshot, context.snapshot.machine.state
-    assert isinstance(state, HostState)  # noqa: S101 - the runner answers for the need
-    if not nvswitches(snapshot):
-        return does_not_apply("there are no NVSwitches on the bus")
-    if snapshot.machine.container is not None:
-        return does_not_apply("it runs outside this container")
-    manager, subject = state.fabric_manager, HostSubject(snapshot.host)
-    if isinstance(manager, Missing):
-        return not_readable("the fabric manager", manager)
-    if not manager.running:
-        message = f"{len(nvswitches(snapshot))} NVSwitches are here and the fabric manager does not run"
-        return judged(
-            MANAGER_NOT_RUNNING.finding(subject, message, Evidence("running", False, source="/proc"))
-        )
-    version, driver = manager.version, snapshot.driver_version
-    if isinstance(version, Missing) or isinstance(driver, Missing) or version == driver:
-        return judged()
-    message = f"the fabric manager is of version {version}, the driver of version {driver}"
-    evidence = Evidence("fabric_manager_version", version, limit=driver, source="its log; limit: NVML")
-    return judged(MANAGER_VERSION_DIFFERS.finding(subject, message, evidence))
 
 
 def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:

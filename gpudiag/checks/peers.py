@@ -1,18 +1,17 @@
-"""Checks of the ways between GPUs that PCIe decides: peer access, ACS, the IOMMU."""
+"""The check of peer access: may GPUs that are joined read each other's memory?"""
 
 from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.products import is_consumer
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.device_details import PeerAccess
-from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.host_state import HostState, ProcessorLayout
 from gpudiag.model.reading import Missing
 
 _kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.CONFIG, owner=Owner.HOST)
@@ -29,18 +28,6 @@ PEER_ACCESS_DISABLED = _kind(
     category=Category.SW_CONFIG,
     meaning="A driver setting forbids GPUs to read each other's memory.",
     remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and load the driver again.",
-)
-ACS_REDIRECTS = _kind(
-    code="host.acs_redirects",
-    category=Category.HW_PCIE,
-    meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on).",
-    remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at start.",
-)
-IOMMU_TRANSLATES = _kind(
-    code="host.iommu_translates",
-    category=Category.SW_CONFIG,
-    meaning="The IOMMU translates what the GPUs read and write, which slows traffic between them, or stops it.",
-    remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
 )
 
 
@@ -62,55 +49,6 @@ def peer_access(context: Context) -> Judgement:
     if all(device.mig_mode == "enabled" for device in answering(snapshot)):
         return does_not_apply("MIG is on: instances have no peer access")
     return judge_devices(snapshot, ("peers",), _judge_peers)
-
-
-@check(
-    "host.acs",
-    title="no bridge sends GPU traffic up to the processor",
-    needs=("gpus", "host_state"),
-    reports=(ACS_REDIRECTS,),
-    reads=("PCI configuration space of the bridges above GPUs (root)",),
-    limit="no bridge with ACS P2P Request or Completion Redirect (NCCL's guide)",
-)
-def host_acs(context: Context) -> Judgement:
-    """WARN for ACS redirection above GPUs of a machine with two or more, on bare metal."""
-    state = _state(context)
-    if len(context.snapshot.devices) < 2 or _is_virtual(state):
-        return does_not_apply("it matters between GPUs on bare metal")
-    bridges = state.redirecting_bridges
-    if isinstance(bridges, Missing):
-        return not_readable("ACS settings of the bridges", bridges)
-    if not bridges:
-        return judged()
-    message = f"ACS redirects traffic at {len(bridges)} bridges above GPUs: {', '.join(map(short_bus_id, bridges[:4]))}"
-    evidence = Evidence("redirecting_bridges", len(bridges), "bridges", 0, "PCI configuration space")
-    return judged(ACS_REDIRECTS.finding(HostSubject(context.snapshot.host), message, evidence))
-
-
-@check(
-    "host.iommu",
-    title="the IOMMU lets GPU traffic pass",
-    needs=("gpus", "host_state"),
-    reports=(IOMMU_TRANSLATES,),
-    reads=("/sys/kernel/iommu_groups/*/type",),
-    limit="pass-through (identity) on bare metal with several GPUs (NCCL's guide)",
-)
-def host_iommu(context: Context) -> Judgement:
-    """WARN where the IOMMU translates for GPUs of a machine with two or more, on bare metal."""
-    state = _state(context)
-    if len(context.snapshot.devices) < 2 or _is_virtual(state):
-        return does_not_apply("it matters between GPUs on bare metal")
-    iommu = state.iommu
-    if isinstance(iommu, Missing):
-        return not_readable("IOMMU groups", iommu)
-    translating = [kind for kind in iommu.kinds if kind.lower() != "identity"]
-    if not translating:
-        return judged()
-    message = f"the IOMMU translates for the GPUs (domain type {', '.join(translating)})"
-    evidence = Evidence(
-        "iommu_domain", translating[0], limit="identity", source="/sys/kernel/iommu_groups/*/type"
-    )
-    return judged(IOMMU_TRANSLATES.finding(HostSubject(context.snapshot.host), message, evidence))
 
 
 def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
@@ -156,14 +94,3 @@ def _others_can(snapshot: Snapshot, device: Device, peer: PeerAccess) -> bool:
         if other.path == peer.path and not isinstance(other.read, Missing)
     ]
     return pairs.count("ok") > len(pairs) / 2
-
-
-def _state(context: Context) -> HostState:
-    state = context.snapshot.machine.state
-    assert not isinstance(state, Missing)  # noqa: S101 - the runner answers for the need
-    return state
-
-
-def _is_virtual(state: HostState) -> bool:
-    layout = state.processor_layout
-    return isinstance(layout, ProcessorLayout) and layout.virtual_machine

@@ -1,11 +1,10 @@
 """How a host is set up and how it is doing: limits, cgroup, processors, disks, clock, fabric, settings."""
 
-from dataclasses import dataclass
-
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ProcessLimits:
     """The limits of this process, which its ranks inherit; None is unlimited."""
 
@@ -14,7 +13,7 @@ class ProcessLimits:
     processes: Reading[int | None]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CgroupLimits:
     """What the control group of this process may use; None is no limit."""
 
@@ -25,7 +24,7 @@ class CgroupLimits:
     processes_limit: Reading[int | None]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NumaNode:
     """One NUMA node and its processors, as a kernel list such as `0-55,112-167`."""
 
@@ -33,7 +32,7 @@ class NumaNode:
     processors: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ProcessorLayout:
     """Which processors there are where, which this process may use, and how they are clocked."""
 
@@ -43,7 +42,7 @@ class ProcessorLayout:
     virtual_machine: bool  # the processor says that a hypervisor runs it
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Filesystem:
     """One place that a training job writes to, and the file system that holds it."""
 
@@ -55,7 +54,7 @@ class Filesystem:
     read_only: Reading[bool]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ClockState:
     """What the kernel counts time by, and whether it is set by a time server."""
 
@@ -64,7 +63,7 @@ class ClockState:
     synchronized: Reading[bool]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class HostMemoryErrors:
     """ECC errors of the host's memory since boot (EDAC), over all memory controllers."""
 
@@ -72,7 +71,7 @@ class HostMemoryErrors:
     uncorrected: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class InfinibandPort:
     """One port of an RDMA device (InfiniBand or Ethernet), with its error counters by the kernel's names."""
 
@@ -86,7 +85,7 @@ class InfinibandPort:
     counters: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class IommuState:
     """Whether an IOMMU is on, and how it maps: identity (pass-through), dma, dma-fq ..."""
 
@@ -94,7 +93,7 @@ class IommuState:
     kinds: tuple[str, ...]  # each kind of domain that a GPU is in, once
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class FabricManager:
     """The service that sets up NVSwitches: whether it runs, and of which version it is."""
 
@@ -102,7 +101,7 @@ class FabricManager:
     version: Reading[str]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Settings:
     """What steers CUDA, NCCL, gloo and torch here: variables, and NCCL's configuration files.
 
@@ -114,7 +113,7 @@ class Settings:
     nccl_files: Reading[dict[str, dict[str, str]]]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class HostState:
     """Everything about the host that costs more than a glance; read when the host is to be judged."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.on_gpus import GPU_CHECKS
-from gpudiag.checks.registry import Check, Level
+from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
@@ -20,7 +20,8 @@ from tests.scenarios.situations import Case, Situation, blank, look_at_machine
 CASES = (*GPU_CASES, *LINK_CASES, *HOST_CASES)
 CHECKS = {check.name: check for check in BUILTIN}
 # The kernel log has tests of its own (tests/unit/checks/test_xid.py), as have measured speeds.
-OF_A_LOOK = [check for check in BUILTIN if check.level is Level.INSTANT and "kernel_log" not in check.needs]
+SEEN_BY_A_LOOK = {"nvml", "gpus", "host_state", "torch", "earlier", "baseline"}
+OF_A_LOOK = [check for check in BUILTIN if set(check.needs) <= SEEN_BY_A_LOOK]
 # Needs two machines' worth of sources (tests/unit/checks/test_sources.py), or another bus (test_devices.py).
 ELSEWHERE = {"source.disagreement", "gpu.missing"}
 REASONS = [reason for reason in MissingReason]
