@@ -40,6 +40,12 @@ ORDER_UNSET = _kind(
     meaning="The GPUs are unlike, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
     remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
 )
+SEVERAL_INSTANCES = _kind(
+    code="environment.several_mig_instances",
+    outcome=Outcome.WARN,
+    meaning="CUDA_VISIBLE_DEVICES names several MIG instances; a process uses the first of them only.",
+    remedy="Give each rank one instance of its own in CUDA_VISIBLE_DEVICES.",
+)
 DEBUG_SWITCH = _kind(
     code="environment.debug_switch",
     outcome=Outcome.WARN,
@@ -93,7 +99,7 @@ _ALLOCATOR_OPTIONS = frozenset(
     "environment.cuda_visible_devices",
     title="CUDA_VISIBLE_DEVICES names GPUs that are here, once each",
     needs=("gpus", "host_state"),
-    reports=(VISIBLE_INVALID, VISIBLE_TWICE, LOCAL_RANK_WITHOUT_GPU, ORDER_UNSET),
+    reports=(VISIBLE_INVALID, VISIBLE_TWICE, LOCAL_RANK_WITHOUT_GPU, SEVERAL_INSTANCES, ORDER_UNSET),
     reads=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LOCAL_RANK", "devices"),
     limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
     confirmed="CUDA's guide",
@@ -111,6 +117,7 @@ def environment_cuda_visible_devices(context: Context) -> Judgement:
     tokens = [token.strip() for token in value.split(",")] if value.strip() else []
     findings += _invalid(context, value, tokens)
     findings += _twice(context, value, tokens)
+    findings += _several_instances(context, value, tokens)
     if not findings and tokens:
         findings += _local_rank(context, settings, len(tokens))
     return judged(*findings)
@@ -172,6 +179,16 @@ def _twice(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]
         evidence = Evidence("CUDA_VISIBLE_DEVICES", value, source="environment")
         message = f"CUDA_VISIBLE_DEVICES={value} names {', '.join(repeated)} twice"
         yield host_finding(context, VISIBLE_TWICE, message, evidence)
+
+
+def _several_instances(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    instances = [token for token in tokens if token.startswith("MIG-")]
+    if len(set(instances)) > 1:
+        evidence = Evidence(
+            "CUDA_VISIBLE_DEVICES", value, limit=1, source="environment; limit: NVIDIA's MIG guide"
+        )
+        message = f"CUDA_VISIBLE_DEVICES names {len(set(instances))} MIG instances"
+        yield host_finding(context, SEVERAL_INSTANCES, message, evidence)
 
 
 def _local_rank(context: Context, settings: Settings, visible: int) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_appl
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing, value_or
+from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.units import format_size
 
 _KERNEL = "the Linux kernel's own files"
@@ -93,7 +93,7 @@ def host_shared_memory(context: Context) -> Judgement:
     title="limits on processes, files and locked memory are high enough",
     needs=("host_state",),
     reports=(LOCKED_MEMORY_LOW, OPEN_FILES_LOW, PROCESSES_LOW),
-    reads=("/proc/self/limits",),
+    reads=("/proc/self/limits", "pids.max of the control group"),
     limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
     confirmed=_KERNEL,
 )
@@ -138,15 +138,28 @@ def _low_limits(context: Context) -> Iterator[Finding]:
         evidence = Evidence("locked_memory_bytes", locked, "bytes", "unlimited", "/proc/self/limits")
         message = f"locked memory is limited to {format_size(locked)}, and there are RDMA ports"
         yield host_finding(context, LOCKED_MEMORY_LOW, message, evidence)
+    group = (
+        Missing(MissingReason.NOT_ASKED)
+        if isinstance(state.cgroup, Missing)
+        else state.cgroup.processes_limit
+    )
     for reading, kind, limit, words in (
         (found.open_files, OPEN_FILES_LOW, limits.OPEN_FILES, "open files"),
-        (found.processes, PROCESSES_LOW, limits.PROCESSES, "processes and threads"),
+        (_lower(found.processes, group), PROCESSES_LOW, limits.PROCESSES, "processes and threads"),
     ):
         if not isinstance(reading, Missing) and reading is not None and reading < limit:
             evidence = Evidence(
                 words.replace(" ", "_"), reading, None, limit, "/proc/self/limits; limit: own choice"
             )
             yield host_finding(context, kind, f"at most {reading} {words} are allowed", evidence)
+
+
+def _lower(first: Reading[int | None], second: Reading[int | None]) -> Reading[int | None]:
+    """The tighter of two limits, None being none; the other one where one is not known."""
+    if isinstance(first, Missing) or isinstance(second, Missing):
+        return second if isinstance(first, Missing) else first
+    known = [limit for limit in (first, second) if limit is not None]
+    return min(known) if known else None
 
 
 def _few_processors(context: Context) -> Iterator[Finding]:

@@ -12,18 +12,20 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import Settings
 from gpudiag.model.reading import Missing
 from gpudiag.reference.nccl_variables import (
+    TORCH_PREFIX,
     costly_settings,
     is_known,
     known_variables,
     nccl_variables_source,
     renamed_variables,
+    torch_variables,
 )
 
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.JOB)
 UNKNOWN = _kind(
     code="environment.nccl_unknown",
     outcome=Outcome.WARN,
-    meaning="A variable that starts with NCCL_ and that NCCL does not read: most likely misspelled.",
+    meaning="A variable that starts with NCCL_ or TORCH_NCCL_ and that nobody reads: most likely misspelled.",
     remedy="Correct its name, or unset it.",
 )
 COSTLY = _kind(
@@ -54,7 +56,7 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_I
     needs=("host_state",),
     reports=(DEVICE_ABSENT, UNKNOWN, COSTLY),
     reads=("environment", "/etc/nccl.conf", "$NCCL_CONF_FILE or ~/.nccl.conf"),
-    limit="the names in NCCL 2.18 and 2.32 and in its guide",
+    limit="the names in NCCL 2.18 and 2.32 and in its guide; TORCH_NCCL_ names of torch 2.13",
     confirmed="the strings of libnccl.so.2",
 )
 def environment_nccl(context: Context) -> Judgement:
@@ -63,10 +65,14 @@ def environment_nccl(context: Context) -> Judgement:
     if isinstance(settings, Missing):
         return not_readable("the environment", settings)
     variables = nccl_settings(settings)
-    if not variables:
+    of_torch = [name for name in settings.environment if name.startswith(TORCH_PREFIX)]
+    if not variables and not of_torch:
         return does_not_apply("no variable of NCCL is set")
     return judged(
-        *_absent_devices(context, variables), *_unknown(context, variables), *_costly(context, variables)
+        *_unknown_to_torch(context, of_torch),
+        *_absent_devices(context, variables),
+        *_unknown(context, variables),
+        *_costly(context, variables),
     )
 
 
@@ -152,6 +158,15 @@ def _unknown(context: Context, variables: dict[str, str]) -> Iterator[Finding]:
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         evidence = Evidence(name, value, source=f"environment; limit: {nccl_variables_source()}")
         yield host_finding(context, UNKNOWN, f"NCCL does not read {name}{hint}", evidence)
+
+
+def _unknown_to_torch(context: Context, names: list[str]) -> Iterator[Finding]:
+    for name in names:
+        if name not in torch_variables():
+            nearest = difflib.get_close_matches(name, torch_variables(), n=1, cutoff=0.8)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            evidence = Evidence(name, "set", source="environment; limit: torch 2.13")
+            yield host_finding(context, UNKNOWN, f"torch does not read {name}{hint}", evidence)
 
 
 def _costly(context: Context, variables: dict[str, str]) -> Iterator[Finding]:

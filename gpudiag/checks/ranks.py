@@ -125,13 +125,20 @@ _TEARDOWN = "teardown"
 
 def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
-    incidents = sorted(measurement.incidents, key=lambda incident: incident.at_seconds)
-    return tuple(_judge_incident(incident, measurement) for incident in incidents if incident.kind in _KINDS)
-
-
-def _judge_incident(incident: Incident, measurement: CollectiveMeasurement) -> Finding:
-    kind = _KINDS[incident.kind]
     complete = len(measurement.results) == measurement.sizes_planned
+    return judge_incidents(measurement.incidents, complete=complete)
+
+
+def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
+    """The same for any run on ranks; `complete`: all its results were there before a rank ended badly."""
+    in_time = sorted(incidents, key=lambda incident: incident.at_seconds)
+    return tuple(
+        _judge_incident(incident, complete=complete) for incident in in_time if incident.kind in _KINDS
+    )
+
+
+def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
+    kind = _KINDS[incident.kind]
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     subject = (

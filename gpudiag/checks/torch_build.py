@@ -14,7 +14,7 @@ from gpudiag.model.device import Device, DeviceView, Snapshot, TorchFacts
 from gpudiag.model.device_details import FabricState
 from gpudiag.model.evidence import Evidence, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.reference.cuda_compatibility import (
     compatibility_source,
     minimum_driver,
@@ -264,6 +264,9 @@ def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
     }
     if len(views) > len(failing) <= len(unfit) and failing and all(_is_of(view, names) for view in failing):
         return Judgement(Outcome.PASS, reason="a context starts on every GPU that is fit for work")
+    hung = [device for device in snapshot.devices if _is_late(device.responding)]
+    if hung and _is_late(facts.context_starts):
+        return does_not_apply("CUDA waits for a GPU that hangs: see gpu.hung")
     states = [device.fabric for device in snapshot.devices if isinstance(device.fabric, FabricState)]
     if any(state.state != "completed" for state in states):
         return does_not_apply("CUDA waits for the NVLink fabric: see fabric.state")
@@ -276,6 +279,10 @@ def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
     if needed and not isinstance(driver, Missing) and parse_version(driver) < parse_version(needed):
         return does_not_apply("the driver is too old for this torch: see torch.driver")
     return None
+
+
+def _is_late(reading: Reading[bool]) -> bool:
+    return isinstance(reading, Missing) and reading.reason is MissingReason.TIMED_OUT
 
 
 def _is_of(view: DeviceView, names: set[str]) -> bool:

@@ -7,6 +7,7 @@ from functools import cache
 from gpudiag.reference.tables import read_table
 
 PREFIX = "NCCL_"
+TORCH_PREFIX = "TORCH_NCCL_"
 _TABLE = "nccl_variables.toml"
 
 
@@ -29,6 +30,12 @@ def known_variables() -> frozenset[str]:
     table = read_table(_TABLE)
     names = (*table["known"], *table["documented"], *table["harmless"], *table["renamed"])
     return frozenset(PREFIX + name for name in names)
+
+
+@cache
+def torch_variables() -> frozenset[str]:
+    """The TORCH_NCCL_ names that torch reads."""
+    return frozenset(TORCH_PREFIX + name for name in read_table(_TABLE)["torch"]["known"])
 
 
 def is_known(name: str) -> bool:

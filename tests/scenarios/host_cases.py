@@ -129,6 +129,10 @@ ENVIRONMENT = (
         now(environment(CUDA_VISIBLE_DEVICES="0,1", LOCAL_RANK="2")), now(environment(CUDA_VISIBLE_DEVICES="5", LOCAL_RANK="2")),
     ),
     Case(
+        "environment.cuda_visible_devices", "environment.several_mig_instances",
+        now(environment(CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")), now(environment(CUDA_VISIBLE_DEVICES="MIG-a,MIG-a")),
+    ),
+    Case(
         "environment.cuda_visible_devices", "environment.device_order_unset",
         now(gpu(3, name="NVIDIA A10")), now(gpu(3, name="NVIDIA A10"), environment(CUDA_DEVICE_ORDER="PCI_BUS_ID")),
     ),
