@@ -39,6 +39,7 @@ COMMANDS = {
         "gpudiag.cli.preflight", "preflight", "May this machine train? The gate for CI and job prologs."
     ),
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
+    "history": LazyCommand("gpudiag.cli.history", "history", "Stored runs, baselines and drift."),
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."
     ),

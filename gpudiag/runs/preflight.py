@@ -110,7 +110,10 @@ class Preflight:
         report = self._report
         if report is None:
             return ""
-        facts = RunFacts(report.snapshot, "preflight", report.verdict.value, samples_of(report.measures))
+        # A PASS of some checks does not say that the machine is good: it is no state to compare with.
+        whole = not (self._plan.only or self._plan.skip)
+        samples = samples_of(report.measures)
+        facts = RunFacts(report.snapshot, "preflight", report.verdict.value, samples, keep_snapshot=whole)
         return self._keeper.write(facts)
 
     def _look(self, started: StartedProbes | None) -> Snapshot:
