@@ -1,0 +1,172 @@
+// The shell: where we are, which views there are, what is wrong with the data, and the view itself.
+
+import { useEffect, useState } from "preact/hooks";
+import { clock, seconds } from "./format";
+import type { Live } from "./model";
+import { Banners } from "./parts/banners";
+import { Command, Loading, Notice } from "./parts/notice";
+import { link, parseRoute, type Route } from "./route";
+import { useStore } from "./store";
+import { chooseTheme, chosenTheme, type Theme } from "./theme";
+import { LogIn } from "./views/log_in";
+import { Overview } from "./views/overview";
+import type * as More from "./views/more";
+
+const VIEWS: [view: string, title: string][] = [
+  ["overview", "GPUs"],
+  ["processes", "Processes"],
+  ["checks", "Checks"],
+  ["history", "History"],
+  ["topology", "Topology"],
+  ["sources", "Sources"],
+  ["runs", "Runs"],
+];
+
+function useRoute(): Route {
+  const [hash, setHash] = useState(location.hash);
+  useEffect(() => {
+    const changed = (): void => setHash(location.hash);
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return parseRoute(hash);
+}
+
+export function App() {
+  const live = useStore((state) => state.live);
+  const session = useStore((state) => state.session);
+  const route = useRoute();
+  const [view] = useState({ last: route.view + route.subject });
+  const locked = session !== null && session.token_required && session.role === null;
+  useEffect(() => {
+    document.title = [live?.host, route.view === "overview" ? null : route.view, "gpudiag"].filter(Boolean).join(" · ");
+    const here = route.view + route.subject;
+    if (view.last === here) return;
+    view.last = here;
+    document.getElementById("main")?.focus();
+    scrollTo(0, 0);
+  });
+  return (
+    <>
+      <a class="skip" href="#main" onClick={jumpToMain}>Skip to content</a>
+      <Header live={live} current={route.view} />
+      <main id="main" tabIndex={-1}>
+        {locked ? <LogIn /> : live ? (
+          <>
+            <Banners live={live} />
+            <View route={route} live={live} />
+          </>
+        ) : <Waiting />}
+      </main>
+    </>
+  );
+}
+
+function Waiting() {
+  const connection = useStore((state) => state.connection);
+  if (connection !== "lost") return <Loading what="the GPUs" />;
+  return (
+    <Notice tone="fail" title="gpudiag serve cannot be reached." live>
+      The page keeps trying. Start it again with <Command>gpudiag serve</Command>; <Command>gpudiag</Command> in a terminal answers without it.
+    </Notice>
+  );
+}
+
+// The `#` of the address names the view: following the link would leave it.
+function jumpToMain(event: Event): void {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
+function Header({ live, current }: { live: Live | null; current: string }) {
+  return (
+    <header>
+      <p class="brand"><a href={link("overview")}>gpudiag</a> <span class="host">{live?.host}</span></p>
+      <nav aria-label="Views">
+        <ul>
+          {VIEWS.map(([view, title]) => (
+            <li key={view}>
+              <a href={link(view)} {...(current === view ? { "aria-current": "page" } : {})}>{title}</a>
+            </li>
+          ))}
+        </ul>
+      </nav>
+      <p class="facts">
+        {live?.driver_version && <span class="driver">driver {live.driver_version}</span>}
+        {live && <Connection at={live.at} />}
+        <ThemeChoice />
+      </p>
+    </header>
+  );
+}
+
+function Connection({ at }: { at: string }) {
+  const connection = useStore((state) => state.connection);
+  return <span class={`connection ${connection}`} title={`connection: ${connection}`}>{connection === "polling" ? "live (polling)" : connection} {clock(seconds(at))}</span>;
+}
+
+function ThemeChoice() {
+  const [theme, setTheme] = useState<Theme>(chosenTheme());
+  return (
+    <select
+      aria-label="Colours"
+      value={theme}
+      onChange={(event) => {
+        const chosen = event.currentTarget.value as Theme;
+        chooseTheme(chosen);
+        setTheme(chosen);
+      }}
+    >
+      <option value="auto">Auto</option>
+      <option value="light">Light</option>
+      <option value="dark">Dark</option>
+    </select>
+  );
+}
+
+let more: typeof More | null = null;
+
+function View({ route, live }: { route: Route; live: Live }) {
+  const first = route.view === "overview";
+  const [failed, setFailed] = useState(false);
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    if (first || more) return;
+    import("./views/more").then(
+      (views) => {
+        more = views;
+        redraw(1);
+      },
+      () => setFailed(true),
+    );
+  }, [first]);
+  if (first) return <Overview live={live} />;
+  if (failed) {
+    return <Notice tone="fail" title="This view could not be loaded." live>gpudiag serve may have been updated or stopped: reload the page.</Notice>;
+  }
+  return more ? <OtherView views={more} route={route} live={live} /> : <Loading what="the view" />;
+}
+
+function OtherView({ views, route, live }: { views: typeof More; route: Route; live: Live }) {
+  const { subject } = route;
+  switch (route.view) {
+    case "gpu":
+      return <views.DeviceView key={subject} subject={subject} live={live} />;
+    case "processes":
+      return <views.ProcessView live={live} />;
+    case "checks":
+      return <views.CheckView live={live} />;
+    case "history":
+      return <views.HistoryView settings={route.settings} live={live} />;
+    case "topology":
+      return <views.TopologyView />;
+    case "sources":
+      return <views.SourceView />;
+    case "runs":
+      return subject ? <views.RunView key={subject} id={subject} /> : <views.RunsView live={live} />;
+    case "explain":
+      return <views.ExplainView topic={subject} />;
+    default:
+      return <p class="empty">There is no view called {route.view}. <a href={link("overview")}>The GPUs</a></p>;
+  }
+}

@@ -1,0 +1,125 @@
+// When clocks were held down and why, and when something happened (Xid, GPU lost), a lane per GPU.
+
+import { useState } from "preact/hooks";
+import { clock, dateClock, seconds, words } from "../format";
+import type { TimelineEntry } from "../model";
+import { gpuName } from "../parts/gpu";
+import { Table } from "../parts/table";
+import { EVENT_REASONS, type Recent } from "../recent";
+
+interface Lane {
+  uuid: string;
+  nvml_index: number | null;
+  bus_id?: string | null;
+}
+interface Span {
+  from: number;
+  to: number;
+  reasons: string[];
+}
+
+// What costs speed for a cause is drawn strong; the power cap is how a busy GPU works, and is drawn light.
+const STRONG = new Set(["hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"]);
+const SHOWN = new Set([...STRONG, "sw_power_cap", "sync_boost"]);
+
+export function reasonsOf(mask: number): string[] {
+  return EVENT_REASONS.filter((reason, bit) => SHOWN.has(reason) && (mask >> bit) & 1);
+}
+
+export function spansOf(times: number[], masks: (number | null)[]): Span[] {
+  const spans: Span[] = [];
+  let open: { mask: number; span: Span } | null = null;
+  times.forEach((time, position) => {
+    const mask = masks[position] ?? 0;
+    if (open && open.mask === mask) {
+      open.span.to = time;
+      return;
+    }
+    if (open) open.span.to = time;
+    const reasons = reasonsOf(mask);
+    open = reasons.length ? { mask, span: { from: time, to: time, reasons } } : null;
+    if (open) spans.push(open.span);
+  });
+  return spans;
+}
+
+export function Timeline({ recent, lanes, from, to }: { recent: Recent; lanes: Lane[]; from: number; to: number }) {
+  const [asTable, setAsTable] = useState(false);
+  const events = recent.events.filter((event) => seconds(event.at) >= from && seconds(event.at) <= to);
+  const rows = lanes.map((lane) => ({
+    lane,
+    spans: spansOf(recent.times, recent.devices.get(lane.uuid)?.clocks_event_mask ?? []).filter((span) => span.to >= from),
+    events: events.filter((event) => event.uuid === lane.uuid),
+  }));
+  const machine = events.filter((event) => !lanes.some((lane) => lane.uuid === event.uuid));
+  return (
+    <figure class="chart timeline">
+      <figcaption>
+        <span class="title">Throttling and events</span>
+        <span class="key"><span class="swatch strong" aria-hidden="true" /> slowdown <span class="swatch light" aria-hidden="true" /> power cap <b aria-hidden="true">✕</b> event</span>
+        <button type="button" class="small" aria-pressed={asTable} onClick={() => setAsTable(!asTable)} aria-label="Throttling and events: show as table">
+          Table
+        </button>
+      </figcaption>
+      {asTable ? (
+        <TimelineTable rows={rows} events={events} />
+      ) : (
+        <div class="lanes" role="img" aria-label="Throttling and events over time; the table button lists them">
+          {rows.map((row) => <LaneRow key={row.lane.uuid} name={gpuName(row.lane)} from={from} to={to} spans={row.spans} events={row.events} />)}
+          {machine.length > 0 && <LaneRow name="Machine" from={from} to={to} spans={[]} events={machine} />}
+          <p class="scale"><span>{clock(from)}</span><span>{clock(to)}</span></p>
+        </div>
+      )}
+    </figure>
+  );
+}
+
+interface LaneRowProps {
+  name: string;
+  from: number;
+  to: number;
+  spans: Span[];
+  events: TimelineEntry[];
+}
+
+function LaneRow({ name, from, to, spans, events }: LaneRowProps) {
+  const place = (time: number): string => `${(Math.min(1, Math.max(0, (time - from) / (to - from))) * 100).toFixed(2)}%`;
+  const extent = (span: Span): string => `${Math.max(0.4, ((span.to - Math.max(span.from, from)) / (to - from)) * 100).toFixed(2)}%`;
+  return (
+    <div class="lane">
+      <span class="name">{name}</span>
+      <span class="track">
+        {spans.map((span) => (
+          <span
+            key={span.from}
+            class={`span ${span.reasons.some((reason) => STRONG.has(reason)) ? "strong" : "light"}`}
+            style={{ left: place(span.from), width: extent(span) }}
+            title={`${clock(span.from)} – ${clock(span.to)}: ${span.reasons.map(words).join(", ")}`}
+          />
+        ))}
+        {events.map((event) => (
+          <span key={event.number} class={`mark ${event.severity}`} style={{ left: place(seconds(event.at)) }} title={`${dateClock(event.at)} ${event.message}`}>
+            ✕
+          </span>
+        ))}
+      </span>
+    </div>
+  );
+}
+
+function TimelineTable({ rows, events }: { rows: { lane: Lane; spans: Span[] }[]; events: TimelineEntry[] }) {
+  const lines = [
+    ...rows.flatMap(({ lane, spans }) =>
+      spans.map((span) => ({ at: span.from, gpu: gpuName(lane), text: `${span.reasons.map(words).join(", ")} until ${clock(span.to)}` })),
+    ),
+    ...events.map((event) => ({ at: seconds(event.at), gpu: event.nvml_index === null ? "machine" : `GPU ${event.nvml_index}`, text: event.message })),
+  ].sort((a, b) => b.at - a.at);
+  if (!lines.length) return <p class="empty">Nothing happened in this time: no throttling, no Xid, no GPU lost.</p>;
+  return (
+    <Table caption="Throttling and events, newest first" columns={["Time", "GPU", "What"]}>
+      {lines.map((line, position) => (
+        <tr key={position}><th scope="row">{dateClock(line.at)}</th><td>{line.gpu}</td><td>{line.text}</td></tr>
+      ))}
+    </Table>
+  );
+}

@@ -1,0 +1,57 @@
+// What stands between the numbers and the truth: the connection, the sampler, simulation. Each says what to do.
+
+import type { ComponentChildren } from "preact";
+import { clock, duration, seconds } from "../format";
+import { useTicks } from "../load";
+import type { Live, SamplerStatus } from "../model";
+import { link } from "../route";
+import { serviceNow, useStore } from "../store";
+import { Command, Notice } from "./notice";
+
+export function Banners({ live }: { live: Live }) {
+  useTicks(1);
+  const connection = useStore((state) => state.connection);
+  const sampler = live.sampler;
+  const age = serviceNow() - seconds(live.at);
+  const limit = Math.max(sampler.stale_after_seconds, 2 * sampler.interval_seconds);
+  return (
+    <div class="banners">
+      {live.simulated && (
+        <Notice title={`Simulated GPUs: ${live.simulated}`}>No real GPU was read; every number on this page is made up.</Notice>
+      )}
+      {age > limit ? (
+        <Notice tone="fail" title={`No news for ${duration(age)}: these numbers are from ${clock(seconds(live.at))}.`} live>
+          {connection === "lost" ? "gpudiag serve cannot be reached, and the page keeps trying. " : "gpudiag serve sends nothing. "}
+          Is it still running on {live.host}? <Command>gpudiag serve</Command> starts it; <Command>gpudiag</Command> answers without it.
+        </Notice>
+      ) : (
+        <SamplerNotice sampler={sampler} />
+      )}
+    </div>
+  );
+}
+
+function SamplerNotice({ sampler }: { sampler: SamplerStatus }) {
+  const age = sampler.last_good_at ? duration(serviceNow() - seconds(sampler.last_good_at)) : null;
+  const old = age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
+  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => <Notice tone={tone} title={title} live>{body}</Notice>;
+  switch (sampler.state) {
+    case "wedged":
+      return say("fail", `The driver does not answer: ${sampler.wedged_call ?? "an NVML call"} has not come back${age ? ` for ${age}` : ""}.`, (
+        <>
+          {old}gpudiag has given that call up and asks again. Look at the kernel log (<Command>dmesg | grep -i -e NVRM -e Xid</Command>); a process in
+          state D holds the GPU until it is reset or the machine restarts. <a href={link("explain", "gpu.hung")}>What this means</a>
+        </>
+      ));
+    case "failed":
+      return say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
+    case "paused":
+      return say("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It goes on when the test ends. <a href={link("runs")}>Runs</a></>);
+    case "off":
+      return say("quiet", "The GPUs are not polled: the service was started with --no-poll.", <>{old}Restart it without <Command>--no-poll</Command> for live numbers.</>);
+    case "starting":
+      return say("quiet", "The first reading is on its way.", "It takes a few seconds where the driver must wake the GPUs.");
+    default:
+      return null;
+  }
+}

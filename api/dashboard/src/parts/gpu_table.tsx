@@ -1,0 +1,111 @@
+// One row per GPU: load, memory, power against its limit, heat, throttling, health, and who uses it.
+
+import { clock, DASH, gib, program, reasonText, seconds, shortName, words } from "../format";
+import { Spark } from "../charts/spark";
+import type { GpuProcess, LiveDevice } from "../model";
+import type { Recent } from "../recent";
+import { gpuLink, gpuName } from "./gpu";
+import { Meter, Reading } from "./reading";
+import { Status } from "./status";
+
+const COLUMNS = ["GPU", "Health", "Utilisation", "Memory GiB", "Power W", "Temp", "SM MHz", "Throttle", "Used by"];
+const SPARK_POINTS = 60;
+
+export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: Recent }) {
+  return (
+    <table class="gpus" role="table">
+      <caption class="unseen">GPUs now</caption>
+      <thead role="rowgroup">
+        <tr role="row">{COLUMNS.map((name) => <th scope="col" role="columnheader" key={name}>{name}</th>)}</tr>
+      </thead>
+      <tbody role="rowgroup">
+        {devices.map((device) => (
+          <GpuRow key={device.uuid ?? device.bus_id} device={device} load={recent.devices.get(device.uuid ?? "")?.utilization_percent ?? []} />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] }) {
+  const name = device.name ? shortName(device.name) : "";
+  return (
+    <tr role="row" class={device.responding ? "" : "silent"}>
+      <th scope="row" role="rowheader">
+        <a href={gpuLink(device)}>{gpuName(device)}</a> <span class="name">{name}</span>
+      </th>
+      <td role="cell" data-label="Health"><HealthCell device={device} /></td>
+      {device.responding ? <Readings device={device} load={load} /> : <SilentCells device={device} />}
+    </tr>
+  );
+}
+
+function HealthCell({ device }: { device: LiveDevice }) {
+  const first = device.finding_codes[0];
+  return <Status state={device.health} text={first && device.health !== "ok" ? words(first) : device.health} />;
+}
+
+function Readings({ device, load }: { device: LiveDevice; load: (number | null)[] }) {
+  return (
+    <>
+      <td role="cell" data-label="Utilisation" class="load">
+        <Reading of={device} field="utilization_percent">
+          <span class="value">{device.utilization_percent}%</span> <Spark values={load.slice(-SPARK_POINTS)} top={100} />
+        </Reading>
+      </td>
+      <td role="cell" data-label="Memory GiB">
+        <Reading of={device} field="memory_used_bytes">
+          <Meter value={device.memory_used_bytes} limit={device.memory_total_bytes} />
+          <span class="value">{gib(device.memory_used_bytes ?? 0)}<small>/{device.memory_total_bytes === null ? DASH : gib(device.memory_total_bytes)}</small></span>
+        </Reading>
+      </td>
+      <td role="cell" data-label="Power W">
+        <Reading of={device} field="power_draw_watts">
+          <Meter value={device.power_draw_watts} limit={device.power_limit_enforced_watts} />
+          <span class="value">{device.power_draw_watts?.toFixed(0)}<small>/{device.power_limit_enforced_watts?.toFixed(0) ?? DASH}</small></span>
+        </Reading>
+      </td>
+      <td role="cell" data-label="Temp"><Reading of={device} field="temperature_celsius">{device.temperature_celsius} °C</Reading></td>
+      <td role="cell" data-label="SM MHz"><Reading of={device} field="sm_clock_mhz">{device.sm_clock_mhz}</Reading></td>
+      <td role="cell" data-label="Throttle"><Throttle device={device} /></td>
+      <td role="cell" data-label="Used by" class="users"><Users device={device} /></td>
+    </>
+  );
+}
+
+// A GPU that does not answer stays a row: why, and what it said last.
+function SilentCells({ device }: { device: LiveDevice }) {
+  const last = device.last_good;
+  const before = [
+    last?.utilization_percent != null && `${last.utilization_percent}%`,
+    last?.memory_used_bytes != null && `${gib(last.memory_used_bytes)} GiB`,
+    last?.power_draw_watts != null && `${last.power_draw_watts.toFixed(0)} W`,
+    last?.temperature_celsius != null && `${last.temperature_celsius} °C`,
+  ].filter(Boolean);
+  return (
+    <td role="cell" data-label="State" colSpan={COLUMNS.length - 2} class="gone">
+      <b>{reasonText(device.missing?.responding)}</b>
+      {last ? <> Last good at {clock(seconds(last.at))}: {before.join(", ")}.</> : <> No good reading since the service started.</>}
+    </td>
+  );
+}
+
+function Throttle({ device }: { device: LiveDevice }) {
+  if (device.clocks_event_reasons === null) return <Reading of={device} field="clocks_event_reasons">{DASH}</Reading>;
+  const telling = device.clocks_event_reasons.filter((reason) => reason !== "gpu_idle");
+  if (!telling.length) return <span class="calm">none</span>;
+  const text = telling.map((reason) => words(reason).replace(" slowdown", "")).join(", ");
+  return device.throttled ? <Status state="warn" text={text} /> : <span>{text}</span>;
+}
+
+function Users({ device }: { device: LiveDevice }) {
+  if (device.processes === null) return <Reading of={device} field="processes">{DASH}</Reading>;
+  if (!device.processes.length) return <span class="calm">free</span>;
+  const [first, ...rest] = device.processes.map(holder);
+  return <span title={device.processes.map((process) => process.command ?? `pid ${process.pid}`).join("\n")}>{first}{rest.length > 0 && ` +${rest.length}`}</span>;
+}
+
+function holder(process: GpuProcess): string {
+  const what = process.command ? program(process.command) : `pid ${process.pid}`;
+  return process.user ? `${process.user} ${what}` : what;
+}

@@ -1,0 +1,25 @@
+// How each source answered: its state in words, how many GPUs it sees, how long it took.
+
+import { duration, words } from "../format";
+import type { SourceStatus } from "../model";
+import { Reading } from "./reading";
+import { Status } from "./status";
+import { Table } from "./table";
+
+const LOOKS: Record<string, string> = { ok: "ok", no_devices: "skip", not_asked: "skip", library_absent: "skip" };
+
+export function SourceTable({ sources }: { sources: SourceStatus[] }) {
+  return (
+    <Table caption="Sources" columns={["Source", "State", { name: "GPUs", number: true }, { name: "Took", number: true }, "What it says"]} hideCaption>
+      {sources.map((source) => (
+        <tr key={source.name}>
+          <th scope="row">{source.name}</th>
+          <td><Status state={LOOKS[source.state] ?? "fail"} text={words(source.state)} /></td>
+          <td class="number"><Reading of={source} field="device_count">{source.device_count}</Reading></td>
+          <td class="number"><Reading of={source} field="seconds">{duration(source.seconds ?? 0)}</Reading></td>
+          <td class="wide">{source.reason}</td>
+        </tr>
+      ))}
+    </Table>
+  );
+}

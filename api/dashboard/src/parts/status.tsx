@@ -1,0 +1,29 @@
+// Verdicts, healths and states: always a glyph and a word, never a colour alone.
+
+const LOOKS: Record<string, [glyph: string, tone: string]> = {
+  ok: ["✓", "ok"],
+  pass: ["✓", "ok"],
+  succeeded: ["✓", "ok"],
+  warn: ["▲", "warn"],
+  fail: ["✕", "fail"],
+  failed: ["✕", "fail"],
+  error: ["?", "error"],
+  lost: ["?", "error"],
+  skip: ["○", "quiet"],
+  queued: ["…", "quiet"],
+  cancelled: ["○", "quiet"],
+  cancelling: ["○", "quiet"],
+  running: ["▶", "busy"],
+};
+
+export const toneOf = (state: string): string => LOOKS[state]?.[1] ?? "quiet";
+
+export function Status({ state, text, large }: { state: string; text?: string; large?: boolean }) {
+  const [glyph, tone] = LOOKS[state] ?? ["○", "quiet"];
+  return (
+    <span class={`status ${tone}${large ? " large" : ""}`}>
+      <span class="glyph" aria-hidden="true">{glyph}</span>
+      {text ?? state}
+    </span>
+  );
+}

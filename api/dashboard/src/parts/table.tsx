@@ -1,0 +1,29 @@
+// A table with a caption, in a region of its own that scrolls sideways where the screen is narrow.
+
+import type { ComponentChildren } from "preact";
+
+interface TableProps {
+  caption: string;
+  columns: (string | { name: string; number?: boolean })[];
+  children: ComponentChildren;
+  hideCaption?: boolean;
+}
+
+export function Table({ caption, columns, children, hideCaption = false }: TableProps) {
+  return (
+    <div class="scroll" role="region" aria-label={caption} tabIndex={0}>
+      <table>
+        <caption class={hideCaption ? "unseen" : ""}>{caption}</caption>
+        <thead>
+          <tr>
+            {columns.map((column) => {
+              const { name, number } = typeof column === "string" ? { name: column, number: false } : column;
+              return <th scope="col" class={number ? "number" : ""} key={name}>{name}</th>;
+            })}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </div>
+  );
+}

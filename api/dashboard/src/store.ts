@@ -1,0 +1,126 @@
+// What the page knows now, and who wants to be told when it changes.
+
+import { useEffect, useState } from "preact/hooks";
+import { asProblem, type Problem, read, send } from "./api";
+import type { Finding, Live, Outcome, Session } from "./model";
+import { type Connection, openStream, type StreamEvent } from "./stream";
+
+export interface State {
+  live: Live | null;
+  receivedAt: number; // milliseconds of this machine's clock
+  connection: Connection;
+  session: Session | null;
+  findings: { verdict: Outcome; findings: Finding[] } | null;
+}
+
+const HIDDEN_MS = 30_000; // then the stream is given up: the sampler slows down when nobody looks
+
+export let state: State = {
+  live: inlined<Live>("gpudiag-live"),
+  receivedAt: Date.now(),
+  connection: "connecting",
+  session: inlined<Session>("gpudiag-session"),
+  findings: null,
+};
+
+const watchers = new Set<() => void>();
+const listeners = new Set<(event: StreamEvent) => void>();
+let close: (() => void) | null = null;
+
+function inlined<T>(id: string): T | null {
+  return JSON.parse(document.getElementById(id)?.textContent ?? "null") as T | null;
+}
+
+export function update(change: Partial<State>): void {
+  state = { ...state, ...change };
+  if (!document.hidden) for (const watcher of watchers) watcher();
+}
+
+export function useStore<T>(select: (state: State) => T): T {
+  const [, redraw] = useState(0);
+  const selected = select(state);
+  useEffect(() => {
+    let last = selected;
+    const watcher = (): void => {
+      const next = select(state);
+      if (Object.is(next, last)) return;
+      last = next;
+      redraw((count) => count + 1);
+    };
+    watcher(); // it may have changed between the drawing and now
+    watchers.add(watcher);
+    return () => void watchers.delete(watcher);
+  }, []);
+  return selected;
+}
+
+// Calls `listener` with every live event while the view is shown.
+export function useEvents(listener: (event: StreamEvent) => void, dependencies: unknown[]): void {
+  useEffect(() => {
+    listeners.add(listener);
+    return () => void listeners.delete(listener);
+  }, dependencies);
+}
+
+// The service's clock: the page's own may be wrong, and ages must not be.
+export const serviceNow = (): number =>
+  (state.live ? Date.parse(state.live.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+
+function receive(event: StreamEvent): void {
+  if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });
+  if (event.name === "findings") update({ findings: event.data as NonNullable<State["findings"]> });
+  for (const listener of listeners) listener(event);
+}
+
+const mayRead = (session: Session | null): boolean => session === null || session.role !== null || !session.token_required;
+
+function connect(): void {
+  if (close || !mayRead(state.session)) return;
+  close = openStream(receive, (connection) => {
+    if (connection !== state.connection) update({ connection });
+  });
+}
+
+function disconnect(): void {
+  close?.();
+  close = null;
+}
+
+// Reads who we are, takes a token from the address where there is one, and starts listening.
+export async function start(): Promise<void> {
+  const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (token) {
+    history.replaceState(null, "", `${location.pathname}${location.search}#/`);
+    await logIn(decodeURIComponent(token));
+  }
+  if (!state.session) update({ session: await read<Session>("session").catch(() => null) });
+  connect();
+  watchVisibility();
+}
+
+// Null, or why the token was not taken.
+export async function logIn(token: string): Promise<Problem | null> {
+  try {
+    update({ session: await send<Session>("session", { token }) });
+    connect();
+    return null;
+  } catch (error) {
+    return asProblem(error);
+  }
+}
+
+function watchVisibility(): void {
+  let timer = 0;
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) {
+      timer = window.setTimeout(disconnect, HIDDEN_MS);
+      return;
+    }
+    connect();
+    update({});
+  });
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", connect);
+}
+

@@ -1,0 +1,122 @@
+// Live events for every tab of a browser over one connection. One tab leads: it holds the stream and passes events on.
+// Browsers allow six connections to one origin over HTTP/1.1, and each stream would keep one for itself.
+
+import { address, read } from "./api";
+
+export type Connection = "connecting" | "live" | "polling" | "lost";
+export interface StreamEvent {
+  name: string;
+  data: unknown;
+}
+
+const NAMES = ["live", "findings", "event", "run", "run_event", "run_log"];
+const FIRST_EVENT_MS = 5_000; // then the stream is held up by a proxy, and polling takes over
+const POLL_MS = 1_000;
+const POLLS_BEFORE_RETRY = 60;
+const LEADER_SILENT_MS = 9_000; // the slowest tick is 5 s
+const ELECTION_MS = 250;
+
+interface Poll {
+  last_id: string;
+  events: { event: string; data: unknown }[];
+}
+type Message = { from: number } & ({ kind: "event"; event: StreamEvent } | { kind: "who" | "here" | "bye" });
+
+export function openStream(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void): () => void {
+  const self = Math.random();
+  const channel = new BroadcastChannel(`gpudiag ${address("")}`);
+  const post = (message: Message): void => channel.postMessage(message);
+  let stop: (() => void) | null = null;
+  let timer = 0;
+
+  const follow = (patience: number): void => {
+    clearTimeout(timer);
+    timer = window.setTimeout(lead, patience + Math.random() * ELECTION_MS);
+  };
+  const lead = (): void => {
+    stop ??= connect((event) => {
+      receive(event);
+      post({ from: self, kind: "event", event });
+    }, tell);
+  };
+  const yieldTo = (other: number): void => {
+    if (stop && other < self) {
+      stop();
+      stop = null;
+    }
+    if (!stop) follow(LEADER_SILENT_MS);
+  };
+  channel.onmessage = ({ data }: MessageEvent<Message>): void => {
+    if (data.kind === "who" && stop) post({ from: self, kind: "here" });
+    else if (data.kind === "here") yieldTo(data.from);
+    else if (data.kind === "bye" && !stop) follow(0);
+    else if (data.kind === "event") {
+      yieldTo(data.from);
+      if (stop) return;
+      tell("live");
+      receive(data.event);
+    }
+  };
+  post({ from: self, kind: "who" });
+  follow(ELECTION_MS);
+
+  return () => {
+    clearTimeout(timer);
+    if (stop) post({ from: self, kind: "bye" });
+    stop?.();
+    channel.close();
+  };
+}
+
+// The stream, or polling where no stream comes through; returns what ends it.
+function connect(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void): () => void {
+  let source: EventSource | null = null;
+  let timer = 0;
+  let ended = false;
+  let lastId = "";
+
+  const stream = (): void => {
+    tell("connecting");
+    source = new EventSource(address("stream"));
+    timer = window.setTimeout(fallBack, FIRST_EVENT_MS);
+    for (const name of NAMES) source.addEventListener(name, (event) => take(name, event));
+    source.onerror = (): void => {
+      tell("lost");
+      // CLOSED: the service refused, and the browser does not try again by itself.
+      if (source?.readyState === EventSource.CLOSED) fallBack();
+    };
+  };
+  const take = (name: string, event: MessageEvent<string>): void => {
+    clearTimeout(timer);
+    tell("live");
+    lastId = event.lastEventId;
+    receive({ name, data: JSON.parse(event.data) });
+  };
+  const fallBack = (): void => {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+    void poll(POLLS_BEFORE_RETRY);
+  };
+  const poll = async (left: number): Promise<void> => {
+    if (ended) return;
+    if (left === 0) return stream();
+    try {
+      const answer = await read<Poll>(`poll${lastId ? `?since=${encodeURIComponent(lastId)}` : ""}`);
+      if (ended) return;
+      lastId = answer.last_id;
+      tell("polling");
+      for (const { event, data } of answer.events) receive({ name: event, data });
+    } catch {
+      tell("lost");
+    }
+    timer = window.setTimeout(() => void poll(left - 1), POLL_MS);
+  };
+  stream();
+
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+    source?.close();
+  };
+}

@@ -1,0 +1,45 @@
+// Light or dark: what the system says, unless the reader chose.
+
+export type Theme = "auto" | "light" | "dark";
+
+const KEY = "gpudiag-theme";
+const listeners = new Set<() => void>();
+
+export function chosenTheme(): Theme {
+  try {
+    const stored = localStorage.getItem(KEY);
+    return stored === "light" || stored === "dark" ? stored : "auto";
+  } catch {
+    return "auto"; // storage is switched off
+  }
+}
+
+export function chooseTheme(theme: Theme): void {
+  try {
+    if (theme === "auto") localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, theme);
+  } catch {
+    // Without storage the choice lasts until the page is left.
+  }
+  applyTheme(theme);
+}
+
+export function applyTheme(theme: Theme = chosenTheme()): void {
+  const root = document.documentElement;
+  if (theme === "auto") delete root.dataset.theme;
+  else root.dataset.theme = theme;
+  for (const listener of listeners) listener();
+}
+
+// Charts are drawn on canvas and take their colours from the style sheet once: they ask to be told.
+export function onThemeChange(listener: () => void): () => void {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  listeners.add(listener);
+  system.addEventListener("change", listener);
+  return () => {
+    listeners.delete(listener);
+    system.removeEventListener("change", listener);
+  };
+}
+
+export const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

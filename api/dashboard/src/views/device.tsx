@@ -1,0 +1,117 @@
+// One GPU whole: its health and findings, its last ten minutes, every reading, its processes, links and MIG instances.
+
+import { METRICS } from "../charts/metrics";
+import { gib, seconds, shortName } from "../format";
+import { useLoaded, useTicks } from "../load";
+import type { Finding, Live, LiveDevice, MigInstance } from "../model";
+import { FACTS, type Fact } from "../parts/device_facts";
+import { FindingList } from "../parts/findings";
+import { gpuLink, gpuName } from "../parts/gpu";
+import { GpuTable } from "../parts/gpu_table";
+import { Loading, ProblemNotice } from "../parts/notice";
+import { ProcessTable } from "../parts/process_table";
+import { Absent, Reading } from "../parts/reading";
+import { MetricCharts } from "../parts/recent_charts";
+import { Table } from "../parts/table";
+import { RECENT_SECONDS, useRecent } from "../recent";
+import { link } from "../route";
+
+type Whole = Record<string, unknown> & { device?: Record<string, unknown>; findings?: Finding[] };
+interface NvLink {
+  active: boolean | null;
+}
+
+export function DeviceView({ subject, live }: { subject: string; live: Live }) {
+  const device = live.devices.find((one) => one.uuid === subject || String(one.nvml_index) === subject);
+  const loaded = useLoaded<Whole>(`devices/${encodeURIComponent(subject)}`, useTicks(5));
+  const recent = useRecent();
+  const to = seconds(live.at);
+  if (!device) {
+    return <p class="empty">There is no GPU {subject} on {live.host} now. <a href={link("overview")}>The GPUs that are here</a></p>;
+  }
+  const whole = { ...device, ...(loaded.value?.device ?? loaded.value ?? {}) } as Record<string, unknown>;
+  const findings = loaded.value?.findings ?? live.findings.filter((finding) => finding.subject.uuid === device.uuid);
+  return (
+    <>
+      <h1>{gpuName(device)} <small>{device.name && shortName(device.name)}</small></h1>
+      <Neighbours devices={live.devices} device={device} />
+      <GpuTable devices={[device]} recent={recent} />
+      {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
+      <section>
+        <h2>The last 10 min <a class="aside" href={link("history", "", { device: device.uuid ?? subject })}>longer</a></h2>
+        <MetricCharts recent={recent} devices={[device]} metrics={METRICS.slice(0, 5)} from={to - RECENT_SECONDS} to={to} />
+      </section>
+      <section>
+        <h2>Processes</h2>
+        <ProcessTable processes={(device.processes ?? []).map((process) => ({ ...process, uuid: device.uuid, nvml_index: device.nvml_index }))} />
+      </section>
+      {(device.mig_instances?.length ?? 0) > 0 && <section><h2>MIG instances</h2><MigTable instances={device.mig_instances ?? []} /></section>}
+      <section>
+        <h2>Readings</h2>
+        {loaded.problem && <ProblemNotice problem={loaded.problem} />}
+        {!loaded.value && !loaded.problem ? <Loading what="every reading" /> : <Facts whole={withNvlinks(whole)} />}
+      </section>
+    </>
+  );
+}
+
+function Neighbours({ devices, device }: { devices: LiveDevice[]; device: LiveDevice }) {
+  if (devices.length < 2) return null;
+  return (
+    <nav class="neighbours" aria-label="GPUs">
+      {devices.map((one) => (
+        <a key={one.uuid} href={gpuLink(one)} {...(one === device ? { "aria-current": "page" } : {})}>{gpuName(one)}</a>
+      ))}
+    </nav>
+  );
+}
+
+function withNvlinks(whole: Record<string, unknown>): Record<string, unknown> {
+  const links = whole.nvlinks as NvLink[] | null | undefined;
+  if (!links?.length) return whole;
+  return { ...whole, nvlinks_active: `${links.filter((one) => one.active).length} of ${links.length}` };
+}
+
+function Facts({ whole }: { whole: Record<string, unknown> }) {
+  return (
+    <div class="facts-grid">
+      {FACTS.map(([group, facts]) => {
+        const shown = facts.filter((fact) => fact.field in whole);
+        return shown.length === 0 ? null : (
+          <section key={group} class="panel">
+            <h3>{group}</h3>
+            <dl>{shown.map((fact) => <FactLine key={fact.field} fact={fact} whole={whole} />)}</dl>
+          </section>
+        );
+      })}
+    </div>
+  );
+}
+
+function FactLine({ fact, whole }: { fact: Fact; whole: Record<string, unknown> }) {
+  const value = whole[fact.field];
+  const plain = typeof value === "boolean" ? (value ? "yes" : "no") : String(value);
+  return (
+    <div>
+      <dt>{fact.label}</dt>
+      <dd>{value === null || value === undefined ? <Absent of={whole} field={fact.field} /> : fact.show ? fact.show(value) : plain}</dd>
+    </div>
+  );
+}
+
+function MigTable({ instances }: { instances: MigInstance[] }) {
+  return (
+    <Table caption="MIG instances" columns={["Instance", "Profile", { name: "Memory GiB", number: true }, "UUID"]} hideCaption>
+      {instances.map((instance) => (
+        <tr key={instance.uuid}>
+          <th scope="row">{instance.gpu_instance_id}/{instance.compute_instance_id}</th>
+          <td><Reading of={instance} field="name">{instance.name}</Reading></td>
+          <td class="number">
+            <Reading of={instance} field="memory_used_bytes">{gib(instance.memory_used_bytes ?? 0)}/{gib(instance.memory_total_bytes ?? 0)}</Reading>
+          </td>
+          <td><Reading of={instance} field="uuid"><code>{instance.uuid}</code></Reading></td>
+        </tr>
+      ))}
+    </Table>
+  );
+}

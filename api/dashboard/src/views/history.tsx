@@ -1,0 +1,154 @@
+// Readings over a range of time. The range, the GPU and the layout stand in the address: a link shows the same again.
+
+import { useEffect, useState } from "preact/hooks";
+import { address } from "../api";
+import { Chart } from "../charts/chart";
+import { type Metric, METRICS, metricOf } from "../charts/metrics";
+import { dateClock, duration } from "../format";
+import { useLoaded, useTicks } from "../load";
+import type { Live, LiveDevice, Series } from "../model";
+import { Loading, Notice, ProblemNotice } from "../parts/notice";
+import { gpuName } from "../parts/gpu";
+import { linesOf, MetricCharts } from "../parts/recent_charts";
+import { fromSeries, type Recent } from "../recent";
+import { link } from "../route";
+import { serviceNow } from "../store";
+
+const RANGES: [seconds: number, text: string][] = [[600, "10 min"], [3600, "1 h"], [6 * 3600, "6 h"], [24 * 3600, "24 h"]];
+const REFRESH_SECONDS = 10;
+const SERIES = [...METRICS.map((metric) => metric.series), "clocks_event_mask"].join(",");
+
+interface Range {
+  from: number;
+  to: number;
+}
+
+// A range that was named by its ends stays; "the last hour" moves on.
+function useRange(settings: URLSearchParams): Range & { last: number | null } {
+  const ends = [Number(settings.get("from")), Number(settings.get("to"))] as const;
+  const fixed = ends[0] > 0 && ends[1] > ends[0];
+  const last = Number(settings.get("last")) || 3600;
+  const ticks = useTicks(REFRESH_SECONDS);
+  const [to, setTo] = useState(() => Math.floor(serviceNow()));
+  useEffect(() => setTo(Math.floor(serviceNow())), [ticks, last]);
+  return fixed ? { from: ends[0], to: ends[1], last: null } : { from: to - last, to, last };
+}
+
+export function HistoryView({ settings, live }: { settings: URLSearchParams; live: Live }) {
+  const { from, to, last } = useRange(settings);
+  const uuid = settings.get("device");
+  const query = `from=${from}&to=${to}${uuid ? `&device=${encodeURIComponent(uuid)}` : ""}`;
+  const { value, problem } = useLoaded<Series>(`history?${query}&series=${SERIES}`);
+  const [shown, setShown] = useState<Series | null>(null);
+  useEffect(() => {
+    if (value) setShown(value);
+  }, [value]);
+  const devices = live.devices.filter((device) => !uuid || device.uuid === uuid);
+  const metric = settings.get("metric");
+  return (
+    <>
+      <h1>History</h1>
+      <RangeChoice settings={settings} last={last} devices={live.devices} />
+      <p class="range">
+        {dateClock(from)} to {dateClock(to)} ({duration(to - from)})
+        {shown && `, a point every ${duration(shown.step_seconds)}`}
+        <a href={address(`history?${query}&format=csv`)} download="gpudiag-history.csv">CSV</a>
+      </p>
+      {problem && <ProblemNotice problem={problem} />}
+      {!shown && !problem && <Loading what="the history" />}
+      {shown && shown.times.length === 0 && (
+        <Notice title="Nothing is stored for this time.">The last hour is kept at 1 s, the last day at 10 s. Choose a later range.</Notice>
+      )}
+      {shown && shown.times.length > 0 && (
+        <Charts recent={fromSeries(shown)} devices={devices} metric={metric} range={{ from, to }} settings={settings} />
+      )}
+    </>
+  );
+}
+
+function RangeChoice({ settings, last, devices }: { settings: URLSearchParams; last: number | null; devices: LiveDevice[] }) {
+  const kept = keep(settings, ["device", "metric"]);
+  return (
+    <div class="controls">
+      <nav aria-label="Range of time">
+        {RANGES.map(([seconds, text]) => (
+          <a key={text} href={link("history", "", { ...kept, last: String(seconds) })} {...(seconds === last ? { "aria-current": "true" as const } : {})}>{text}</a>
+        ))}
+      </nav>
+      <Choice label="GPU" name="device" settings={settings} options={[["", "all"], ...devices.map((device): [string, string] => [device.uuid ?? "", gpuName(device)])]} />
+      <Choice label="Charts" name="metric" settings={settings} options={[["", "one per metric"], ...METRICS.map((metric): [string, string] => [metric.series, `${metric.title}, one per GPU`])]} />
+    </div>
+  );
+}
+
+function Choice({ label, name, settings, options }: { label: string; name: string; settings: URLSearchParams; options: [string, string][] }) {
+  const choose = (value: string): void => {
+    location.hash = link("history", "", { ...keep(settings, ["device", "metric", "last", "from", "to"].filter((other) => other !== name)), ...(value ? { [name]: value } : {}) });
+  };
+  return (
+    <label>
+      {label}{" "}
+      <select value={settings.get(name) ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
+        {options.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+      </select>
+    </label>
+  );
+}
+
+const keep = (settings: URLSearchParams, names: string[]): Record<string, string> =>
+  Object.fromEntries([...settings].filter(([name]) => names.includes(name)));
+
+interface ChartsProps {
+  recent: Recent;
+  devices: LiveDevice[];
+  metric: string | null;
+  range: Range;
+  settings: URLSearchParams;
+}
+
+function Charts({ recent, devices, metric, range, settings }: ChartsProps) {
+  const zoom = (from: number, to: number): void => {
+    location.hash = link("history", "", { ...keep(settings, ["device", "metric"]), from: String(Math.floor(from)), to: String(Math.ceil(to)) });
+  };
+  return (
+    <>
+      <p class="hint">Drag over a chart to look closer.</p>
+      {metric ? (
+        <SmallMultiples recent={recent} devices={devices} metric={metricOf(metric)} range={range} onSelect={zoom} />
+      ) : (
+        <MetricCharts recent={recent} devices={devices} metrics={METRICS} from={range.from} to={range.to} onSelect={zoom} />
+      )}
+    </>
+  );
+}
+
+interface SmallMultiplesProps {
+  recent: Recent;
+  devices: LiveDevice[];
+  metric: Metric;
+  range: Range;
+  onSelect: (from: number, to: number) => void;
+}
+
+// The same metric, axis and size for every GPU: the odd one out is seen at once.
+function SmallMultiples({ recent, devices, metric, range, onSelect }: SmallMultiplesProps) {
+  return (
+    <div class="charts small">
+      {linesOf(recent, devices, metric).map((line) => (
+        <Chart
+          key={line.key}
+          title={`${line.label} ${metric.title.toLowerCase()}`}
+          unit={metric.unit}
+          decimals={metric.decimals}
+          top={metric.top(devices)}
+          from={range.from}
+          to={range.to}
+          times={recent.times}
+          lines={[line]}
+          height={110}
+          onSelect={onSelect}
+        />
+      ))}
+    </div>
+  );
+}

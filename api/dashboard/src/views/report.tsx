@@ -1,0 +1,38 @@
+// A run's document: its findings with evidence and remedies, then what was measured, by the kind of document.
+
+import type { Finding, Outcome } from "../model";
+import { FindingList } from "../parts/findings";
+import { Status } from "../parts/status";
+import { BandwidthReport, type BandwidthDocument } from "./report_bandwidth";
+import { CollectiveReport, type CollectiveDocument } from "./report_collective";
+import { TrainingReport, type TrainingDocument } from "./report_training";
+import { type CheckResult, CheckTable } from "./checks";
+
+interface Document {
+  schema?: string;
+  verdict?: Outcome;
+  outcome?: Outcome;
+  findings?: Finding[];
+  results?: unknown[];
+  measures?: { collective?: CollectiveDocument | null; active?: BandwidthDocument | null };
+}
+
+export function ReportView({ document: whole }: { document: Record<string, unknown> }) {
+  const document = whole as Document;
+  const kind = document.schema?.split("/")[0] ?? "";
+  const checks = kind === "gpudiag.report" ? (document.results as CheckResult[]) : null;
+  const findings = document.findings ?? checks?.flatMap((result) => result.findings) ?? [];
+  const outcome = document.verdict ?? document.outcome;
+  return (
+    <>
+      {outcome && <p class="headline"><Status state={outcome} large /> {findings.length === 0 && <span>Nothing was found.</span>}</p>}
+      {findings.length > 0 && <FindingList findings={findings} />}
+      {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} />}
+      {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
+      {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}
+      {checks && <CheckTable results={checks} />}
+      {document.measures?.collective && <CollectiveReport document={document.measures.collective} />}
+      {document.measures?.active && <BandwidthReport document={document.measures.active} />}
+    </>
+  );
+}

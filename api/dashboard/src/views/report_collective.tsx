@@ -1,0 +1,107 @@
+// nccl-test: the curve of bandwidth against size, every result with its verification, and what each rank did.
+
+import { type Curve, CurveChart } from "../charts/curve";
+import { DASH, duration, rate, size } from "../format";
+import { useLoaded } from "../load";
+import type { WithMissing } from "../model";
+import { Reading } from "../parts/reading";
+import { Status } from "../parts/status";
+import { Table } from "../parts/table";
+
+interface Result extends WithMissing {
+  op: string;
+  dtype: string;
+  size_bytes: number;
+  iterations: number;
+  time_p50_seconds: number;
+  time_p99_seconds: number;
+  algbw_bytes_per_second: number | null;
+  busbw_bytes_per_second: number | null;
+  verified: boolean | null;
+  wrong_elements: number | null;
+}
+interface Rank extends WithMissing {
+  rank: number;
+  host: string;
+  pid: number | null;
+  stage: string;
+  exit: number | null;
+}
+export interface CollectiveDocument {
+  backend: string;
+  world_size: number;
+  device_kind: string;
+  results: Result[];
+  ranks: Rank[];
+}
+interface Baselines {
+  baselines: { metric: string; device_uuid: string | null; median: number }[];
+}
+
+export function CollectiveReport({ document }: { document: CollectiveDocument }) {
+  const { value } = useLoaded<Baselines>("baselines");
+  const curves = curvesOf(document, value?.baselines ?? []);
+  return (
+    <>
+      <p>{document.world_size} {document.backend} ranks on {document.device_kind === "cpu" ? "the CPU" : "GPUs"}. busbw as nccl-tests defines it.</p>
+      {curves.length > 0 && <CurveChart title="Bus bandwidth" curves={curves} />}
+      <Results results={document.results} />
+      <Ranks ranks={document.ranks} />
+    </>
+  );
+}
+
+// A baseline's metric names its method: op.dtype.size.backend.world_size.busbw.
+function curvesOf(document: CollectiveDocument, baselines: Baselines["baselines"]): Curve[] {
+  const names = [...new Set(document.results.map((result) => `${result.op} ${result.dtype}`))];
+  return names.flatMap((name) => {
+    const results = document.results.filter((result) => `${result.op} ${result.dtype}` === name);
+    const points = results.flatMap((result) => (result.busbw_bytes_per_second === null ? [] : [{ size_bytes: result.size_bytes, value: result.busbw_bytes_per_second }]));
+    const baseline = results.flatMap((result) => {
+      const metric = [result.op, result.dtype, result.size_bytes, document.backend, document.world_size, "busbw"].join(".");
+      const found = baselines.find((one) => one.metric === metric && one.device_uuid === null);
+      return found ? [{ size_bytes: result.size_bytes, value: found.median }] : [];
+    });
+    return points.length ? [{ name, points, baseline }] : [];
+  });
+}
+
+function Results({ results }: { results: Result[] }) {
+  if (!results.length) return <p class="empty">No size was finished.</p>;
+  const columns = ["Operation", { name: "Size", number: true }, { name: "p50", number: true }, { name: "p99", number: true }, { name: "algbw", number: true }, { name: "busbw", number: true }, { name: "Iterations", number: true }, "Data"];
+  return (
+    <Table caption="Results" columns={columns} hideCaption>
+      {results.map((result) => (
+        <tr key={`${result.op} ${result.dtype} ${result.size_bytes}`}>
+          <th scope="row">{result.op} {result.dtype}</th>
+          <td class="number">{size(result.size_bytes)}</td>
+          <td class="number">{duration(result.time_p50_seconds)}</td>
+          <td class="number">{duration(result.time_p99_seconds)}</td>
+          <td class="number"><Reading of={result} field="algbw_bytes_per_second">{rate(result.algbw_bytes_per_second ?? 0)}</Reading></td>
+          <td class="number"><Reading of={result} field="busbw_bytes_per_second">{rate(result.busbw_bytes_per_second ?? 0)}</Reading></td>
+          <td class="number">{result.iterations}</td>
+          <td>{result.verified === null ? <Status state="skip" text="not verified" /> : result.verified ? <Status state="pass" text="exact" /> : <Status state="fail" text={`${result.wrong_elements ?? DASH} wrong`} />}</td>
+        </tr>
+      ))}
+    </Table>
+  );
+}
+
+function Ranks({ ranks }: { ranks: Rank[] }) {
+  return (
+    <details>
+      <summary>{ranks.length} ranks</summary>
+      <Table caption="Ranks" columns={[{ name: "Rank", number: true }, "Host", { name: "PID", number: true }, "Last stage", "Ended"]} hideCaption>
+        {ranks.map((rank) => (
+          <tr key={rank.rank}>
+            <th scope="row" class="number">{rank.rank}</th>
+            <td>{rank.host}</td>
+            <td class="number"><Reading of={rank} field="pid">{rank.pid}</Reading></td>
+            <td>{rank.stage}</td>
+            <td><Reading of={rank} field="exit">{(rank.exit ?? 0) < 0 ? `signal ${-(rank.exit ?? 0)}` : `status ${rank.exit}`}</Reading></td>
+          </tr>
+        ))}
+      </Table>
+    </details>
+  );
+}

@@ -1,0 +1,134 @@
+// One run: followed while it goes on, cancelled, and its report read when it is done.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { address, asProblem, type Problem, readText, send } from "../api";
+import { dateClock, duration, seconds, words } from "../format";
+import { useLoaded, useTicks } from "../load";
+import type { Run } from "../model";
+import { Loading, Notice, ProblemNotice } from "../parts/notice";
+import { Status } from "../parts/status";
+import { link } from "../route";
+import { serviceNow, useEvents, useStore } from "../store";
+import { ReportView } from "./report";
+
+const ACTIVE = ["queued", "running", "cancelling"];
+const FORMATS = ["text", "markdown", "json", "junit", "github", "prometheus"];
+const LOG_DELAY_MS = 500;
+
+export function RunView({ id }: { id: string }) {
+  const [changes, setChanges] = useState(0);
+  const [told, setTold] = useState<Run | null>(null);
+  useEvents((event) => {
+    const run = event.data as Run;
+    if (event.name !== "run" || run.id !== id) return;
+    setTold(run);
+    if (!ACTIVE.includes(run.state)) setChanges((count) => count + 1);
+  }, [id]);
+  const { value, problem } = useLoaded<Run>(`runs/${encodeURIComponent(id)}`, changes);
+  // A request that was slow must not undo what the stream told meanwhile.
+  const run = told && (!value || ACTIVE.includes(value.state)) ? told : value;
+  if (!run) return problem ? <ProblemNotice problem={problem} /> : <Loading what="the run" />;
+  const active = ACTIVE.includes(run.state);
+  return (
+    <>
+      <h1>{run.kind} <small>{dateClock(run.started_at ?? run.requested_at)}</small></h1>
+      <RunHead run={run} active={active} />
+      {run.has_report && !active && <Report run={run} />}
+      <RunLog id={id} state={run.state} />
+    </>
+  );
+}
+
+function RunHead({ run, active }: { run: Run; active: boolean }) {
+  useTicks(active ? 1 : 60);
+  const took = run.started_at ? (run.ended_at ? seconds(run.ended_at) : serviceNow()) - seconds(run.started_at) : null;
+  return (
+    <section class="panel run-head">
+      <p class="headline">
+        <Status state={run.state} large />
+        {run.outcome && <Status state={run.outcome} large />}
+        {run.stage && active && <span>stage {words(run.stage)}</span>}
+        {took !== null && <span>{duration(took)}</span>}
+        {active && <Cancel run={run} />}
+      </p>
+      {active && <Progress run={run} />}
+      {run.reason && <p>{run.reason}</p>}
+      {run.state === "lost" && <Notice tone="warn" title="The service ended while this run was going on.">What it stored until then is below. <a href={link("runs")}>Start it again</a></Notice>}
+      <p><code class="command">{run.command}</code></p>
+    </section>
+  );
+}
+
+function Progress({ run }: { run: Run }) {
+  if (run.state === "queued") return <p>Waits{run.queue_position ? `, number ${run.queue_position} in the queue` : ""}.</p>;
+  const text = run.planned ? `${run.done ?? 0} of ${run.planned}` : "working";
+  return (
+    <p class="progress">
+      <progress aria-label="Progress of the run" max={1} {...(run.progress === null ? {} : { value: run.progress })} /> {text}
+    </p>
+  );
+}
+
+function Cancel({ run }: { run: Run }) {
+  const session = useStore((state) => state.session);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  if (session?.role !== "act" || !session.actions_allowed) return null;
+  const cancel = (): void => {
+    setProblem(null);
+    send(`runs/${encodeURIComponent(run.id)}/cancel`, {}).catch((error: unknown) => setProblem(asProblem(error)));
+  };
+  return (
+    <>
+      <button type="button" disabled={run.state === "cancelling"} onClick={cancel}>{run.state === "cancelling" ? "Cancelling …" : "Cancel"}</button>
+      {problem && <ProblemNotice problem={problem} />}
+    </>
+  );
+}
+
+function Report({ run }: { run: Run }) {
+  const path = `runs/${encodeURIComponent(run.id)}/report`;
+  const { value, problem } = useLoaded<Record<string, unknown>>(path);
+  return (
+    <section>
+      <h2>Report</h2>
+      <p class="formats">
+        As{FORMATS.map((format) => <a key={format} href={address(`${path}?format=${format}`)} target="_blank" rel="noreferrer">{format}</a>)}
+      </p>
+      {problem && <ProblemNotice problem={problem} />}
+      {!value && !problem && <Loading what="the report" />}
+      {value && <ReportView document={value} />}
+    </section>
+  );
+}
+
+function RunLog({ id, state }: { id: string; state: string }) {
+  const [text, setText] = useState<string | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const box = useRef<HTMLPreElement>(null);
+  const timer = useRef(0);
+  const load = (): void => {
+    readText(`runs/${encodeURIComponent(id)}/log`).then(setText, (error: unknown) => setProblem(asProblem(error)));
+  };
+  useEffect(load, [id, state]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  // The log is read again rather than pieced together: what the stream lost is in it.
+  useEvents((event) => {
+    if (event.name !== "run_log" || (event.data as { run: string }).run !== id || timer.current) return;
+    timer.current = window.setTimeout(() => {
+      timer.current = 0;
+      load();
+    }, LOG_DELAY_MS);
+  }, [id]);
+  const atEnd = !box.current || box.current.scrollHeight - box.current.scrollTop - box.current.clientHeight < 40;
+  useEffect(() => {
+    if (atEnd && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text]);
+  return (
+    <section>
+      <h2>Log</h2>
+      {problem && <ProblemNotice problem={problem} />}
+      {text === "" && <p class="empty">It has printed nothing{ACTIVE.includes(state) ? " yet" : ""}.</p>}
+      {text && <pre class="log" ref={box} role="region" tabIndex={0} aria-label="Log of the run">{text}</pre>}
+    </section>
+  );
+}
