@@ -1,5 +1,6 @@
 """What checks of the host share: its state, and findings about it."""
 
+from gpudiag.checks.allocation import granted
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject
@@ -18,6 +19,13 @@ def host_state(context: Context) -> HostState:
 def host_finding(context: Context, kind: FindingKind, message: str, *evidence: Evidence) -> Finding:
     """A finding of that kind about this machine."""
     return kind.finding(HostSubject(context.snapshot.host), message, *evidence)
+
+
+def usable_gpus(context: Context) -> int:
+    """How many GPUs the job has: what it was given, or all that the driver lists."""
+    here = len(context.snapshot.devices)
+    grant = granted(context.snapshot.machine.allocation)
+    return here if grant is None else min(here, grant[1])
 
 
 def is_virtual(state: HostState) -> bool:

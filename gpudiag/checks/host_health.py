@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks import limits
+from gpudiag.checks.allocation import is_granted
 from gpudiag.checks.host import host_finding, host_state, is_virtual, parse_processor_list
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import (
@@ -218,6 +219,8 @@ def _far_gpus(context: Context, layout: ProcessorLayout) -> Iterator[Finding]:
     nodes = {node.node: parse_processor_list(node.processors) for node in layout.numa_nodes}
     for device in answering(context.snapshot):
         node = device.numa_node
+        if not is_granted(context.snapshot, device):
+            continue
         if isinstance(node, Missing) or node not in nodes or not nodes[node] or nodes[node] & allowed:
             continue
         message = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.host import host_finding, host_state
+from gpudiag.checks.host import host_finding, host_state, usable_gpus
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
@@ -76,7 +76,7 @@ def host_shared_memory(context: Context) -> Judgement:
     total = context.snapshot.machine.shared_memory_total_bytes
     if isinstance(total, Missing):
         return not_readable("shared memory", total)
-    gpus = len(context.snapshot.devices)  # without one there is no NCCL, and gloo does not use it
+    gpus = usable_gpus(context)  # without one there is no NCCL, and gloo does not use it
     needed = limits.SHARED_MEMORY_PER_RANK_BYTES * gpus
     tiny = gpus > 0 and (total < needed or total <= limits.SHARED_MEMORY_PER_RANK_BYTES)
     kind, limit = (SHM_TINY, needed) if tiny else (SHM_SMALL, limits.SHARED_MEMORY_BYTES)
@@ -123,7 +123,7 @@ def host_cgroup(context: Context) -> Judgement:
     cgroup = host_state(context).cgroup
     if isinstance(cgroup, Missing):
         return not_readable("the control group", cgroup)
-    if not context.snapshot.devices:
+    if not usable_gpus(context):
         return does_not_apply("there is no GPU to feed")
     return judged(*_few_processors(context), *_little_memory(context))
 
@@ -163,7 +163,7 @@ def _lower(first: Reading[int | None], second: Reading[int | None]) -> Reading[i
 
 
 def _few_processors(context: Context) -> Iterator[Finding]:
-    cgroup, gpus = host_state(context).cgroup, len(context.snapshot.devices)
+    cgroup, gpus = host_state(context).cgroup, usable_gpus(context)
     assert not isinstance(cgroup, Missing)  # noqa: S101 - the caller has looked
     quota, allowed = cgroup.processors_limit, context.snapshot.machine.logical_processors_allowed
     counts = [

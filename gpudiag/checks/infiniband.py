@@ -60,6 +60,7 @@ _COUNTERS = (
     ("symbol_error", SYMBOL_ERRORS, limits.SYMBOL_ERRORS_PER_HOUR, "symbol errors"),
     ("link_error_recovery", LINK_RECOVERIES, limits.LINK_RECOVERIES_PER_HOUR, "link recoveries"),
 )
+_OF_MELLANOX = "mlx"  # nvidia_peermem serves these cards; EFA and others bring modules of their own
 _DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memory as a dma-buf
 
 
@@ -123,6 +124,8 @@ def infiniband_peer_memory(context: Context) -> Judgement:
     ports, machine = _ports(context), context.snapshot.machine
     if isinstance(ports, Judgement):
         return ports
+    if not any(port.device.startswith(_OF_MELLANOX) for port in ports):
+        return does_not_apply("the RDMA cards have ways of their own to GPU memory")
     modules = machine.kernel_modules
     if isinstance(modules, Missing):
         return not_readable("the kernel's modules", modules)

@@ -117,6 +117,8 @@ def nvlink_errors(context: Context) -> Judgement:
 def _judge_links(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     if device.mig_mode == "enabled":
         return
+    if not _active(device) and not nvswitches(snapshot):
+        return  # a card without a bridge, beside cards with one
     up_elsewhere = set().union(*(_active(peer) for peer in alike(snapshot, device)))
     most = max((len(_active(peer)) for peer in alike(snapshot, device)), default=0)
     down = sorted((up_elsewhere & _inactive(device)) if len(_active(device)) < most else ())
