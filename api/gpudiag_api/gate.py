@@ -1,0 +1,264 @@
+"""What every request passes before anything looks at it: who asks, from where, how much, how slowly.
+
+A plain ASGI application around the other. It refuses what a browser was tricked into (another Host, which
+is DNS rebinding; another origin), what is too large or too slow, and what the caller may not do. The rest
+of the service can rely on it: a request that arrives there may read, or act, as its route asks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from gpudiag_api.problems import Problem, render_problem
+from gpudiag_api.settings import Settings
+from gpudiag_api.tokens import ACT, READ, Sessions
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 16 * 1024
+MAX_TARGET_BYTES = 4096
+BODY_SECONDS = 10.0
+COOKIE = "gpudiag_session"
+ROLE = "gpudiag.role"  # where the scope holds the caller's role
+
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_SESSION_PATH = "/api/v1/session"
+# What nobody needs a token for: liveness, and the way to show one. The page itself holds no data without.
+_OPEN_PATHS = ("/healthz", "/readyz", _SESSION_PATH)
+_GUARDED_PREFIXES = ("/api/", "/metrics", "/openapi.json")
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_log = logging.getLogger("gpudiag.access")
+
+
+class Gate:
+    """The one way into the service."""
+
+    def __init__(self, application: Application, settings: Settings, sessions: Sessions) -> None:
+        """Guard `application`."""
+        self._application = application
+        self._settings = settings
+        self._sessions = sessions
+        self._host_names = settings.host_names()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, or answer why not; log it."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        began, status = perf_counter(), 0
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        try:
+            scope["path"] = self._inner_path(scope["path"])
+            scope["raw_path"] = scope["path"].encode("utf-8", "surrogatepass")
+            headers = _single_headers(scope)
+            self._check(scope, headers)
+            receive = await _read_body(scope, headers, receive)
+            await self._application(scope, receive, send_noted)
+        except Problem as problem:
+            await render_problem(problem, scope["path"])(scope, receive, send_noted)
+        finally:
+            _log.info(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"],  # without the query, which is the caller's business
+                    "status": status,
+                    "seconds": round(perf_counter() - began, 6),
+                    "client": (scope.get("client") or ("-",))[0],
+                },
+            )
+
+    def _inner_path(self, path: str) -> str:
+        """The path below the root path, whether or not the proxy has taken that off."""
+        root = self._settings.root_path
+        if root and (path == root or path.startswith(f"{root}/")):
+            return path[len(root) :] or "/"
+        return path
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Refuse what may not pass.
+
+        Raises:
+            Problem: why.
+        """
+        self._check_size(scope)
+        self._check_host(headers)
+        role, by_cookie = self._role(scope, headers)
+        scope[ROLE] = role
+        unsafe = scope["method"] not in _SAFE
+        if unsafe:
+            self._check_origin(headers, by_cookie=by_cookie)
+        path = scope["path"]
+        if path in _OPEN_PATHS or not path.startswith(_GUARDED_PREFIXES):
+            return
+        if role is None:
+            detail = "a token is needed" if b"authorization" not in headers else "this token is not known"
+            hint = "Authorization: Bearer TOKEN, with a token of the service's token file"
+            raise Problem(401, "access.token", detail, hint, {"WWW-Authenticate": "Bearer"})
+        if unsafe:
+            self._check_actions(role, credentials=b"authorization" in headers or by_cookie)
+
+    def _check_size(self, scope: Scope) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise Problem(431, "request.headers", f"the headers are over {MAX_HEADER_BYTES} bytes")
+        if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            raise Problem(414, "request.target", f"the address is over {MAX_TARGET_BYTES} bytes")
+        if "\0" in scope["path"]:
+            raise Problem(400, "request.path", "the address holds a null character")
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        given = headers.get(b"host", b"").decode("latin-1").lower()
+        try:
+            name = urlsplit(f"//{given}").hostname
+        except ValueError:
+            name = None
+        if not given or name is None:
+            raise Problem(400, "request.host", "the request names no host")
+        if name not in self._host_names:
+            raise Problem(
+                421, "access.host", f"this service is not {name}",
+                "name it by its address, or start it with --allow-host NAME",
+            )  # fmt: skip
+
+    def _role(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
+        """What the caller may do, and whether a cookie says so."""
+        authorization = headers.get(b"authorization")
+        if authorization is not None:
+            kind, _, token = authorization.decode("latin-1").partition(" ")
+            return (self._settings.tokens.role_of(token.strip()) if kind.lower() == "bearer" else None), False
+        session = _cookie(headers)
+        role = None if session is None else self._sessions.role_of(session)
+        if role is not None:
+            return role, True
+        open_to_all = not self._settings.reading_needs_token
+        forwarded = any(name in headers for name in _FORWARDED)
+        if open_to_all and not (forwarded and self._settings.tokens):
+            return READ, False
+        return None, False
+
+    def _check_origin(self, headers: dict[bytes, bytes], *, by_cookie: bool) -> None:
+        """A page of another site must not change anything in the name of this browser's user."""
+        site = headers.get(b"sec-fetch-site", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if site not in ("", "same-origin", "none") or (origin and urlsplit(origin).netloc != host):
+            raise Problem(403, "access.origin", "a page of another site may not change anything here")
+        if by_cookie and not origin and not site:
+            raise Problem(403, "access.origin", "a request with a cookie must say where it comes from")
+
+    def _check_actions(self, role: str, *, credentials: bool) -> None:
+        if not self._settings.allow_actions:
+            raise Problem(
+                403, "access.actions_off", "this service starts nothing", "start it with --allow-actions"
+            )
+        if role != ACT and not credentials:
+            raise Problem(
+                401, "access.token", "a token is needed to act", "Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )  # fmt: skip
+        if role != ACT:
+            raise Problem(403, "access.role", "this token may read, not act", "use a token of an `act:` line")
+
+
+def role_of(request: Request) -> str | None:
+    """The role of the caller of a request that has passed the gate."""
+    role: str | None = request.scope.get(ROLE)
+    return role
+
+
+def _single_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers by name; what must not come twice may not.
+
+    Raises:
+        Problem: Host, Authorization or Content-Length come twice.
+    """
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in headers and name in (b"host", b"authorization", b"content-length", b"origin"):
+            raise Problem(400, "request.headers", f"two headers {name.decode('latin-1')}")
+        headers[name] = value
+    return headers
+
+
+def _cookie(headers: dict[bytes, bytes]) -> str | None:
+    try:
+        found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return None
+    return None if found is None else found.value
+
+
+async def _read_body(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+    """The whole body, read before anything is done; what the application receives is already here.
+
+    Raises:
+        Problem: it is too large, too slow, or not JSON.
+    """
+    if scope["method"] in _SAFE:
+        return receive
+    if int(headers.get(b"content-length", b"0") or 0) > MAX_BODY_BYTES:
+        raise _too_large()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await _collect(receive)
+    except TimeoutError as error:
+        raise Problem(408, "request.slow", "the body did not come in time") from error
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if body and kind != b"application/json":
+        raise Problem(415, "request.content_type", "the body must be application/json")
+    return _replay(body, receive)
+
+
+async def _collect(receive: Receive) -> bytes:
+    body: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "request.body", "the connection ended before the body did")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+def _too_large() -> Problem:
+    return Problem(
+        413, "request.body", f"the body is over {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
+    )

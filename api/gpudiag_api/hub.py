@@ -1,0 +1,138 @@
+"""Live events for everybody who listens: encoded once, kept for a while, given to each in its own time."""
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+LIVE = "live"
+KEPT_EVENTS = 120  # two minutes of ticks
+_MAX_WAITING = 64  # of one listener; it loses the oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: its number in this service's life, its name, its JSON, and its bytes on the stream."""
+
+    number: int
+    name: str
+    data: str
+    frame: bytes
+
+
+class Listener:
+    """One who listens, with the events that it has not taken yet."""
+
+    def __init__(self) -> None:
+        """Wait for the first event."""
+        self._waiting: deque[Event] = deque()
+        self._wake: asyncio.Future[None] | None = None
+
+    def give(self, event: Event) -> None:
+        """Have one more event wait; of ticks only the newest does, of all no more than 64."""
+        if event.name == LIVE:
+            for older in self._waiting:
+                if older.name == LIVE:
+                    self._waiting.remove(older)
+                    break
+        if len(self._waiting) >= _MAX_WAITING:
+            self._waiting.popleft()
+        self._waiting.append(event)
+        self.wake()
+
+    def fill(self, events: list[Event]) -> None:
+        """Have events wait that were missed, ticks included."""
+        self._waiting.extend(events)
+        self.wake()
+
+    def wake(self) -> None:
+        """End the waiting, events or not."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def take(self, seconds: float) -> bytes:
+        """The frames that wait; empty where none came in that time or somebody woke us."""
+        if not self._waiting:
+            self._wake = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake
+            self._wake = None
+        frames = b"".join(event.frame for event in self._waiting)
+        self._waiting.clear()
+        return frames
+
+
+class Hub:
+    """All events of one service, and who listens to them."""
+
+    def __init__(self) -> None:
+        """Start a life of its own: ids of an earlier one mean nothing here."""
+        self.instance = secrets.token_hex(4)
+        self.listeners: set[Listener] = set()
+        self.newest_live: Event | None = None
+        self._number = 0
+        self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
+
+    def publish(self, name: str, data: str) -> Event:
+        """Give an event to everybody who listens."""
+        self._number += 1
+        frame = f"id: {self.instance}-{self._number}\nevent: {name}\ndata: {data}\n\n".encode()
+        event = Event(self._number, name, data, frame)
+        self._kept.append(event)
+        if name == LIVE:
+            self.newest_live = event
+        for listener in self.listeners:
+            listener.give(event)
+        return event
+
+    def listen(self, last_id: str | None) -> Listener:
+        """A listener that gets what came after `last_id`, or the newest tick at once; `leave` ends it."""
+        listener = Listener()
+        missed, _ = self.since(last_id)
+        listener.fill(missed)
+        self.listeners.add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        """Listen no more."""
+        self.listeners.discard(listener)
+
+    def close(self) -> None:
+        """Wake everybody, so that streams end."""
+        for listener in self.listeners:
+            listener.wake()
+
+    def since(self, last_id: str | None) -> tuple[list[Event], bool]:
+        """The events after that id, and whether some are gone; without one of ours, the newest tick."""
+        number = self._number_of(last_id)
+        newest = [self.newest_live] if self.newest_live is not None else []
+        if number is None:
+            return newest, last_id is not None
+        kept = [event for event in self._kept if event.number > number]
+        gap = bool(self._kept) and self._kept[0].number > number + 1
+        return kept, gap
+
+    def poll(self, last_id: str | None) -> dict[str, Any]:
+        """`gpudiag.poll/1`: the same without a stream; of ticks only the newest."""
+        events, gap = self.since(last_id)
+        newest = self.newest_live
+        told = [event for event in events if event.name != LIVE or event is newest]
+        return {
+            "schema": "gpudiag.poll/1",
+            "last_id": f"{self.instance}-{self._number}",
+            "gap": gap,
+            "events": [
+                {"id": f"{self.instance}-{event.number}", "event": event.name, "data": json.loads(event.data)}
+                for event in told
+            ],
+        }
+
+    def _number_of(self, last_id: str | None) -> int | None:
+        instance, _, number = (last_id or "").partition("-")
+        if instance != self.instance or not (number.isascii() and number.isdigit()) or len(number) > 15:
+            return None
+        return min(int(number), self._number)

@@ -1,0 +1,294 @@
+"""A machine's numbers for Prometheus, in gpudiag's own names or in dcgm-exporter's, and for OpenTelemetry.
+
+What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; samples carry
+only the NVML index and the UUID. Written by hand: a client library takes ten times as long for the same text.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpudiag import __version__
+from gpudiag.model.device import Device, GpuProcess, Snapshot
+from gpudiag.model.finding import CheckResult
+from gpudiag.model.reading import Missing, Reading, value_or
+from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.render.metrics_table import METRICS, Metric
+from gpudiag.render.one_line import one_line
+
+_MAX_LABEL_CHARACTERS = 200
+_XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
+_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
+
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNumbers:
+    """What the service says of itself and of the checks, beside the GPUs."""
+
+    sampler_state: str
+    last_good_at: float | None  # Unix time of the last tick
+    tick_seconds: float | None
+    restarts: int
+    stuck_children: int
+    stream_clients: int
+    nvml_state: str
+    health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
+    results: tuple[CheckResult, ...] = ()
+    events: tuple[TimelineEntry, ...] = ()
+    active_runs: int = 0
+    processes: bool = False  # one series for each process: they come and go
+
+
+def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers) -> str:
+    """The machine in gpudiag's own names (text exposition format 0.0.4)."""
+    page = _Page()
+    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers.", [({"version": __version__}, 1.0)])
+    page.add(
+        "gpudiag_gpu_info",
+        "gauge",
+        "Who each GPU is.",
+        [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
+    )
+    bases = [_joined(_device_labels(device)) for device in snapshot.devices]
+    for metric in METRICS:
+        if metric.native:
+            page.add_lines(metric.name, metric.kind, metric.text, _lines(metric, snapshot.devices, bases))
+    _add_status(page, snapshot, numbers)
+    _add_xids(page, numbers.events)
+    if numbers.processes:
+        _add_processes(page, snapshot.devices)
+    _add_service(page, numbers)
+    return page.text()
+
+
+def render_dcgm(snapshot: Snapshot, events: tuple[TimelineEntry, ...] = ()) -> str:
+    """The machine in dcgm-exporter's names, units and labels, for dashboards and alerts that expect them."""
+    page = _Page()
+    bases = [_joined(_dcgm_labels(device, snapshot)) for device in snapshot.devices]
+    for metric in METRICS:
+        for name in metric.dcgm:
+            lines = [
+                f"{name.name}{{{base}}} {_number(value * name.scale)}"
+                for device, base in zip(snapshot.devices, bases, strict=True)
+                for labels, value in metric.samples(device)
+                if name.labels.items() <= labels.items()
+            ]
+            page.add_lines(name.name, name.kind, name.text, lines)
+    last = {entry.uuid: entry.xid_code for entry in events if entry.kind is TimelineKind.XID}
+    page.add(
+        "DCGM_FI_DEV_XID_ERRORS",
+        "gauge",
+        "Value of the last XID error encountered.",
+        [
+            (_dcgm_labels(device, snapshot), float(last.get(value_or(device.id.uuid, "")) or 0))
+            for device in snapshot.devices
+            if device.responding is True
+        ],
+    )
+    return page.text()
+
+
+def otel_document(snapshot: Snapshot) -> dict[str, Any]:
+    """The numbers under OpenTelemetry's names for hardware: metrics with data points and attributes."""
+    metrics: dict[str, dict[str, Any]] = {}
+    for metric in METRICS:
+        for name in metric.otel:
+            points = [
+                {"attributes": {**_otel_identity(device, snapshot), **name.attributes}, "value": value}
+                for device in snapshot.devices
+                for labels, value in metric.samples(device)
+                if name.labels.items() <= labels.items()
+            ]
+            if points:
+                entry = metrics.setdefault(name.name, {"name": name.name, "unit": name.unit, "points": []})
+                entry["points"] += points
+    return {
+        "schema": "gpudiag.otel/1",
+        "at": snapshot.taken_at.isoformat(),
+        "host": snapshot.host,
+        "metrics": list(metrics.values()),
+    }
+
+
+class _Page:
+    """Lines of the text exposition format; a name that came before is an error of ours and is dropped."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: set[str] = set()
+
+    def add(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        self.add_lines(
+            name, kind, text, [f"{name}{_braced(labels)} {_number(value)}" for labels, value in samples]
+        )
+
+    def add_lines(self, name: str, kind: str, text: str, lines: list[str]) -> None:
+        if lines and name not in self._names:
+            self._names.add(name)
+            self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines]
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str]) -> list[str]:
+    """The samples of one metric; the labels of a device are rendered once for all of them."""
+    name = metric.name
+    return [
+        f"{name}{{{base}{_more(labels)}}} {_number(value)}"
+        for device, base in zip(devices, bases, strict=True)
+        for labels, value in metric.samples(device)
+    ]
+
+
+def _more(labels: Labels) -> str:
+    return "".join(f',{name}="{word}"' for name, word in labels.items())  # words of ours: nothing to escape
+
+
+def _add_status(page: _Page, snapshot: Snapshot, numbers: ServiceNumbers) -> None:
+    samples = [
+        ({**_device_labels(device), "state": numbers.health.get(_text(device.id.uuid), "error")}, 1.0)
+        for device in snapshot.devices
+    ]
+    page.add("gpudiag_gpu_status", "gauge", "1 for the GPU's state: ok, warn, fail or error.", samples)
+    statuses = [({"check": result.check, "outcome": result.outcome.value}, 1.0) for result in numbers.results]
+    page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check; skip did not apply.", statuses)
+
+
+def _add_xids(page: _Page, events: tuple[TimelineEntry, ...]) -> None:
+    counts: dict[tuple[str, str, str], int] = {}
+    last: dict[tuple[str, str, str], float] = {}
+    for entry in events:
+        if entry.kind is TimelineKind.XID:
+            key = (str(entry.nvml_index), entry.uuid or "", str(entry.xid_code))
+            counts[key] = counts.get(key, 0) + 1
+            last[key] = entry.at.timestamp()
+    labels = {key: {"gpu": key[0], "uuid": key[1], "xid": key[2]} for key in counts}
+    page.add(_XID_EVENTS[0], "counter", _XID_EVENTS[1], [(labels[key], float(counts[key])) for key in counts])
+    page.add(_XID_LAST[0], "gauge", _XID_LAST[1], [(labels[key], last[key]) for key in last])
+
+
+def _add_processes(page: _Page, devices: tuple[Device, ...]) -> None:
+    samples = [
+        ({**_device_labels(device), **_process_labels(process)}, float(process.memory_used_bytes))
+        for device in devices
+        for process in value_or(device.processes, ())
+        if not isinstance(process.memory_used_bytes, Missing)
+    ]
+    page.add("gpudiag_process_memory_bytes", "gauge", "Memory that a process holds on a GPU.", samples)
+
+
+def _add_service(page: _Page, numbers: ServiceNumbers) -> None:
+    plain = {
+        "collect_success": ("1 when the numbers are fresh.", float(numbers.sampler_state in _FRESH)),
+        "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
+        "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
+        "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
+        "stream_clients": ("Listeners of the live stream.", float(numbers.stream_clients)),
+        "active_runs": ("Runs that wait or go on.", float(numbers.active_runs)),
+    }
+    for name, (text, value) in plain.items():
+        if value is not None:
+            page.add(f"gpudiag_{name}", "gauge", text, [({}, value)])
+    page.add(
+        "gpudiag_sampler_restarts_total",
+        "counter",
+        "How often the sampler was replaced.",
+        [({}, float(numbers.restarts))],
+    )
+    page.add(
+        "gpudiag_sampler_state",
+        "gauge",
+        "1 for the sampler's state.",
+        [({"state": numbers.sampler_state}, 1.0)],
+    )
+    page.add("gpudiag_nvml_state", "gauge", "1 for how NVML answers.", [({"state": numbers.nvml_state}, 1.0)])
+
+
+_FRESH = ("ok", "slow")
+
+
+def _device_labels(device: Device) -> Labels:
+    labels = {"gpu": _text(device.id.nvml_index)}
+    labels["uuid"] = _text(device.id.uuid)
+    return labels
+
+
+def _identity(device: Device, snapshot: Snapshot) -> Labels:
+    return {
+        "name": _text(device.name),
+        "pci_bus_id": _text(device.id.bus_id),
+        "serial": _text(device.serial),
+        "vbios": _text(device.vbios_version),
+        "driver_version": _text(snapshot.driver_version),
+        "cuda_version": _text(snapshot.cuda_driver_version),
+        "arch": _text(device.architecture),
+        "compute_cap": _text(device.compute_capability),
+        "memory_kind": _text(device.memory_kind),
+        "mig_mode": _text(device.mig_mode),
+        "host": snapshot.host,
+        "simulated": snapshot.simulated or "",
+    }
+
+
+def _process_labels(process: GpuProcess) -> Labels:
+    return {
+        "pid": str(process.pid),
+        "user": _text(process.user),
+        "command": _text(process.command),
+        "container": _text(process.container_id),
+    }
+
+
+def _dcgm_labels(device: Device, snapshot: Snapshot) -> Labels:
+    """The labels of dcgm-exporter, in its order and spelling."""
+    bus_id = _text(device.id.bus_id)
+    return {
+        "gpu": _text(device.id.nvml_index),
+        "UUID": _text(device.id.uuid),
+        "pci_bus_id": bus_id.upper(),
+        "device": f"nvidia{_text(device.id.nvml_index)}",
+        "modelName": _text(device.name),
+        "Hostname": snapshot.host,
+        "DCGM_FI_DRIVER_VERSION": _text(snapshot.driver_version),
+    }
+
+
+def _otel_identity(device: Device, snapshot: Snapshot) -> Labels:
+    known = {
+        "hw.id": _text(device.id.uuid),
+        "hw.type": "gpu",
+        "hw.name": f"GPU {_text(device.id.nvml_index)}",
+        "hw.model": _text(device.name),
+        "hw.vendor": "NVIDIA",
+        "hw.serial_number": _text(device.serial),
+        "hw.driver_version": _text(snapshot.driver_version),
+        "hw.firmware_version": _text(device.vbios_version),
+    }
+    return {name: word for name, word in known.items() if word}
+
+
+def _text(reading: Reading[Any]) -> str:
+    return "" if isinstance(reading, Missing) else str(reading)
+
+
+def _braced(labels: Labels) -> str:
+    return f"{{{_joined(labels)}}}" if labels else ""
+
+
+def _joined(labels: Labels) -> str:
+    return ",".join(f'{name}="{_escape(word)}"' for name, word in labels.items())
+
+
+def _escape(word: str) -> str:
+    """Backslash, quote and line end, as the text exposition format asks for."""
+    if word.isalnum():
+        return word
+    cleaned = one_line(word, _MAX_LABEL_CHARACTERS)
+    return cleaned.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
