@@ -85,10 +85,31 @@ def _add_gpu(
         files |= {f"{path}/{which}_link_speed": "Unknown\n" for which in ("current", "max")}
         files |= {f"{path}/{which}_link_width": f"{_LOST_WIDTH}\n" for which in ("current", "max")}
         return
+    if "pcie_width_slot_max" in readings:  # a virtual machine that shows no slot shows neither of these
+        _add_error_counts(files, path, readings.get("pcie_errors") or {})
+        _add_iommu_group(files, links, gpu, path)
     current = _pair(readings, "pcie_generation", "pcie_width")
     maximum = _pair(readings, "pcie_generation_gpu_max", "pcie_width_gpu_max")
     if current and maximum:
         _add_link(files, path, current, maximum)
+
+
+def _add_error_counts(files: dict[str, str], path: str, counts: Mapping[str, int]) -> None:
+    """The kernel's counts of PCIe errors; all of a kind are booked as one of its causes."""
+    for file, cause, total, name in (
+        ("aer_dev_correctable", "RxErr", "TOTAL_ERR_COR", "correctable"),
+        ("aer_dev_nonfatal", "CmpltTO", "TOTAL_ERR_NONFATAL", "nonfatal"),
+        ("aer_dev_fatal", "DLP", "TOTAL_ERR_FATAL", "fatal"),
+    ):
+        count = counts.get(name, 0)
+        files[f"{path}/{file}"] = f"{cause} {count}\n{total} {count}\n"
+
+
+def _add_iommu_group(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, path: str) -> None:
+    """A group of its own for each GPU, passed through as `iommu=pt` on the kernel's command line says."""
+    group = f"sys/kernel/iommu_groups/{int(gpu.sysfs_address.split(':')[1], 16)}"
+    files[f"{group}/type"] = "identity\n"
+    links[f"{group}/devices/{gpu.sysfs_address}"] = "../../../../../" + path
 
 
 def _pair(readings: Mapping[str, int], generation: str, width: str) -> tuple[int, int] | None:

@@ -1,5 +1,7 @@
 """Cases of the checks of links: PCIe, NVLink, fabric, peer access, RDMA ports."""
 
+from dataclasses import replace
+
 from gpudiag.model.device_details import PeerAccess
 from gpudiag.model.host_state import FabricManager, IommuState
 from gpudiag.model.reading import Missing, MissingReason
@@ -42,6 +44,22 @@ def down(index: int, *links: int) -> tuple[Change, ...]:
     return tuple(nvlink(index, link, active=False) for link in links)
 
 
+def aer(index: int, **counts: int) -> Change:
+    """The kernel's counts of PCIe errors of one GPU."""
+
+    def change(snapshot):
+        bus_id = snapshot.devices[index].id.bus_id
+        pci = tuple(
+            replace(one, **{f"errors_{kind}": count for kind, count in counts.items()})
+            if one.bus_id == bus_id
+            else one
+            for one in snapshot.machine.pci_devices
+        )
+        return machine(pci_devices=pci)(snapshot)
+
+    return change
+
+
 ALL_DOWN = tuple(change for index in range(8) for change in down(index, *range(18)))
 
 PCIE = (
@@ -62,20 +80,20 @@ PCIE = (
     ),
     Case(
         "pcie.errors", "pcie.fatal_error",
-        now(part(3, "pcie_errors", fatal=1), before=()), now(part(3, "pcie_errors", correctable=9), before=()),
+        now(aer(3, fatal=1), before=()), now(aer(3, corrected=9), before=()),
     ),
     Case(
         "pcie.errors", "pcie.fatal_error_since_boot",
-        now(part(3, "pcie_errors", fatal=1)), now(part(3, "pcie_errors", correctable=1000)),
+        now(aer(3, fatal=1)), now(aer(3, corrected=1000)),
     ),
     Case(
         "pcie.errors", "pcie.nonfatal_errors",
-        now(part(3, "pcie_errors", nonfatal=2), before=()),
-        now(part(3, "pcie_errors", nonfatal=2), before=(part(3, "pcie_errors", nonfatal=2),)),
+        now(aer(3, nonfatal=2), before=()),
+        now(aer(3, nonfatal=2), before=(aer(3, nonfatal=2),)),
     ),
     Case(
         "pcie.errors", "pcie.corrected_rate",
-        now(part(3, "pcie_errors", correctable=33), before=()), now(part(3, "pcie_errors", correctable=32), before=()),
+        now(aer(3, corrected=33), before=()), now(aer(3, corrected=32), before=()),
     ),
 )  # fmt: skip
 

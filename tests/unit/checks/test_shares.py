@@ -74,3 +74,16 @@ def test_cards_of_another_kind_need_no_peer_memory_module():
     mellanox = make_state(infiniband_ports=(replace(port, device="mlx5_0"),))
     snapshot = replace(snapshot, machine=replace(snapshot.machine, state=mellanox))
     assert infiniband_peer_memory.judge(Context(snapshot)).outcome is Outcome.WARN
+
+
+def test_without_the_kernels_counts_the_gpus_own_are_taken():
+    from gpudiag.checks.pcie_errors import pcie_errors
+    from gpudiag.model.device_details import PcieErrorCounts
+
+    counts = PcieErrorCounts(0, 0, 1, 0, 0, 0, 0)
+    (finding,) = pcie_errors.judge(make_context(make_device(0, pcie_errors=counts))).findings
+    assert (finding.code, finding.evidence[0].source) == (
+        "pcie.fatal_error_since_boot",
+        "NVML's PCIe counters",
+    )
+    assert pcie_errors.judge(make_context(make_device(0))).outcome is Outcome.SKIP
