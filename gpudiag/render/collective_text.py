@@ -69,7 +69,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     results = measurement.results
     exact = sum(result.verified is True for result in results)
     one_kind = len({name_group(result) for result in results}) == 1
-    what = "sizes" if one_kind else "results"
+    what = ("size" if one_kind else "result") + "s" * (len(results) != 1)
     return f"{exact} {what} exact" if exact == len(results) else f"{exact} of {len(results)} {what} exact"
 
 

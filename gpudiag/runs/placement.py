@@ -19,8 +19,9 @@ from gpudiag.units import GIB, MIB, format_size
 DEFAULT_CPU_RANKS = 4
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
-# Of the free memory of a GPU or of the host: a job may come and want some while we measure.
-_MEMORY_SHARE = 0.4
+# Of the free memory of a GPU or of the host: a job may come and want some while we measure. Who asks
+# for a size gets it as long as something is left.
+_MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
@@ -107,12 +108,14 @@ def _on_cpu(
 ) -> Placement:
     world_size = wanted or DEFAULT_CPU_RANKS
     here = environment.local_world_size if environment is not None else world_size
-    fitting = _fitting_bytes(plan, snapshot.machine.memory_available_bytes, here)
-    if plan.max_bytes is not None and fitting is not None and plan.max_bytes > fitting:
+    available = snapshot.machine.memory_available_bytes
+    fitting = _fitting_bytes(plan, available, here)
+    possible = _fitting_bytes(plan, available, here, _ASKED_MEMORY_SHARE)
+    if plan.max_bytes is not None and possible is not None and plan.max_bytes > possible:
         raise UsageError(
             f"--max-bytes {plan.max_bytes} needs {format_size(plan.max_bytes * _buffers_per_rank(plan) * here)} "
-            f"for {here} ranks here, which is more than {_MEMORY_SHARE:.0%} of the memory that is available",
-            hint=f"--max-bytes {fitting} fits",
+            f"for {here} ranks here, which is more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
+            hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
     max_bytes = plan.max_bytes or max(automatic, plan.min_bytes)
@@ -242,9 +245,11 @@ def _largest_for(usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> in
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 
 
-def _fitting_bytes(plan: NcclTestPlan, free: Reading[int], ranks: int) -> int | None:
+def _fitting_bytes(
+    plan: NcclTestPlan, free: Reading[int], ranks: int, share: float = _MEMORY_SHARE
+) -> int | None:
     """The largest size of which that many ranks' buffers fit in the share of `free`; None if unknown."""
-    return None if isinstance(free, Missing) else int(free * _MEMORY_SHARE / _buffers_per_rank(plan) / ranks)
+    return None if isinstance(free, Missing) else int(free * share / _buffers_per_rank(plan) / ranks)
 
 
 def _buffers_per_rank(plan: NcclTestPlan) -> int:

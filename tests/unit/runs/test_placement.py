@@ -104,7 +104,7 @@ def test_on_the_cpu_the_buffers_of_all_ranks_must_fit_in_memory() -> None:
     assert place(host_only(GIB), backend="gloo").max_bytes < 64 * 1024**2
     assert place(host_only(64 * GIB), backend="gloo", max_bytes=GIB).max_bytes == GIB
     with pytest.raises(UsageError):
-        place(host_only(16 * GIB), backend="gloo", max_bytes=GIB)
+        place(host_only(12 * GIB), backend="gloo", max_bytes=GIB)
 
 
 def test_without_a_trace_of_a_gpu_four_gloo_ranks_go_up_to_64_mib() -> None:

@@ -1,0 +1,116 @@
+"""The ranks of nccl_test_overhead.py: bare loops and nccl-test's sweep, by turns, in one process group."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpudiag.collectives.cases import Case, Sweep
+from gpudiag.collectives.process_group import ProcessGroup, join_process_group
+from gpudiag.collectives.sweep import SweepRunner
+from gpudiag.ranks.context import Progress, RankContext
+from gpudiag.ranks.inject import MismatchKind
+
+WARMUP = 3
+_AREA_BYTES = 64 * 1024**2
+
+
+class Listener:
+    """A side channel that keeps what the sweep tells, and passes the rest on where it is `open`."""
+
+    def __init__(self, channel: Progress, *, is_open: bool) -> None:
+        """Pass positions on to `channel` if `is_open`."""
+        self.times_nanoseconds: list[int] = []
+        self._channel = channel if is_open else None
+
+    def enter_stage(self, stage: str) -> None:
+        """Pass it on, as the next ones."""
+        if self._channel is not None:
+            self._channel.enter_stage(stage)
+
+    def before_operation(
+        self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
+    ) -> None:
+        """Pass it on."""
+        if self._channel is not None:
+            self._channel.before_operation(sequence, op, dtype, elements, predicted_seconds)
+
+    def after_operation(self, sequence: int) -> None:
+        """Pass it on."""
+        if self._channel is not None:
+            self._channel.after_operation(sequence)
+
+    def before_iteration(self, iteration: int) -> None:
+        """Pass it on."""
+        if self._channel is not None:
+            self._channel.before_iteration(iteration)
+
+    def take_mismatch(self) -> MismatchKind | None:
+        """Never."""
+        return None
+
+    def should_flip_bit(self, iteration: int) -> bool:
+        """Never."""
+        return False
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Keep the times of a case."""
+        if event["kind"] == "rank_case":
+            self.times_nanoseconds = list(event["times_nanoseconds"])
+
+
+def run(context: RankContext) -> Mapping[str, Any]:
+    """Nothing; the times go to the agent round by round."""
+    group = join_process_group(context, "gloo")
+    context.progress.enter_stage("measure")
+    for size in context.arguments["sizes"]:
+        variants = make_variants(context, group, size)
+        for number in range(context.arguments["rounds"]):
+            order = list(variants) if number % 2 else list(reversed(variants))
+            for name in order:
+                times = variants[name]()
+                told = {"kind": "times", "size_bytes": size, "variant": name, "round": number}
+                context.progress.emit({**told, "times_nanoseconds": times})
+    return {}
+
+
+def make_variants(context: RankContext, group: ProcessGroup, size: int) -> dict[str, Callable[[], list[int]]]:
+    """What to time for one size, by name."""
+    iterations = 40 if size <= 1024**2 else 8 if size <= 16 * 1024**2 else 4
+    one = torch.zeros(size // 4)
+    area = torch.zeros(_AREA_BYTES // 4)
+    stride = max(size // 4, 64)
+    many = [area[start : start + size // 4] for start in range(0, len(area), stride)][:iterations]
+    many = (many * iterations)[:iterations]
+    return {
+        "loop": lambda: time_loop([one] * iterations),
+        "cold loop": lambda: time_loop(many),
+        "gpudiag": lambda: time_sweep(context, group, size, iterations, is_open=True),
+        "no channel": lambda: time_sweep(context, group, size, iterations, is_open=False),
+    }
+
+
+def time_loop(buffers: list[torch.Tensor]) -> list[int]:
+    """Nanoseconds of each all_reduce, back to back."""
+    for _ in range(WARMUP):
+        dist.all_reduce(buffers[0])
+    dist.barrier()
+    times = []
+    for buffer in buffers:
+        before = time.perf_counter_ns()
+        dist.all_reduce(buffer)
+        times.append(time.perf_counter_ns() - before)
+    return times
+
+
+def time_sweep(
+    context: RankContext, group: ProcessGroup, size: int, iterations: int, *, is_open: bool
+) -> list[int]:
+    """Nanoseconds of each all_reduce of nccl-test's own sweep."""
+    listener = Listener(context.progress, is_open=is_open)
+    case = Case("all_reduce", "sum", "float32", size // 4, size, in_place=True, unaligned=False)
+    sweep = Sweep("gloo", (case,), iterations, WARMUP, "every")
+    SweepRunner(ProcessGroup(group.rank, group.world_size, group.device, listener), sweep).run()
+    return listener.times_nanoseconds
