@@ -89,10 +89,13 @@ def bandwidth_memory(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(HOST_SLOW,),
     reads=("active.bandwidth", "active.telemetry"),
-    limit="80 % of PCIe generation x width as read during the copy; like GPUs here; own history",
+    limit="80 % of PCIe generation x width as read during the copy; like GPUs here; own history; not judged with"
+    " confidential computing on",
 )
 def bandwidth_host_device(context: Context) -> Judgement:
     """WARN for each GPU that copies slowly from or to the host, alone on its link."""
+    if context.snapshot.confidential_computing == "enabled":
+        return does_not_apply("confidential computing encrypts every copy: the link does not limit it")
     return _judge_gpus(context, (HOST_TO_DEVICE, DEVICE_TO_HOST), _by_host_link, HOST_SLOW)
 
 

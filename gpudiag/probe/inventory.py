@@ -115,6 +115,7 @@ def join_answers(
         torch=torch.facts,
         machine=machine,
         kernel_log=answers.kernel_events,
+        confidential_computing=nvml.confidential_computing,
     )
 
 

@@ -20,7 +20,7 @@ import types
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text
+from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text, enable_state
 from gpudiag.probe.nvml_details import read_peers
 from gpudiag.probe.nvml_device import read_device
 from gpudiag.probe.nvml_errors import code_of, reason_of, state_of_init
@@ -166,6 +166,9 @@ def read_library(pynvml: Any) -> dict[str, Any]:
     sheet.read("driver_version", as_text, pynvml.nvmlSystemGetDriverVersion)
     sheet.read("nvml_version", as_text, pynvml.nvmlSystemGetNVMLVersion)
     sheet.read("cuda_driver_version", _cuda_version, pynvml)
+    sheet.read(
+        "confidential_computing", lambda: enable_state(pynvml.nvmlSystemGetConfComputeState().ccFeature)
+    )
     return sheet.document()
 
 

@@ -53,6 +53,7 @@ class NvmlAnswer:
     nvml_version: Reading[str]
     cuda_driver_version: Reading[str]
     devices: tuple[Device, ...]
+    confidential_computing: Reading[str] = NOT_ASKED
 
 
 class Asked(Protocol):
@@ -82,7 +83,7 @@ def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
     library = messages.library
     versions = {
         name: why_not if library is None else reading_of(library, name)
-        for name in ("driver_version", "nvml_version", "cuda_driver_version")
+        for name in ("driver_version", "nvml_version", "cuda_driver_version", "confidential_computing")
     }
     count = why_not if messages.count is None else messages.count
     return NvmlAnswer(

@@ -87,3 +87,11 @@ def test_without_the_kernels_counts_the_gpus_own_are_taken():
         "NVML's PCIe counters",
     )
     assert pcie_errors.judge(make_context(make_device(0))).outcome is Outcome.SKIP
+
+
+def test_encrypted_copies_are_not_held_against_the_link():
+    from gpudiag.checks.bandwidth import bandwidth_host_device
+
+    context = make_context(make_device(0))
+    snapshot = replace(context.snapshot, confidential_computing="enabled")
+    assert bandwidth_host_device.judge(Context(snapshot)).outcome is Outcome.SKIP

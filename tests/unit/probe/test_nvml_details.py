@@ -89,3 +89,16 @@ def test_peers_are_asked_pair_by_pair():
     assert (peer["bus_id"], peer["path"], peer["read"], peer["nvlink"]) == (
         "00000000:5d:00.0", "system", "ok", "not_supported",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("feature", "word"), [(0, "disabled"), (1, "enabled")])
+def test_the_library_says_whether_copies_are_encrypted(feature: int, word: str):
+    from gpudiag.probe.nvml import read_library
+
+    answers = SimpleNamespace(
+        nvmlSystemGetDriverVersion=lambda: "580.105.08",
+        nvmlSystemGetNVMLVersion=lambda: "13.580.105.08",
+        nvmlSystemGetCudaDriverVersion_v2=lambda: 13000,
+        nvmlSystemGetConfComputeState=lambda: SimpleNamespace(ccFeature=feature),
+    )
+    assert read_library(answers)["confidential_computing"] == word
