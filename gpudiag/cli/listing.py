@@ -50,7 +50,7 @@ def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitSta
     """Print the listing that the options ask for; `started` are probes under way already."""
     if options.watch_seconds is not None:
         _watch(options.watch_seconds, options, started)
-    snapshot = take_devices(options.request, started)
+    snapshot = take_devices(_request(options), started)
     if options.wanted is not None:
         return _print_free(snapshot, options.wanted, ids=options.ids)
     if options.output is not None:
@@ -59,6 +59,13 @@ def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitSta
         write_document(options.output, dumps(snapshot) + "\n")
     sys.stdout.write(_render(snapshot, options))
     return ExitStatus.PASS
+
+
+def _request(options: ListOptions) -> DeviceRequest:
+    """What to ask: with the kernel log, unless nothing but the readings is wanted."""
+    asked = options.request
+    judged = not options.as_json or options.wanted is not None
+    return DeviceRequest(asked.sources, asked.deadline_seconds, kernel_log=judged)
 
 
 def _render(snapshot: Snapshot, options: ListOptions) -> str:
@@ -79,7 +86,7 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
     early = [started]  # for the first view only
 
     def draw() -> str:
-        snapshot = take_devices(options.request, early.pop() if early else None)
+        snapshot = take_devices(_request(options), early.pop() if early else None)
         text = _render(snapshot, options)
         heading = f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n"
         return text if options.as_json else heading + text

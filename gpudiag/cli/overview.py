@@ -18,7 +18,7 @@ from gpudiag.runs.instant import judge_snapshot
 def overview(started: StartedProbes | None) -> ExitStatus:
     """Print the overview; the exit status is its verdict's. `started` are probes under way already."""
     began = monotonic() if started is None else started.host.started_at
-    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",)), started))
+    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started))
     findings = findings_worst_first(report.results)
     candidates = judge_availability(report.snapshot, findings)
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

@@ -14,10 +14,14 @@ _FINAL_STATES = (SourceState.OK, SourceState.TIMED_OUT)
 
 @noun
 class DeviceRequest:
-    """What to ask: the sources by name (None: NVML, and the others if it has no answer), and how long."""
+    """What to ask: the sources by name (None: NVML, and the others if it has no answer), and how long.
+
+    Whoever judges the GPUs wants the kernel log too: a GPU with an Xid may show nothing in NVML.
+    """
 
     sources: tuple[str, ...] | None = None
     deadline_seconds: float = DEADLINE_SECONDS
+    kernel_log: bool = False
 
 
 def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
@@ -26,10 +30,14 @@ def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -
     It comes within a second of the deadline; where GPUtil and torch are asked, of theirs.
     """
     if request.sources is not None:
-        return take_snapshot(request.sources, request.deadline_seconds, started=started)
+        return take_snapshot(
+            request.sources, request.deadline_seconds, kernel_log=request.kernel_log, started=started
+        )
     started = started or start_probes()
-    snapshot = take_snapshot(("nvml",), request.deadline_seconds, started=started)
+    snapshot = take_snapshot(
+        ("nvml",), request.deadline_seconds, kernel_log=request.kernel_log, started=started
+    )
     if snapshot.source("nvml").state in _FINAL_STATES:
         return snapshot
     # NVML has answered: the same answer is joined with those of the others.
-    return take_snapshot(SOURCES, request.deadline_seconds, started=started)
+    return take_snapshot(SOURCES, request.deadline_seconds, kernel_log=request.kernel_log, started=started)
