@@ -6,8 +6,9 @@ from gpudiag.collectives.formulas import ACCOUNTING, BARRIER, DTYPE_SIZES_BYTES,
 from gpudiag.errors import UsageError
 from gpudiag.model.plan import ALL, DTYPES, INTEGER_DTYPES, NcclTestPlan
 
-# What gloo refuses with "Invalid scalar type" (torch 2.13).
-_NOT_IN_GLOO = ("float8_e4m3fn", "float8_e5m2")
+# gloo refuses them with "Invalid scalar type" (torch 2.13); NCCL reduces them from 2.24 on, on GPUs of
+# compute capability 9.0 and later.
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 # A sweep from 0 bytes goes on from here: no step factor leads away from 0.
 _AFTER_ZERO_BYTES = 8
 
@@ -47,8 +48,12 @@ class Sweep:
     verify: str
 
 
-def plan_sweep(plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int) -> Sweep:
+def plan_sweep(
+    plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int, *, float8: bool = False
+) -> Sweep:
     """The sweep that `plan` asks for with that backend, so many ranks and that largest size.
+
+    `float8`: the backend has 8-bit floats here.
 
     Raises:
         UsageError: nothing is left to measure, or the backend does not have the dtype.
@@ -58,7 +63,7 @@ def plan_sweep(plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int
         if op == BARRIER:
             cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
         elif op != "send_recv" or world_size > 1:  # nobody sends to itself
-            for dtype in _dtypes(plan, op, backend):
+            for dtype in _dtypes(plan, op, backend, float8=float8):
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
         raise UsageError(
@@ -68,17 +73,19 @@ def plan_sweep(plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int
     return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify)
 
 
-def _dtypes(plan: NcclTestPlan, op: str, backend: str) -> tuple[str, ...]:
+def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple[str, ...]:
     """The dtypes to measure `op` with; `all` stands for those that the backend and the reduction have."""
+    left_out = () if float8 else _FLOAT8
     if plan.dtype != (ALL,):
-        refused = [dtype for dtype in plan.dtype if backend == "gloo" and dtype in _NOT_IN_GLOO]
+        refused = [dtype for dtype in plan.dtype if dtype in left_out]
         if refused:
-            raise UsageError(f"gloo does not have {', '.join(refused)}", hint="NCCL does, on GPUs")
+            raise UsageError(
+                f"{backend} does not have {', '.join(refused)} here",
+                hint="8-bit floats need NCCL 2.24 and GPUs of compute capability 9.0, or later ones",
+            )
         return plan.dtype
-    left_out: tuple[str, ...] = _NOT_IN_GLOO if backend == "gloo" else ()
-    if plan.reduce == "avg" and ACCOUNTING[op].reduces:
-        left_out += INTEGER_DTYPES
-    return tuple(dtype for dtype in DTYPES if dtype not in left_out)
+    integers = INTEGER_DTYPES if plan.reduce == "avg" and ACCOUNTING[op].reduces else ()
+    return tuple(dtype for dtype in DTYPES if dtype not in (*left_out, *integers))
 
 
 def _cases(plan: NcclTestPlan, op: str, dtype: str, world_size: int, max_bytes: int) -> list[Case]:

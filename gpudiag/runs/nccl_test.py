@@ -87,7 +87,9 @@ def run_nccl_test(
             os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
         )
     placement = here or place_ranks(plan, environment, python=python)
-    sweep = plan_sweep(plan, placement.backend, placement.world_size, placement.max_bytes)
+    sweep = plan_sweep(
+        plan, placement.backend, placement.world_size, placement.max_bytes, float8=placement.float8
+    )
     faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
     told = environment is None or environment.rank == 0
     one_clock = environment is None or environment.local_world_size == environment.world_size

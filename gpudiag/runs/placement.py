@@ -26,6 +26,7 @@ _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 
+_FLOAT8_SINCE, _FLOAT8_CAPABILITY = (2, 24), (9, 0)  # of NCCL, of GPUs
 _SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
 
 # torch's own answer takes a process, an import and a CUDA context.
@@ -49,6 +50,7 @@ class Placement:
     snapshot: Snapshot | None = None
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
     ranks_share_gpu: bool = False
+    float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
 
 
 def place_ranks(
@@ -148,6 +150,7 @@ def _on_gpus(
         snapshot=snapshot,
         devices=tuple(usable),
         ranks_share_gpu=shared,
+        float8=_has_float8(snapshot, usable),
     )
 
 
@@ -171,6 +174,17 @@ def _sharing(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[s
             hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def _has_float8(snapshot: Snapshot, usable: Sequence[Device]) -> bool:
+    """Whether NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
+    version = None if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
+    if version is None or isinstance(version, Missing) or _version(version) < _FLOAT8_SINCE:
+        return False
+    capabilities = [device.compute_capability for device in usable]
+    return all(
+        not isinstance(found, Missing) and _version(found) >= _FLOAT8_CAPABILITY for found in capabilities
+    )
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -77,11 +77,12 @@ def test_zero_bytes_come_before_the_sizes_that_follow_from_8() -> None:
 
 
 def test_all_dtypes_are_those_that_the_backend_and_the_reduction_have() -> None:
-    def dtypes(backend: str, reduce: str) -> set[str]:
-        sweep = plan_sweep(NcclTestPlan(dtype=("all",), reduce=reduce), backend, 2, 8)
+    def dtypes(backend: str, reduce: str, *, float8: bool = False) -> set[str]:
+        sweep = plan_sweep(NcclTestPlan(dtype=("all",), reduce=reduce), backend, 2, 8, float8=float8)
         return {case.dtype for case in sweep.cases}
 
-    assert dtypes("nccl", "sum") == set(DTYPES)
+    assert dtypes("nccl", "sum", float8=True) == set(DTYPES)
+    assert dtypes("nccl", "sum") == dtypes("gloo", "sum")
     assert dtypes("gloo", "sum") == {dtype for dtype in DTYPES if not dtype.startswith("float8")}
     assert dtypes("gloo", "avg") == {"float64", "float32", "float16", "bfloat16"}
 

@@ -177,6 +177,16 @@ def test_two_ranks_on_one_gpu_are_refused_with_the_version_that_they_need(versio
     assert "2.30" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("capability", "version", "expected"),
+    [("9.0", "2.29.7", True), ("10.0", "2.24.3", True), ("8.0", "2.29.7", False), ("9.0", "2.23.4", False)],
+)
+def test_eight_bit_floats_need_new_gpus_and_a_new_nccl(capability: str, version: str, expected: bool) -> None:
+    gpu = make_device(0, compute_capability=capability)
+    machine = make_snapshot(gpu, views=(view_of(gpu, 0),), torch=make_torch(nccl_version=version))
+    assert place(machine).float8 is expected
+
+
 def test_a_machine_whose_gpus_are_all_sick_could_not_be_tested() -> None:
     with pytest.raises(SourceFailedError):
         place(make_machine_with(2, sick=(0, 1)))
