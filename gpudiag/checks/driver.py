@@ -157,7 +157,7 @@ def driver_firmware(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(PERSISTENCE_OFF,),
     reads=("persistence_mode", "seconds that NVML took"),
-    limit=f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in our"
+    limit=f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in the"
     " captures is healthy with it off)",
     confirmed="nvidia-smi -q of A100, H100, B200 (off) and T4",
 )
