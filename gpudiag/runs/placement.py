@@ -8,12 +8,12 @@ from gpudiag.checks.traces import gpu_traces
 from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.runs.instant import judge_snapshot
+from gpudiag.runs.usable_gpus import has_float8, require_context, sharing_for, usable_devices, visibility_for
 from gpudiag.units import GIB, MIB, format_size
 
 DEFAULT_CPU_RANKS = 4
@@ -25,9 +25,6 @@ _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
-
-_FLOAT8_SINCE, _FLOAT8_CAPABILITY = (2, 24), (9, 0)  # of NCCL, of GPUs
-_SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
 
 # torch's own answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
@@ -127,13 +124,13 @@ def _on_cpu(
 def _on_gpus(
     plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
 ) -> Placement:
-    _require_context(snapshot)
+    require_context(snapshot)
     findings = tuple(
         finding
         for finding in judge_snapshot(snapshot).findings()
         if finding.outcome in (Outcome.FAIL, Outcome.ERROR)
     )
-    usable = _usable_devices(snapshot, findings)
+    usable = usable_devices(snapshot, findings)
     if not usable:
         raise SourceFailedError(
             "none of the GPUs here can be used", hint="see `gpudiag` and `gpudiag list --sources all`"
@@ -145,111 +142,16 @@ def _on_gpus(
         backend="nccl",
         world_size=world_size,
         max_bytes=plan.max_bytes or _largest_for(usable, plan, here),
-        variables={**_visibility(snapshot, usable), **(_sharing(snapshot, here, usable) if shared else {})},
+        variables={
+            **visibility_for(snapshot, usable),
+            **(sharing_for(snapshot, here, usable) if shared else {}),
+        },
         findings=findings,
         snapshot=snapshot,
         devices=tuple(usable),
         ranks_share_gpu=shared,
-        float8=_has_float8(snapshot, usable),
+        float8=has_float8(snapshot, usable),
     )
-
-
-def _sharing(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[str, str]:
-    """What lets two NCCL ranks share the only GPU.
-
-    Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
-
-    Raises:
-        UsageError: they cannot, with what they would need.
-    """
-    if (ranks, len(usable)) != (2, 1):
-        raise UsageError(
-            f"{ranks} NCCL ranks need {ranks} GPUs on this machine, and {len(usable)} can be used",
-            hint=f"--nproc {len(usable)}, or see `gpudiag list`",
-        )
-    version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
-    if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
-        raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has {_told(version)}",
-            hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
-        )
-    return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-
-
-def _has_float8(snapshot: Snapshot, usable: Sequence[Device]) -> bool:
-    """Whether NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
-    version = None if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
-    if version is None or isinstance(version, Missing) or _version(version) < _FLOAT8_SINCE:
-        return False
-    capabilities = [device.compute_capability for device in usable]
-    return all(
-        not isinstance(found, Missing) and _version(found) >= _FLOAT8_CAPABILITY for found in capabilities
-    )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
-
-
-def _told(version: Reading[str]) -> str:
-    return "no NCCL" if isinstance(version, Missing) else f"NCCL {version}"
-
-
-def _require_context(snapshot: Snapshot) -> None:
-    """Return where torch can use the GPUs.
-
-    Raises:
-        SourceFailedError: it cannot, with the trace of a GPU and the cause; or they are simulated.
-    """
-    if snapshot.simulated is not None:
-        raise SourceFailedError(
-            f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing",
-            hint="--backend gloo runs on the CPU",
-        )
-    trace = gpu_traces(snapshot)[0].text
-    torch = snapshot.torch
-    if isinstance(torch, Missing):
-        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
-    elif isinstance(torch.cuda_runtime_version, Missing):
-        cause = f"torch {torch.version} is a build without CUDA"
-    elif torch.context_starts is True:
-        return
-    elif isinstance(torch.context_starts, Missing):
-        cause = torch.context_starts.detail or "no CUDA context starts"
-    else:
-        cause = "no CUDA context starts"
-    raise SourceFailedError(
-        f"a GPU is here ({trace}), and torch cannot use it: {cause}",
-        hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU all the same",
-    )
-
-
-def _usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Device]:
-    """The GPUs that answer, that no check found a fault on, and that torch may use."""
-    faulty = {
-        finding.subject.uuid
-        for finding in findings
-        if finding.outcome is Outcome.FAIL and isinstance(finding.subject, DeviceSubject)
-    }
-    return [
-        device
-        for device in snapshot.devices
-        if not isinstance(device.responding, Missing)
-        and device.id.uuid not in faulty
-        and _torch_sees(snapshot, device)
-    ]
-
-
-def _torch_sees(snapshot: Snapshot, device: Device) -> bool:
-    return any(view.source == "torch" and view.uuid == device.id.uuid for view in snapshot.views)
-
-
-def _visibility(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where one of those that torch sees is not usable."""
-    seen = [device for device in snapshot.devices if _torch_sees(snapshot, device)]
-    if len(seen) == len(usable):
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
 
 
 def _largest_for(usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:

@@ -1,0 +1,111 @@
+"""Which GPUs NCCL ranks can run on here, and what they have to be told for it."""
+
+from collections.abc import Sequence
+
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.errors import SourceFailedError, UsageError
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing, Reading
+
+_FLOAT8_SINCE, _FLOAT8_CAPABILITY = (2, 24), (9, 0)  # of NCCL, of GPUs
+_SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
+
+
+def require_context(snapshot: Snapshot) -> None:
+    """Return where torch can use the GPUs.
+
+    Raises:
+        SourceFailedError: it cannot, with the trace of a GPU and the cause; or they are simulated.
+    """
+    if snapshot.simulated is not None:
+        raise SourceFailedError(
+            f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing",
+            hint="--backend gloo runs on the CPU",
+        )
+    trace = gpu_traces(snapshot)[0].text
+    torch = snapshot.torch
+    if isinstance(torch, Missing):
+        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
+    elif isinstance(torch.cuda_runtime_version, Missing):
+        cause = f"torch {torch.version} is a build without CUDA"
+    elif torch.context_starts is True:
+        return
+    elif isinstance(torch.context_starts, Missing):
+        cause = torch.context_starts.detail or "no CUDA context starts"
+    else:
+        cause = "no CUDA context starts"
+    raise SourceFailedError(
+        f"a GPU is here ({trace}), and torch cannot use it: {cause}",
+        hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU all the same",
+    )
+
+
+def usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Device]:
+    """The GPUs that answer, that no check found a fault on, and that torch may use."""
+    faulty = {
+        finding.subject.uuid
+        for finding in findings
+        if finding.outcome is Outcome.FAIL and isinstance(finding.subject, DeviceSubject)
+    }
+    return [
+        device
+        for device in snapshot.devices
+        if not isinstance(device.responding, Missing)
+        and device.id.uuid not in faulty
+        and _torch_sees(snapshot, device)
+    ]
+
+
+def _torch_sees(snapshot: Snapshot, device: Device) -> bool:
+    return any(view.source == "torch" and view.uuid == device.id.uuid for view in snapshot.views)
+
+
+def visibility_for(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where one of those that torch sees is not usable."""
+    seen = [device for device in snapshot.devices if _torch_sees(snapshot, device)]
+    if len(seen) == len(usable):
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
+
+
+def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[str, str]:
+    """What lets two NCCL ranks share the only GPU.
+
+    Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
+
+    Raises:
+        UsageError: they cannot, with what they would need.
+    """
+    if (ranks, len(usable)) != (2, 1):
+        raise UsageError(
+            f"{ranks} NCCL ranks need {ranks} GPUs on this machine, and {len(usable)} can be used",
+            hint=f"--nproc {len(usable)}, or see `gpudiag list`",
+        )
+    version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
+    if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
+        raise UsageError(
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has {_told(version)}",
+            hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
+        )
+    return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def has_float8(snapshot: Snapshot, usable: Sequence[Device]) -> bool:
+    """Whether NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
+    version = None if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
+    if version is None or isinstance(version, Missing) or _version(version) < _FLOAT8_SINCE:
+        return False
+    capabilities = [device.compute_capability for device in usable]
+    return all(
+        not isinstance(found, Missing) and _version(found) >= _FLOAT8_CAPABILITY for found in capabilities
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def _told(version: Reading[str]) -> str:
+    return "no NCCL" if isinstance(version, Missing) else f"NCCL {version}"
