@@ -9,6 +9,9 @@ from gpudiag.ranks.position import Operation
 from gpudiag.ranks.view import RankView
 
 _Fingerprint = tuple[str, str, int]  # op, dtype, elements
+# For so long the ranks that still move are waited for: those that went on wait for the others soon.
+_PATIENCE_SECONDS = 1.0
+
 _Groups = Mapping[_Fingerprint, list[RankView]]
 
 
@@ -19,14 +22,29 @@ def find_mismatch(views: Sequence[RankView]) -> tuple[Incident, ...]:
     is not being written. Of two equal camps the one without the lowest rank is named; both
     collectives are evidence.
     """
+    sequence, groups = _first_difference(views)
+    return () if not groups else _describe(sequence, groups, views)
+
+
+def is_mismatch_pending(views: Sequence[RankView]) -> bool:
+    """Whether ranks are known to differ, but not yet which are the majority: some still move."""
+    _, groups = _first_difference(views)
+    known = [view for members in groups.values() for view in members]
+    if not known or min(view.waiting_seconds for view in known) > _PATIENCE_SECONDS:
+        return False
+    return any(view.running and view.position is not None and not view.position.history for view in views)
+
+
+def _first_difference(views: Sequence[RankView]) -> tuple[int, _Groups]:
+    """The first sequence at which ranks are known to differ, and who entered what; no groups if none do."""
     by_sequence: dict[int, dict[_Fingerprint, list[RankView]]] = defaultdict(lambda: defaultdict(list))
     for view in views:
         for operation in () if view.position is None else view.position.history:
             by_sequence[operation.sequence][_fingerprint(operation)].append(view)
     for sequence in sorted(by_sequence):
         if len(by_sequence[sequence]) > 1:
-            return _describe(sequence, by_sequence[sequence], views)
-    return ()
+            return sequence, by_sequence[sequence]
+    return 0, {}
 
 
 def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tuple[Incident, ...]:
@@ -36,7 +54,7 @@ def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tupl
             kind=IncidentKind.MISMATCHED,
             rank=view.rank,
             host=view.host,
-            stage=view.stage,
+            stage=_stage_of(view, sequence),
             at_seconds=_parted_at(view),
             evidence=(
                 *evidence.of_mismatch(sequence, _text(fingerprint), _text(expected), groups[expected]),
@@ -50,6 +68,13 @@ def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tupl
         if fingerprint != expected
         for view in members
     )
+
+
+def _stage_of(view: RankView, sequence: int) -> str:
+    """The stage in which the rank entered that collective; it may have come further since."""
+    history = () if view.position is None else view.position.history
+    stages = [operation.stage for operation in history if operation.sequence == sequence]
+    return next(filter(None, stages), view.stage)
 
 
 def _parted_at(view: RankView) -> float:

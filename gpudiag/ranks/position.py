@@ -48,11 +48,12 @@ _DTYPE_TEXT = _Text(_CELL_BYTES + 64, 32)
 _FILE_TEXT = _Text(_CELL_BYTES + 96, 512)
 
 # The last operations entered, so that ranks that have moved on can still be compared at one sequence:
-# a ring of slots, each a sequence (+ 1; 0 while it is being written), then op, dtype and elements.
+# a ring of slots, each a sequence (+ 1; 0 while it is being written), then op, dtype, elements and the
+# count of the stage.
 HISTORY_LENGTH = 8
 _HISTORY_OFFSET = _CELL_BYTES + 1024
-_SLOT_BYTES = 80
-_SLOT_ANNOUNCED = Struct("=32s32sq")
+_SLOT_BYTES = 88
+_SLOT_ANNOUNCED = Struct("=32s32sqq")
 
 # The last stages entered, by their count: what a rank has missed that is further behind.
 _STAGE_HISTORY_OFFSET = _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES
@@ -71,6 +72,7 @@ class Operation:
     dtype: str
     elements: int
     predicted_seconds: float | None
+    stage: str | None = None  # in which it was entered; None if that is too long ago
 
     def describe(self) -> str:
         """The operation as people read it: `all_reduce float32[1024]`."""
@@ -146,7 +148,7 @@ class PositionWriter:
         self._cells = page[:_CELL_BYTES].cast("q")
         self._clock_ns = clock_ns
         self._announced: tuple[str, str, int, float | None] | None = None
-        self._slot = b""
+        self._slot = b""  # what a slot of the history holds after its sequence
         self._history = page[_HISTORY_OFFSET : _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES]
         self._history_cells = self._history.cast("q")
         self._place: Place | None = None
@@ -156,6 +158,7 @@ class PositionWriter:
         cells = self._cells
         self._write_place(place)
         self._write_text(_STAGE_TEXT, stage)
+        self._announced = None  # the history tells in which stage, so it is to be written anew
         cells[_Cell.STAGE_NS] = self._clock_ns()
         count = cells[_Cell.STAGE_COUNT] + 1
         _STAGE_SLOT.pack_into(self._page, _stage_slot(count), count, stage.encode()[-32:])
@@ -190,7 +193,8 @@ class PositionWriter:
     def _write_announced(self, announced: tuple[str, str, int, float | None]) -> None:
         self._announced = announced
         op, dtype, elements, predicted_seconds = announced
-        self._slot = _SLOT_ANNOUNCED.pack(op.encode()[-32:], dtype.encode()[-32:], elements)
+        stage_count = self._cells[_Cell.STAGE_COUNT]
+        self._slot = _SLOT_ANNOUNCED.pack(op.encode()[-32:], dtype.encode()[-32:], elements, stage_count)
         self._write_text(_OP_TEXT, op)
         self._write_text(_DTYPE_TEXT, dtype)
         self._cells[_Cell.ELEMENTS] = elements
@@ -219,6 +223,7 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
     entered, left = cells[_Cell.ENTERED], cells[_Cell.LEFT]
     moved_ns = max(cells[_Cell.STAGE_NS], cells[_Cell.ENTERED_NS], cells[_Cell.LEFT_NS])
     file = _read_text(page, _FILE_TEXT)
+    stages = _read_stages(page, cells[_Cell.STAGE_COUNT])
     return Position(
         stage=_read_text(page, _STAGE_TEXT),
         stage_count=cells[_Cell.STAGE_COUNT],
@@ -228,9 +233,23 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
         moved_at=moved_ns / 1e9,
         iteration=cells[_Cell.ITERATION] - 1 if cells[_Cell.ITERATION] else None,
         place=f"{file}:{cells[_Cell.LINE]}" if file else None,
-        history=_read_history(page),
-        stages=_read_stages(page, cells[_Cell.STAGE_COUNT]),
+        history=_read_history(page, cells[_Cell.STAGE_COUNT], stages),
+        stages=stages,
     )
+
+
+def _read_history(page: memoryview, stage_count: int, stages: tuple[str, ...]) -> tuple[Operation, ...]:
+    """The operations in the ring, oldest first; a slot that is being written is passed over."""
+    operations = []
+    for start in range(_HISTORY_OFFSET, _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES, _SLOT_BYTES):
+        slot = bytes(page[start : start + _SLOT_BYTES])
+        count = int.from_bytes(slot[:8], byteorder)
+        if count and slot[:8] == bytes(page[start : start + 8]):
+            op, dtype, elements, in_stage = _SLOT_ANNOUNCED.unpack(slot[8:])
+            place = in_stage - 1 - stage_count + len(stages)
+            stage = stages[place] if 0 <= place < len(stages) else None
+            operations.append(Operation(count - 1, _decode(op), _decode(dtype), elements, None, stage))
+    return tuple(sorted(operations, key=lambda operation: operation.sequence))
 
 
 def _read_stages(page: memoryview, stage_count: int) -> tuple[str, ...]:
@@ -241,18 +260,6 @@ def _read_stages(page: memoryview, stage_count: int) -> tuple[str, ...]:
 def _stage_slot(count: int) -> int:
     """Where the page keeps the stage with that count, from 1."""
     return _STAGE_HISTORY_OFFSET + count % _STAGE_HISTORY_LENGTH * _STAGE_SLOT.size
-
-
-def _read_history(page: memoryview) -> tuple[Operation, ...]:
-    """The operations in the ring, oldest first; a slot that is being written is passed over."""
-    operations = []
-    for start in range(_HISTORY_OFFSET, _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES, _SLOT_BYTES):
-        slot = bytes(page[start : start + _SLOT_BYTES])
-        count = int.from_bytes(slot[:8], byteorder)
-        if count and slot[:8] == bytes(page[start : start + 8]):
-            op, dtype, elements = _SLOT_ANNOUNCED.unpack(slot[8:])
-            operations.append(Operation(count - 1, _decode(op), _decode(dtype), elements, None))
-    return tuple(sorted(operations, key=lambda operation: operation.sequence))
 
 
 def _read_operation(cells: memoryview, page: memoryview) -> Operation:

@@ -1,5 +1,6 @@
 """What /proc says of one process, and what a process tells the kernel about itself. Linux only."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -43,6 +44,16 @@ def read_process(pid: int) -> ProcessState | None:
         cpu_seconds=(int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_PER_SECOND,
         start_ticks=int(fields[_START_TICKS]),
     )
+
+
+def has_open(pid: int, prefix: str) -> bool:
+    """Whether the process has a file open whose path starts with `prefix`; False where we may not look."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(prefix):
+                    return True
+    return False
 
 
 def is_alive(pid: int) -> bool:

@@ -36,6 +36,7 @@ class RankRecord:
     cpu_seconds_total: float = 0.0
     cpu_seconds_when_moved: float = 0.0
     process_state: str = ""
+    has_gpu: bool = False
     dead_since: float | None = None  # seen dead, and its end not yet told
     traces: tuple[Evidence, ...] = ()
     traced: bool = False
@@ -86,6 +87,7 @@ class RankRecord:
             position=self._telling_position(),
             still_seconds=self.still_seconds,
             cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
+            has_gpu=self.has_gpu,
             process_state=self.process_state,
             traces=self.traces,
         )
@@ -101,6 +103,8 @@ class RankRecord:
             self._take_untold_end(now)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
+        if not self.has_gpu and self.still_seconds >= HISTORY_SECONDS:
+            self.has_gpu = process.has_open(state.pid, "/dev/nvidia")
         stopped = state.state in process.STOPPED_STATES
         if stopped != (self.life is Life.STOPPED):
             self.life = Life.STOPPED if stopped else Life.ALIVE

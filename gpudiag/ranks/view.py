@@ -48,6 +48,7 @@ class RankView:
     still_seconds: float = 0.0  # how long its agent has watched it stay where it is
     cpu_seconds: float = 0.0  # what it used of the processor in that time
     unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
+    has_gpu: bool = False  # it has a GPU's device file open
     process_state: str = ""  # the letter in /proc/PID/stat
     traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
 
@@ -85,8 +86,13 @@ class RankView:
 
     @property
     def busy(self) -> bool:
-        """Whether the rank has used the processor while it stayed where it is."""
-        return self.cpu_seconds > BUSY_SHARE * self.still_seconds
+        """Whether the rank has used the processor while it stayed where it is, or is ready to and gets none."""
+        return self.process_state == "R" or self.cpu_seconds > BUSY_SHARE * self.still_seconds
+
+    @property
+    def opening_gpu(self) -> bool:
+        """Whether the driver may still be starting a GPU for the rank, which takes seconds of no processor time."""
+        return self.has_gpu and self.entered == 0
 
     @property
     def waiting_seconds(self) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks import evidence
-from gpudiag.ranks.mismatch import find_mismatch
+from gpudiag.ranks.mismatch import find_mismatch, is_mismatch_pending
 from gpudiag.ranks.stages import Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
 
@@ -41,8 +41,8 @@ UNHEARD_SECONDS = 2.0
 BUSY_OUTSIDE_FACTOR = 10.0
 BUSY_INSIDE_FACTOR = 3.0
 
-# A rank in an earlier stage than the others, off the processor and not in uninterruptible sleep.
-LEFT_BEHIND_SECONDS = 1.5
+# A rank that is further behind than another one, off the processor and not in uninterruptible sleep.
+LEFT_BEHIND_SECONDS = 1.0
 
 # What a rank says when another one is gone, by gloo, TCPStore and NCCL.
 _CONSEQUENCE = re.compile(
@@ -55,6 +55,8 @@ _CONSEQUENCE = re.compile(
 
 def is_settled(views: Sequence[RankView], now: float) -> bool:
     """Whether the symptoms seen so far are old enough to tell cause from consequence; `now` as in the views."""
+    if is_mismatch_pending(views):
+        return False
     broken = _describe_all_broken(views)
     if not broken:
         return True
@@ -184,7 +186,7 @@ def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
         return ()
     behind = [view for view in views if view.running and view.progress < furthest]
     idle = all(view.still_seconds >= LEFT_BEHIND_SECONDS and not view.inside for view in behind)
-    working = any(view.busy or view.process_state == "D" for view in behind)
+    working = any(view.busy or view.opening_gpu or view.process_state == "D" for view in behind)
     return tuple(_silent(view, waiting) for view in behind) if idle and not working else ()
 
 

@@ -1,5 +1,7 @@
 """Ranks that entered different collectives: who is named, and what both sides did."""
 
+from dataclasses import replace
+
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident
 from gpudiag.ranks.mismatch import find_mismatch
@@ -77,3 +79,17 @@ def test_an_abort_waits_for_what_the_others_entered() -> None:
     views = [usual(0, life=Life.ENDED, exit=-6, changed_at=5.0), usual(1)]
     assert not is_settled(views, now=5.4)
     assert is_settled(views, now=5.7)
+
+
+def test_nobody_is_named_while_ranks_still_move() -> None:
+    moving = view(1, position=position(sequence=5), still_seconds=0.1)
+    odd = entered(0, (3, "broadcast", "float32", 64))
+    assert not is_settled([odd, moving, usual(2)], now=10.0)
+    assert is_settled([odd, usual(1), usual(2)], now=10.0)
+
+
+def test_ranks_that_move_on_for_ever_are_not_waited_for() -> None:
+    moving = view(1, position=position(sequence=5), still_seconds=0.1)
+    views = [replace(entered(0, (3, "broadcast", "float32", 64)), still_seconds=1.5), moving]
+    views.append(replace(usual(2), still_seconds=1.5))
+    assert is_settled(views, now=10.0)

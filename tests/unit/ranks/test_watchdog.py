@@ -174,6 +174,8 @@ def test_an_idle_rank_left_behind_is_silent_long_before_the_budget() -> None:
     assert blamed(waiting, behind) == [(IncidentKind.SILENT, 1)]
     assert find(waiting, replace(behind, cpu_seconds=1.5)) == ()
     assert find(waiting, replace(behind, process_state="D")) == ()
+    assert find(waiting, replace(behind, process_state="R")) == ()
+    assert find(waiting, replace(behind, has_gpu=True)) == ()
     assert find(replace(waiting, still_seconds=0.5), behind) == ()
 
 
