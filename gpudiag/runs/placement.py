@@ -13,7 +13,14 @@ from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.runs.instant import judge_snapshot
-from gpudiag.runs.usable_gpus import has_float8, require_context, sharing_for, usable_devices, visibility_for
+from gpudiag.runs.usable_gpus import (
+    free_bytes,
+    has_float8,
+    require_context,
+    sharing_for,
+    usable_devices,
+    visibility_for,
+)
 from gpudiag.units import GIB, MIB, format_size
 
 DEFAULT_CPU_RANKS = 4
@@ -141,7 +148,7 @@ def _on_gpus(
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=plan.max_bytes or _largest_for(usable, plan, here),
+        max_bytes=plan.max_bytes or _largest_for(snapshot, usable, plan, here),
         variables={
             **visibility_for(snapshot, usable),
             **(sharing_for(snapshot, here, usable) if shared else {}),
@@ -154,9 +161,11 @@ def _on_gpus(
     )
 
 
-def _largest_for(usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:
+def _largest_for(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    fitting = [_fitting_bytes(plan, device.memory_free_bytes, -(-ranks // len(usable))) for device in usable]
+    fitting = [
+        _fitting_bytes(plan, free_bytes(snapshot, device), -(-ranks // len(usable))) for device in usable
+    ]
     known = [size for size in fitting if size is not None]
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.errors import SourceFailedError, UsageError
-from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
@@ -58,8 +58,25 @@ def usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Devi
     ]
 
 
+def free_bytes(snapshot: Snapshot, device: Device) -> Reading[int]:
+    """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
+    view = _torch_view(snapshot, device)
+    if view is None or isinstance(view.memory_free_bytes, Missing):
+        return device.memory_free_bytes
+    return view.memory_free_bytes
+
+
 def _torch_sees(snapshot: Snapshot, device: Device) -> bool:
-    return any(view.source == "torch" and view.uuid == device.id.uuid for view in snapshot.views)
+    return _torch_view(snapshot, device) is not None
+
+
+def _torch_view(snapshot: Snapshot, device: Device) -> DeviceView | None:
+    """The GPU as torch shows it; a MIG instance has a UUID of its own, and its GPU's bus id."""
+    for view in snapshot.views:
+        same = view.uuid == device.id.uuid or view.bus_id == device.id.bus_id
+        if view.source == "torch" and same:
+            return view
+    return None
 
 
 def visibility_for(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Where an nccl-test runs: gloo only where there is no trace of a GPU, sick GPUs kept out of sight."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,6 +127,14 @@ def test_every_usable_gpu_gets_a_rank() -> None:
 def test_the_largest_size_keeps_within_the_share_of_free_memory() -> None:
     assert place(make_machine_with(2)).max_bytes == 8 * GIB
     assert place(make_machine_with(2), max_bytes=1024).max_bytes == 1024
+
+
+def test_a_mig_instance_is_used_within_its_own_memory() -> None:
+    gpu = make_device(0, mig_mode="enabled", memory_free_bytes=60 * GIB)
+    instance = replace(view_of(gpu, 0), uuid="MIG-1", memory_free_bytes=6 * GIB)
+    placement = place(make_snapshot(gpu, views=(instance,), torch=make_torch()))
+    assert (placement.world_size, placement.variables) == (1, {})
+    assert placement.max_bytes < GIB
 
 
 def test_a_sick_gpu_is_hidden_and_named_and_the_others_run() -> None:
