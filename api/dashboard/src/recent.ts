@@ -3,6 +3,7 @@
 import { useEffect, useReducer } from "preact/hooks";
 import { read } from "./api";
 import { seconds } from "./format";
+import { gpuKey } from "./parts/gpu";
 import type { Live, LiveDevice, Series, TimelineEntry } from "./model";
 import { state, useEvents } from "./store";
 
@@ -63,7 +64,7 @@ function append(recent: Recent, live: Live): Recent {
   const drop = recent.times.length - kept;
   const devices = new Map(recent.devices);
   for (const device of live.devices) {
-    const uuid = device.uuid ?? "";
+    const uuid = gpuKey(device);
     const before = recent.devices.get(uuid) ?? {};
     const gap = (): null[] => recent.times.map(() => null);
     const next: Record<string, (number | null)[]> = {};
@@ -75,7 +76,7 @@ function append(recent: Recent, live: Live): Recent {
   }
   // A GPU that is gone from the list keeps its past, and gets no new points.
   for (const [uuid, series] of devices) {
-    if (live.devices.some((device) => device.uuid === uuid)) continue;
+    if (live.devices.some((device) => gpuKey(device) === uuid)) continue;
     devices.set(uuid, Object.fromEntries(Object.entries(series).map(([name, list]) => [name, [...list.slice(drop), null]])));
   }
   return { times: [...recent.times.slice(drop), at], devices, events: recent.events };

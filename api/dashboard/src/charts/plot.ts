@@ -29,6 +29,7 @@ export function plotOptions(lines: Line[], look: PlotLook, width: number): uPlot
     width,
     height: look.height,
     legend: { show: false },
+    padding: [8, 14, 0, 0],
     cursor: {
       sync: { key: "time" },
       points: { size: 5 },
@@ -40,7 +41,7 @@ export function plotOptions(lines: Line[], look: PlotLook, width: number): uPlot
     },
     axes: [
       { stroke: ink, grid, ticks: grid, font, size: 26, space: 70, values: (_, splits) => splits.map((at) => shortClock(at, look.to - look.from)) },
-      { stroke: ink, grid, ticks: { show: false }, font, size: 38, space: 30 },
+      { stroke: ink, grid, ticks: { show: false }, font, size: 40, splits: () => [0, look.top / 2, look.top], values: (_, splits) => splits.map(short) },
     ],
     series: [
       {},
@@ -60,4 +61,5 @@ export function plotOptions(lines: Line[], look: PlotLook, width: number): uPlot
   };
 }
 
+const short = (value: number): string => (value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1));
 const shortClock = (at: number, span: number): string => (span <= 300 ? clock(at) : clock(at).slice(0, 5));

@@ -1,6 +1,6 @@
 // The last minutes of one reading as a line in a table row, on a scale that is the same in every row.
 
-const WIDTH = 84;
+const WIDTH = 66;
 const HEIGHT = 20;
 
 export function Spark({ values, top }: { values: (number | null)[]; top: number }) {

@@ -32,15 +32,18 @@ export function Banners({ live }: { live: Live }) {
 }
 
 function SamplerNotice({ sampler }: { sampler: SamplerStatus }) {
-  const age = sampler.last_good_at ? duration(serviceNow() - seconds(sampler.last_good_at)) : null;
+  const silent = sampler.last_good_at ? serviceNow() - seconds(sampler.last_good_at) : null;
+  const age = silent === null ? null : duration(silent);
+  const stale = silent === null || silent > sampler.stale_after_seconds;
   const old = age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
   const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => <Notice tone={tone} title={title} live>{body}</Notice>;
   switch (sampler.state) {
     case "wedged":
-      return say("fail", `The driver does not answer: ${sampler.wedged_call ?? "an NVML call"} has not come back${age ? ` for ${age}` : ""}.`, (
+      return say("fail", `The driver does not answer. ${sampler.reason ?? `${sampler.wedged_call ?? "An NVML call"} has not come back.`}`, (
         <>
-          {old}gpudiag has given that call up and asks again. Look at the kernel log (<Command>dmesg | grep -i -e NVRM -e Xid</Command>); a process in
-          state D holds the GPU until it is reset or the machine restarts. <a href={link("explain", "gpu.hung")}>What this means</a>
+          {stale ? old : "The other GPUs' numbers are current. "}
+          gpudiag has given that call up and asks again. Look at the kernel log, <Command>dmesg | grep -i -e NVRM -e Xid</Command>: a GPU that stays
+          silent needs a reset, or the machine a restart. <a href={link("explain", "gpu.hung")}>What this means</a>
         </>
       ));
     case "failed":

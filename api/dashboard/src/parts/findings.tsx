@@ -4,6 +4,7 @@ import { DASH, words } from "../format";
 import type { Evidence, Finding, Subject } from "../model";
 import { link } from "../route";
 import { gpuName } from "./gpu";
+import { Prose } from "./prose";
 import { Status } from "./status";
 
 export function subjectText(subject: Subject): string {
@@ -39,9 +40,9 @@ function FindingItem({ finding, compact }: { finding: Finding; compact: boolean 
   return (
     <article class="finding">
       <p class="what">
-        <Status state={finding.outcome} /> <span>{finding.message}</span>
+        <Status state={finding.outcome} /> <span><Prose text={finding.message} /></span>
       </p>
-      <p class="remedy"><span class="do">What to do</span> {finding.remedy}</p>
+      <p class="remedy"><span class="do">What to do</span> <Prose text={finding.remedy} /></p>
       {!compact && finding.evidence.length > 0 && <EvidenceList evidence={finding.evidence} />}
       <p class="about">
         <a href={link("explain", finding.code)}>{finding.code}</a>

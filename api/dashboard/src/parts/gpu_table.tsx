@@ -4,12 +4,23 @@ import { clock, DASH, gib, program, reasonText, seconds, shortName, words } from
 import { Spark } from "../charts/spark";
 import type { GpuProcess, LiveDevice } from "../model";
 import type { Recent } from "../recent";
-import { gpuLink, gpuName } from "./gpu";
+import { gpuKey, gpuLink, gpuName } from "./gpu";
 import { Meter, Reading } from "./reading";
 import { Status } from "./status";
 
 const COLUMNS = ["GPU", "Health", "Utilisation", "Memory GiB", "Power W", "Temp", "SM MHz", "Throttle", "Used by"];
 const SPARK_POINTS = 60;
+
+// What a row has room for; the whole names are in the title and in the timeline.
+const THROTTLE_WORDS: Record<string, string> = {
+  sw_power_cap: "power cap",
+  hw_slowdown: "slowdown",
+  sw_thermal_slowdown: "heat",
+  hw_thermal_slowdown: "heat",
+  hw_power_brake_slowdown: "power brake",
+  applications_clocks_setting: "clocks set",
+  display_clocks_setting: "display clocks",
+};
 
 export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: Recent }) {
   return (
@@ -20,7 +31,7 @@ export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: R
       </thead>
       <tbody role="rowgroup">
         {devices.map((device) => (
-          <GpuRow key={device.uuid ?? device.bus_id} device={device} load={recent.devices.get(device.uuid ?? "")?.utilization_percent ?? []} />
+          <GpuRow key={gpuKey(device)} device={device} load={recent.devices.get(gpuKey(device))?.utilization_percent ?? []} />
         ))}
       </tbody>
     </table>
@@ -34,7 +45,7 @@ function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] 
       <th scope="row" role="rowheader">
         <a href={gpuLink(device)}>{gpuName(device)}</a> <span class="name">{name}</span>
       </th>
-      <td role="cell" data-label="Health"><HealthCell device={device} /></td>
+      <td role="cell" data-label="Health" class="health"><HealthCell device={device} /></td>
       {device.responding ? <Readings device={device} load={load} /> : <SilentCells device={device} />}
     </tr>
   );
@@ -42,7 +53,7 @@ function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] 
 
 function HealthCell({ device }: { device: LiveDevice }) {
   const first = device.finding_codes[0];
-  return <Status state={device.health} text={first && device.health !== "ok" ? words(first) : device.health} />;
+  return <Status state={device.health} text={first && device.health !== "ok" ? words(first.replaceAll(".", " ")) : device.health} />;
 }
 
 function Readings({ device, load }: { device: LiveDevice; load: (number | null)[] }) {
@@ -67,7 +78,7 @@ function Readings({ device, load }: { device: LiveDevice; load: (number | null)[
       </td>
       <td role="cell" data-label="Temp"><Reading of={device} field="temperature_celsius">{device.temperature_celsius} °C</Reading></td>
       <td role="cell" data-label="SM MHz"><Reading of={device} field="sm_clock_mhz">{device.sm_clock_mhz}</Reading></td>
-      <td role="cell" data-label="Throttle"><Throttle device={device} /></td>
+      <td role="cell" data-label="Throttle" class="throttle"><Throttle device={device} /></td>
       <td role="cell" data-label="Used by" class="users"><Users device={device} /></td>
     </>
   );
@@ -92,10 +103,10 @@ function SilentCells({ device }: { device: LiveDevice }) {
 
 function Throttle({ device }: { device: LiveDevice }) {
   if (device.clocks_event_reasons === null) return <Reading of={device} field="clocks_event_reasons">{DASH}</Reading>;
-  const telling = device.clocks_event_reasons.filter((reason) => reason !== "gpu_idle");
-  if (!telling.length) return <span class="calm">none</span>;
-  const text = telling.map((reason) => words(reason).replace(" slowdown", "")).join(", ");
-  return device.throttled ? <Status state="warn" text={text} /> : <span>{text}</span>;
+  const reasons = device.clocks_event_reasons.filter((reason) => reason !== "gpu_idle");
+  if (!reasons.length) return <span class="calm">none</span>;
+  const text = [...new Set(reasons.map((reason) => THROTTLE_WORDS[reason] ?? words(reason)))].join(", ");
+  return <span title={reasons.map(words).join(", ")}>{device.throttled ? <Status state="warn" text={text} /> : text}</span>;
 }
 
 function Users({ device }: { device: LiveDevice }) {

@@ -6,7 +6,7 @@ import type { Line } from "../charts/plot";
 import { Timeline } from "../charts/timeline";
 import type { LiveDevice } from "../model";
 import type { Recent } from "../recent";
-import { gpuName, lineColour, lineDash } from "./gpu";
+import { gpuKey, gpuName, lineColour, lineDash } from "./gpu";
 
 interface ChartsProps {
   recent: Recent;
@@ -19,18 +19,18 @@ interface ChartsProps {
 
 export function linesOf(recent: Recent, devices: LiveDevice[], metric: Metric): Line[] {
   return devices.map((device, position) => ({
-    key: device.uuid ?? String(position),
+    key: gpuKey(device),
     label: gpuName(device),
     colour: lineColour(position),
     dash: lineDash(position),
-    values: (recent.devices.get(device.uuid ?? "")?.[metric.series] ?? recent.times.map(() => null)).map((value) =>
+    values: (recent.devices.get(gpuKey(device))?.[metric.series] ?? recent.times.map(() => null)).map((value) =>
       value === null ? null : value * metric.factor,
     ),
   }));
 }
 
 export function MetricCharts({ recent, devices, metrics, from, to, onSelect }: ChartsProps) {
-  const lanes = devices.map((device) => ({ uuid: device.uuid ?? "", nvml_index: device.nvml_index, bus_id: device.bus_id }));
+  const lanes = devices.map((device) => ({ uuid: gpuKey(device), nvml_index: device.nvml_index, bus_id: device.bus_id }));
   return (
     <>
       <div class="charts">

@@ -6,7 +6,7 @@ import { useLoaded, useTicks } from "../load";
 import type { Finding, Live, LiveDevice, MigInstance } from "../model";
 import { FACTS, type Fact } from "../parts/device_facts";
 import { FindingList } from "../parts/findings";
-import { gpuLink, gpuName } from "../parts/gpu";
+import { gpuKey, gpuLink, gpuName } from "../parts/gpu";
 import { GpuTable } from "../parts/gpu_table";
 import { Loading, ProblemNotice } from "../parts/notice";
 import { ProcessTable } from "../parts/process_table";
@@ -22,7 +22,7 @@ interface NvLink {
 }
 
 export function DeviceView({ subject, live }: { subject: string; live: Live }) {
-  const device = live.devices.find((one) => one.uuid === subject || String(one.nvml_index) === subject);
+  const device = live.devices.find((one) => gpuKey(one) === subject || String(one.nvml_index) === subject);
   const loaded = useLoaded<Whole>(`devices/${encodeURIComponent(subject)}`, useTicks(5));
   const recent = useRecent();
   const to = seconds(live.at);
@@ -38,7 +38,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       <GpuTable devices={[device]} recent={recent} />
       {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
       <section>
-        <h2>The last 10 min <a class="aside" href={link("history", "", { device: device.uuid ?? subject })}>longer</a></h2>
+        <h2>The last 10 min <a class="aside" href={link("history", "", { device: gpuKey(device) })}>longer</a></h2>
         <MetricCharts recent={recent} devices={[device]} metrics={METRICS.slice(0, 5)} from={to - RECENT_SECONDS} to={to} />
       </section>
       <section>
@@ -60,7 +60,7 @@ function Neighbours({ devices, device }: { devices: LiveDevice[]; device: LiveDe
   return (
     <nav class="neighbours" aria-label="GPUs">
       {devices.map((one) => (
-        <a key={one.uuid} href={gpuLink(one)} {...(one === device ? { "aria-current": "page" } : {})}>{gpuName(one)}</a>
+        <a key={gpuKey(one)} href={gpuLink(one)} {...(one === device ? { "aria-current": "page" } : {})}>{gpuName(one)}</a>
       ))}
     </nav>
   );

@@ -1,6 +1,7 @@
 // What a finding, a check or an Xid means, where its limit comes from, and what to do.
 
 import { useLoaded } from "../load";
+import { Prose } from "../parts/prose";
 import { Command, Loading, ProblemNotice } from "../parts/notice";
 
 interface Explanation {
@@ -37,7 +38,7 @@ export function ExplainView({ topic }: { topic: string }) {
         <article class="panel prose">
           {explanation.facts.length > 0 && <ul class="plain">{explanation.facts.map((fact) => <li key={fact}>{fact}</li>)}</ul>}
           {PARTS.filter(([part]) => explanation[part]).map(([part, title]) => (
-            <section key={part}><h2>{title}</h2><p>{explanation[part]}</p></section>
+            <section key={part}><h2>{title}</h2><p><Prose text={String(explanation[part])} /></p></section>
           ))}
           {explanation.look_also.length > 0 && (
             <section>

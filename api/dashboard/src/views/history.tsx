@@ -8,7 +8,7 @@ import { dateClock, duration } from "../format";
 import { useLoaded, useTicks } from "../load";
 import type { Live, LiveDevice, Series } from "../model";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
-import { gpuName } from "../parts/gpu";
+import { gpuKey, gpuName } from "../parts/gpu";
 import { linesOf, MetricCharts } from "../parts/recent_charts";
 import { fromSeries, type Recent } from "../recent";
 import { link } from "../route";
@@ -43,7 +43,7 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
   useEffect(() => {
     if (value) setShown(value);
   }, [value]);
-  const devices = live.devices.filter((device) => !uuid || device.uuid === uuid);
+  const devices = live.devices.filter((device) => !uuid || gpuKey(device) === uuid);
   const metric = settings.get("metric");
   return (
     <>
@@ -75,7 +75,7 @@ function RangeChoice({ settings, last, devices }: { settings: URLSearchParams; l
           <a key={text} href={link("history", "", { ...kept, last: String(seconds) })} {...(seconds === last ? { "aria-current": "true" as const } : {})}>{text}</a>
         ))}
       </nav>
-      <Choice label="GPU" name="device" settings={settings} options={[["", "all"], ...devices.map((device): [string, string] => [device.uuid ?? "", gpuName(device)])]} />
+      <Choice label="GPU" name="device" settings={settings} options={[["", "all"], ...devices.map((device): [string, string] => [gpuKey(device), gpuName(device)])]} />
       <Choice label="Charts" name="metric" settings={settings} options={[["", "one per metric"], ...METRICS.map((metric): [string, string] => [metric.series, `${metric.title}, one per GPU`])]} />
     </div>
   );

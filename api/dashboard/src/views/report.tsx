@@ -2,7 +2,6 @@
 
 import type { Finding, Outcome } from "../model";
 import { FindingList } from "../parts/findings";
-import { Status } from "../parts/status";
 import { BandwidthReport, type BandwidthDocument } from "./report_bandwidth";
 import { CollectiveReport, type CollectiveDocument } from "./report_collective";
 import { TrainingReport, type TrainingDocument } from "./report_training";
@@ -25,8 +24,7 @@ export function ReportView({ document: whole }: { document: Record<string, unkno
   const outcome = document.verdict ?? document.outcome;
   return (
     <>
-      {outcome && <p class="headline"><Status state={outcome} large /> {findings.length === 0 && <span>Nothing was found.</span>}</p>}
-      {findings.length > 0 && <FindingList findings={findings} />}
+      {findings.length > 0 ? <FindingList findings={findings} /> : <p>{outcome === "pass" ? "Every check passed; nothing was found." : "No finding."}</p>}
       {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} />}
       {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
       {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}

@@ -1,53 +1,90 @@
-// Sanity training: the strategies side by side, what each cost, and whether it trained the same model.
+// Sanity training: the strategies side by side, whether each trained the same model, and where its time goes.
 
-import { DASH, significant, words } from "../format";
-import type { Finding, Outcome } from "../model";
-import { FindingList } from "../parts/findings";
-import { Meter } from "../parts/reading";
+import { DASH, duration, gib, significant } from "../format";
+import type { Outcome, WithMissing } from "../model";
+import { Meter, Reading } from "../parts/reading";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 
-type Strategy = Record<string, unknown> & {
+const PARTS = ["data", "forward", "backward", "optimizer", "communication"] as const;
+
+interface Verification extends WithMissing {
+  name: string;
+  passed: boolean | null;
+}
+interface Strategy extends WithMissing {
   strategy: string;
+  framework: string;
   outcome: Outcome;
-  world_size?: number;
-  samples_per_second?: number | null;
-  findings?: Finding[];
-};
+  world_size: number;
+  reason: string | null;
+  hint: string | null;
+  verified: boolean | null;
+  verifications: Verification[];
+  samples_per_second: number | null;
+  step_p50_seconds: number | null;
+  shares: Record<(typeof PARTS)[number], number> | null;
+  scaling_efficiency: number | null;
+  host_memory_bytes: number | null;
+}
 export interface TrainingDocument {
   strategies: Strategy[];
+  machine?: string[];
+  advice?: { strategy: string; reasons: string[] }[];
 }
 
-const OWN_COLUMNS = new Set(["strategy", "outcome", "world_size", "samples_per_second", "findings", "missing", "missing_detail", "schema"]);
-const MAX_COLUMNS = 8;
+const COLUMNS = ["Strategy", "Outcome", { name: "Ranks", number: true }, "Same as one process", "Samples per second", { name: "Step p50", number: true }, { name: "Scaling", number: true }, "Time of a step", { name: "Memory", number: true }];
 
 export function TrainingReport({ document }: { document: TrainingDocument }) {
-  const { strategies } = document;
-  const best = Math.max(...strategies.map((one) => one.samples_per_second ?? 0), 0);
-  const plain = (value: unknown): boolean => typeof value === "number" || typeof value === "string" || typeof value === "boolean";
-  const more = [...new Set(strategies.flatMap((one) => Object.keys(one).filter((name) => !OWN_COLUMNS.has(name) && plain(one[name]))))].slice(0, MAX_COLUMNS);
-  const columns = ["Strategy", "Outcome", { name: "Ranks", number: true }, "Samples per second", ...more.map((name) => ({ name: words(name), number: true }))];
-  const findings = strategies.flatMap((one) => one.findings ?? []);
+  const best = Math.max(...document.strategies.map((one) => one.samples_per_second ?? 0), 0);
   return (
     <>
-      <Table caption="Strategies" columns={columns} hideCaption>
-        {strategies.map((one) => (
-          <tr key={one.strategy}>
-            <th scope="row">{one.strategy}</th>
-            <td><Status state={one.outcome} /></td>
-            <td class="number">{one.world_size ?? DASH}</td>
-            <td><Meter value={one.samples_per_second ?? null} limit={best} /> {one.samples_per_second == null ? DASH : significant(one.samples_per_second)}</td>
-            {more.map((name) => <td class="number" key={name}>{shown(one[name])}</td>)}
-          </tr>
-        ))}
+      <Table caption="Strategies" columns={COLUMNS} hideCaption>
+        {document.strategies.map((one) => <StrategyRow key={one.strategy} one={one} best={best} />)}
       </Table>
-      {findings.length > 0 && <FindingList findings={findings} />}
+      <p class="key parts-key">{PARTS.map((part, position) => <span key={part}><span class={`swatch line-${position}`} aria-hidden="true" /> {part}</span>)}</p>
+      {document.advice?.map((advice) => <p key={advice.strategy}><b>{advice.strategy}</b> suits this machine: {advice.reasons.join("; ")}</p>)}
+      {document.machine && <p class="hint">{document.machine.join(", ")}</p>}
     </>
   );
 }
 
-function shown(value: unknown): string {
-  if (value === null || value === undefined) return DASH;
-  if (typeof value === "boolean") return value ? "yes" : "no";
-  return typeof value === "number" ? significant(value) : String(value);
+function StrategyRow({ one, best }: { one: Strategy; best: number }) {
+  if (one.outcome === "skip") {
+    return (
+      <tr>
+        <th scope="row">{one.strategy}</th>
+        <td><Status state="skip" /></td>
+        <td class="wide" colSpan={COLUMNS.length - 2}>{one.reason} {one.hint && <code class="command">{one.hint}</code>}</td>
+      </tr>
+    );
+  }
+  const passed = one.verifications.filter((verification) => verification.passed).length;
+  return (
+    <tr>
+      <th scope="row">{one.strategy} <small>{one.framework}</small></th>
+      <td><Status state={one.outcome} /></td>
+      <td class="number">{one.world_size}</td>
+      <td><Reading of={one} field="verified"><Status state={one.verified ? "pass" : "fail"} text={`${passed} of ${one.verifications.length} proofs`} /></Reading></td>
+      <td><Reading of={one} field="samples_per_second"><Meter value={one.samples_per_second} limit={best} />{significant(one.samples_per_second ?? 0)}</Reading></td>
+      <td class="number"><Reading of={one} field="step_p50_seconds">{duration(one.step_p50_seconds ?? 0)}</Reading></td>
+      <td class="number"><Reading of={one} field="scaling_efficiency">{((one.scaling_efficiency ?? 0) * 100).toFixed(0)}%</Reading></td>
+      <td><Shares one={one} /></td>
+      <td class="number"><Reading of={one} field="host_memory_bytes">{gib(one.host_memory_bytes ?? 0)} GiB</Reading></td>
+    </tr>
+  );
+}
+
+function Shares({ one }: { one: Strategy }) {
+  const { shares } = one;
+  if (!shares) return <Reading of={one} field="shares">{DASH}</Reading>;
+  const text = PARTS.map((part) => `${part} ${(shares[part] * 100).toFixed(0)}%`).join(", ");
+  return (
+    <span title={text}>
+      <span class="shares" aria-hidden="true">
+        {PARTS.map((part, position) => <span key={part} class={`line-${position}`} style={{ width: `${(shares[part] * 100).toFixed(1)}%` }} />)}
+      </span>
+      <span class="unseen">{text}</span>
+    </span>
+  );
 }

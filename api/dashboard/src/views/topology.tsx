@@ -22,8 +22,10 @@ interface TopologyDevice extends WithMissing {
   nvlinks_total: number | null;
 }
 interface Link extends WithMissing {
-  from: string;
-  to: string;
+  from?: string | null;
+  to?: string | null;
+  from_uuid?: string | null;
+  to_uuid?: string | null;
   path: string | null;
   nvlink: string | null;
   nvlink_count: number | null;
@@ -58,7 +60,7 @@ export function TopologyView() {
 }
 
 function Matrix({ topology: { devices, links } }: { topology: Topology }) {
-  const between = new Map(links.map((one) => [`${one.from} ${one.to}`, one]));
+  const between = new Map(links.map((one) => [`${one.from ?? one.from_uuid} ${one.to ?? one.to_uuid}`, one]));
   return (
     <Table caption="Row to column: the path, and what was measured in that direction" columns={["From \\ to", ...devices.map(gpuName)]}>
       {devices.map((from) => (

@@ -1,0 +1,5 @@
+// A sentence of gpudiag's; what stands in backquotes is a command.
+
+export function Prose({ text }: { text: string }) {
+  return <>{text.split("`").map((part, position) => (position % 2 ? <code class="command" key={position}>{part}</code> : part))}</>;
+}
