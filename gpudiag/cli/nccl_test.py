@@ -54,7 +54,11 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 )
 @click.option("--nproc", type=int, metavar="N", help="Ranks.  [default: the usable GPUs, or 4 gloo ranks]")
 @click.option(
-    "--op", default="all_reduce", callback=_names(OPERATIONS), metavar="NAME,...", help=", ".join(OPERATIONS)
+    "--op",
+    default="all_reduce",
+    callback=_names(OPERATIONS),
+    metavar="NAME,...",
+    help=f"{', '.join(OPERATIONS)} or all.",
 )
 @click.option(
     "--dtype",
@@ -85,7 +89,8 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     "--inject",
     multiple=True,
     metavar="FAULT",
-    help="Make a rank misbehave: kill:2@5, stop:1@init, bitflip:1@3, slow:3:20.",
+    help="Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
+    "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="For the whole run.")
 @click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
@@ -102,7 +107,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     type=click.Path(path_type=Path),
     callback=EventFile.require,
     metavar="FILE",
-    help="Append each size and finding to FILE as it comes, as JSON lines.",
+    help="Write each size and finding to FILE as it comes, as JSON lines.",
 )
 def nccl_test(**options: Any) -> ExitStatus:
     """Verify and time collectives over ranks: GPUs with NCCL, or the CPU with gloo.
