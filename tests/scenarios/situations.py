@@ -14,6 +14,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
+from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
@@ -190,10 +191,11 @@ def without_gpu(index: int) -> Change:
     return change
 
 
-def blank(noun: Any, why: MissingReason) -> Any:
-    """A noun with every reading in it missing for that reason; what is no reading stays."""
-    from gpudiag.model.hints import type_hints
+def blank(noun: Any, why: Callable[[], MissingReason | None]) -> Any:
+    """A noun whose readings are missing for the reason that `why` gives each of them; None leaves it as it is.
 
+    What is no reading stays, as does whether a GPU answers.
+    """
     if isinstance(noun, tuple):
         return tuple(blank(one, why) for one in noun)
     if not hasattr(noun, "__dataclass_fields__") or isinstance(noun, Missing):
@@ -203,7 +205,8 @@ def blank(noun: Any, why: MissingReason) -> Any:
     for one in fields(noun):
         value, kept = getattr(noun, one.name), one.name in ("responding", "id")
         is_reading = Missing in getattr(hints[one.name], "__args__", ())
-        values[one.name] = Missing(why) if is_reading and not kept else value if kept else blank(value, why)
+        reason = why() if is_reading and not kept else None
+        values[one.name] = Missing(reason) if reason else value if kept else blank(value, why)
     return replace(noun, **values)
 
 
