@@ -1,0 +1,27 @@
+"""A listing judges by a part of the catalogue, and loads no more than that part."""
+
+import subprocess
+import sys
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.on_gpus import GPU_CHECKS
+
+NOT_FOR_A_LISTING = (
+    "gpudiag.checks.builtin", "gpudiag.checks.torch_build", "gpudiag.checks.nccl_settings",
+    "gpudiag.checks.host_health", "gpudiag.reference.nccl_variables", "gpudiag.reference.gpu_models",
+    "gpudiag.model.host_state", "tomllib",
+)  # fmt: skip
+_PROGRAM = "import sys, gpudiag.runs.instant; print(*sys.modules)"
+
+
+def test_a_listing_loads_only_what_it_judges_by():
+    loaded = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "gpudiag.checks.on_gpus" in loaded.stdout.split()
+    assert [name for name in NOT_FOR_A_LISTING if name in loaded.stdout.split()] == []
+
+
+def test_its_checks_are_in_the_order_of_the_whole():
+    order = [check for check in BUILTIN if check in GPU_CHECKS]
+    assert sorted(check.name for check in order) == sorted(check.name for check in GPU_CHECKS)
