@@ -14,7 +14,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The names inside a wheel that is built from a copy of what the wheel is made of."""
     pytest.importorskip("hatchling", reason="hatchling is not installed: the wheel cannot be built offline")
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
         shutil.copy(ROOT / name, source)
     for name in ("gpudiag", "api"):
         shutil.copytree(

@@ -20,22 +20,22 @@ export function Banners({ live }: { live: Live }) {
         <Notice title={`Simulated GPUs: ${live.simulated}`}>No real GPU was read; every number on this page is made up.</Notice>
       )}
       {age > limit ? (
-        <Notice tone="fail" title={`No news for ${duration(age)}: these numbers are from ${clock(seconds(live.at))}.`} live>
+        <Notice tone="fail" title={`No news for ${duration(Math.round(age))}: these numbers are from ${clock(seconds(live.at))}.`} live>
           {connection === "lost" ? "gpudiag serve cannot be reached, and the page keeps trying. " : "gpudiag serve sends nothing. "}
           Is it still running on {live.host}? <Command>gpudiag serve</Command> starts it; <Command>gpudiag</Command> answers without it.
         </Notice>
       ) : (
-        <SamplerNotice sampler={sampler} />
+        <SamplerNotice sampler={sampler} empty={live.devices.length === 0} />
       )}
     </div>
   );
 }
 
-function SamplerNotice({ sampler }: { sampler: SamplerStatus }) {
+function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: boolean }) {
   const silent = sampler.last_good_at ? serviceNow() - seconds(sampler.last_good_at) : null;
-  const age = silent === null ? null : duration(silent);
+  const age = silent === null ? null : duration(Math.round(silent));
   const stale = silent === null || silent > sampler.stale_after_seconds;
-  const old = age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
+  const old = !stale || empty ? "" : age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
   const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => <Notice tone={tone} title={title} live>{body}</Notice>;
   switch (sampler.state) {
     case "wedged":
@@ -47,7 +47,7 @@ function SamplerNotice({ sampler }: { sampler: SamplerStatus }) {
         </>
       ));
     case "failed":
-      return say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
+      return empty ? null : say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
     case "paused":
       return say("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It goes on when the test ends. <a href={link("runs")}>Runs</a></>);
     case "off":
