@@ -24,7 +24,7 @@ def render_checks(checks: Iterable[Check], style: Style = PLAIN) -> str:
 def _entry(check: Check) -> list[str]:
     lines = wrapped(f"{check.name}: {check.title}", first="  ", indent=_INDENT)
     facts = (
-        ("reads", ", ".join(check.reads)),
+        ("reads", ", ".join(check.reads).replace("{", "{ ").replace(",", ", ").replace(",  ", ", ")),
         ("limit", check.limit),
         ("confirmed", check.confirmed or "unconfirmed: may warn, and fails only on what NVML itself states"),
     )

@@ -67,7 +67,7 @@ class HistoryKeeper:
 
     def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
         """The history, or why there is none; and a warning for the user, empty where all is well."""
-        _await_message(self._child, self._started + deadline_seconds)
+        wait_for_message(self._child, self._started + deadline_seconds)
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
@@ -84,7 +84,7 @@ class HistoryKeeper:
             self._child.messages.clear()
             os.pwrite(self._run, json.dumps(run.encoded()).encode(), 0)
             os.write(self._go, b"!")
-            _await_message(self._child, monotonic() + deadline_seconds)
+            wait_for_message(self._child, monotonic() + deadline_seconds)
         if any(kind == "stored" for kind, *_ in self._child.messages):
             return ""
         return self._give_up("written")
@@ -96,8 +96,8 @@ class HistoryKeeper:
             os.close(descriptor)
 
     def _give_up(self, what: str) -> str:
-        words = _failure(self._child, what)
         self._child.give_up()
+        words = _failure(self._child, what)
         self._warned = True
         return words
 
@@ -193,13 +193,13 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     emit(("stored",))
 
 
-def _await_message(child: GuardedChild, deadline: float) -> None:
-    """Return when the child has said something, has ended, or the time is over."""
+def wait_for_message(child: GuardedChild, deadline: float) -> None:
+    """Return when the child has said something, has ended, or the time is over; it is not given up."""
     while child.ending is None and not child.messages:
         # What has come is taken in also when the time is over: the caller may have been busy elsewhere.
         ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
         if not ready:
-            child.give_up()
+            return
         for descriptor in ready:
             if descriptor in child.descriptors():
                 child.receive(descriptor)

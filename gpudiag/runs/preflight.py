@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,11 +19,11 @@ from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.probe.inventory import take_snapshot
-from gpudiag.probe.start import StartedProbes
+from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
 from gpudiag.runs.gate import complete_results, judge_results
-from gpudiag.runs.history import HistoryKeeper, RunFacts, own_machine_key
+from gpudiag.runs.history import HistoryKeeper, RunFacts, own_machine_key, wait_for_message
 from gpudiag.runs.workplace import Workplace, choose_workplace
 
 _T = TypeVar("_T")
@@ -34,8 +35,11 @@ def _ignore(_: str) -> None:
 
 
 INSTANT = "instant"
-# Deadlines of one look at the machine.
+# Deadlines of one look at the machine: for a device, and for the driver to wake up before that, which
+# takes some seconds without persistence mode.
 _INSTANT_SECONDS = 1.5
+_AWAKE_SECONDS = 1.0  # at least, once the driver is awake
+_WAKE_SECONDS = 5.0
 _LOOK_SECONDS = 5.0
 # Levels that load the GPUs long enough for their own two looks to say more than a stored one.
 _OWN_PAIR_LEVELS = ("standard", "long")
@@ -124,9 +128,11 @@ class Preflight:
         if self._level != INSTANT:
             sources += ["gputil"] * agreement
             sources += ["torch"] * (ranks or agreement or wants(checks, "torch"))
+        started = started or start_probes(sources)
+        instant = self._level == INSTANT
         return take_snapshot(
             sources,
-            _INSTANT_SECONDS if self._level == INSTANT else _LOOK_SECONDS,
+            max(_INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS) if instant else _LOOK_SECONDS,
             python=self._surroundings.python,
             host_state=wants(checks, "host_state"),
             kernel_log=wants(checks, "kernel_log"),
@@ -191,6 +197,14 @@ class Preflight:
         if not isinstance(self._surroundings.expected_machine, Missing):
             return self._surroundings.expected_machine
         return history if isinstance(history, Missing) else history.good
+
+
+def _await_driver(started: StartedProbes) -> float:
+    """How many seconds the driver took to wake up, at most five: a device's own deadline starts then."""
+    child = started.nvml
+    if child is not None:
+        wait_for_message(child, child.started_at + _WAKE_SECONDS)
+    return 0.0 if child is None else monotonic() - child.started_at
 
 
 def _gpu_findings(snapshot: Snapshot, expected: Reading[int]) -> tuple[Finding, ...]:
