@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from gpudiag_api.problems import Problem, render_problem
-from gpudiag_api.settings import Settings
-from gpudiag_api.tokens import ACT, READ, Sessions
+from gpudiag_api.service import Service
+from gpudiag_api.tokens import ACT, READ
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -49,11 +49,12 @@ _log = logging.getLogger("gpudiag.access")
 class Gate:
     """The one way into the service."""
 
-    def __init__(self, application: Application, settings: Settings, sessions: Sessions) -> None:
-        """Guard `application`."""
+    def __init__(self, application: Application, service: Service) -> None:
+        """Guard `application`, which answers for `service`."""
+        self.service = service
         self._application = application
-        self._settings = settings
-        self._sessions = sessions
+        self._settings = settings = service.settings
+        self._sessions = service.sessions
         self._host_names = settings.host_names()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -74,6 +74,7 @@ class Hub:
         self.instance = secrets.token_hex(4)
         self.listeners: set[Listener] = set()
         self.newest_live: Event | None = None
+        self.closed = False
         self._number = 0
         self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
 
@@ -103,6 +104,7 @@ class Hub:
 
     def close(self) -> None:
         """Wake everybody, so that streams end."""
+        self.closed = True
         for listener in self.listeners:
             listener.wake()
 

@@ -25,6 +25,11 @@ class Settings:
     store: str | None = None
     tls: bool = False
     max_streams: int = 1000
+    kinds: tuple[str, ...] = (
+        "preflight",
+        "nccl-test",
+        "train",
+    )  # of runs, as far as the command line has them
 
     @property
     def on_loopback(self) -> bool:

@@ -35,6 +35,9 @@ COMMANDS = {
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
+    "train": LazyCommand(
+        "gpudiag.cli.train", "train", "Train a little under each strategy, and prove the maths."
+    ),
     "preflight": LazyCommand(
         "gpudiag.cli.preflight", "preflight", "May this machine train? The gate for CI and job prologs."
     ),
@@ -42,6 +45,9 @@ COMMANDS = {
     "history": LazyCommand("gpudiag.cli.history", "history", "Stored runs, baselines and drift."),
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."
+    ),
+    "serve": LazyCommand(
+        "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."

@@ -32,6 +32,14 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     return explain_topic(words[0]) or _explain_file(words[0])
 
 
+def explain_name(name: str) -> Explanation | None:
+    """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`; None where there is none."""
+    numbered = _NUMBERED_TOPIC.fullmatch(name)
+    if numbered:
+        return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    return explain_topic(name)
+
+
 def explain_topic(name: str) -> Explanation | None:
     """The explanation of a finding code, a check or a known failure; None where there is none of that name."""
     known = known_topics().get(name)

@@ -5,10 +5,7 @@ warning, and the numbers are still shown.
 """
 
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from queue import Full, Queue
-from threading import Event, Thread
 from time import monotonic, time
 
 from gpudiag.errors import GpudiagError
@@ -16,6 +13,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 from gpudiag.model.timeline import DeviceSeries, Series, Timeline, TimelineEntry
+from gpudiag.runs.disk import DiskThread
 from gpudiag.sampler.ring import COARSE, FINE, Ring, plan_window, read_window
 from gpudiag.sampler.series import NAMES, sample_of
 from gpudiag.sampler.spill import Sampled, Spill
@@ -24,7 +22,6 @@ from gpudiag.sampler.tiers import SLOW_SECONDS
 MAX_ENTRIES = 500
 _JOURNAL_SECONDS = 10.0
 _COPY_SECONDS = 300.0
-_WAITING_JOBS = 20
 _CLOSE_SECONDS = 3.0
 
 
@@ -40,9 +37,9 @@ class Readings:
         self._fresh: list[Sampled] = []
         self._fresh_entries: list[TimelineEntry] = []
         self._journal_at = self._copy_at = monotonic()
-        self._disk: _Disk | None = None
+        self._disk: DiskThread | None = None
         if folder is not None:
-            self._disk = _Disk(self._warn)
+            self._disk = DiskThread("readings are not written", self._warn)
             self._open(folder)
 
     def add(self, device: Device, at: float) -> None:
@@ -85,7 +82,7 @@ class Readings:
         if self._disk is not None and self._spill is not None:
             self._copy_at = -_COPY_SECONDS
             self.keep_house()
-            self._disk.finish(_CLOSE_SECONDS)
+            self._disk.wait(_CLOSE_SECONDS)
 
     def timeline(self) -> Timeline:
         """The newest entries, oldest first."""
@@ -150,36 +147,3 @@ class Readings:
 
     def _warn(self, words: str) -> None:
         self.warning = words
-
-
-class _Disk:
-    """One thread that does what blocks on the disk, job after job; what fails is one warning."""
-
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._warn = warn
-        self._jobs: Queue[Callable[[], None]] = Queue(_WAITING_JOBS)
-        Thread(target=self._live, daemon=True, name="readings on disk").start()
-
-    def do(self, job: Callable[[], None]) -> None:
-        try:
-            self._jobs.put_nowait(job)
-        except Full:
-            self._warn("readings are not written: the disk does not answer")
-
-    def wait(self, seconds: float) -> None:
-        """Wait until what was asked so far is done, or the time is over."""
-        done = Event()
-        self.do(done.set)
-        if not done.wait(seconds):
-            self._warn("readings are not written: the disk does not answer")
-
-    finish = wait
-
-    def _live(self) -> None:
-        while True:
-            job = self._jobs.get()
-            try:
-                job()
-                self._warn("")
-            except OSError as error:
-                self._warn(f"readings are not written: {error.strerror or error}")

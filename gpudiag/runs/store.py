@@ -137,8 +137,8 @@ class Store:
         """Open the store at `url`, and make its tables where it is new; `read_only` makes nothing."""
         is_file = url.get_backend_name() == "sqlite" and url.database
         self.place = str(url.database) if is_file else url.render_as_string(hide_password=True)
-        with _store_errors(self.place):
-            self._engine = _engine(url, read_only=read_only)
+        with store_errors(self.place):
+            self._engine = open_engine(url, read_only=read_only)
             self._empty = False
             if read_only and not sql.inspect(self._engine).has_table(_version.name):
                 self._empty = True
@@ -151,7 +151,7 @@ class Store:
 
     def add_run(self, run: NewRun) -> None:
         """Write a run with all that belongs to it, or nothing of it."""
-        with _store_errors(self.place), self._engine.begin() as connection:
+        with store_errors(self.place), self._engine.begin() as connection:
             values = {
                 "machine": run.machine,
                 "kind": run.kind,
@@ -179,7 +179,7 @@ class Store:
         """What the store holds about that machine, without its snapshots."""
         if self._empty:
             return History(machine, self.place)
-        with _store_errors(self.place), self._engine.connect() as connection:
+        with store_errors(self.place), self._engine.connect() as connection:
             return History(
                 machine,
                 self.place,
@@ -193,7 +193,7 @@ class Store:
         """The newest stored snapshot of that machine, and the newest of a run that passed."""
         if self._empty:
             return StoredSnapshots(None, None)
-        with _store_errors(self.place), self._engine.connect() as connection:
+        with store_errors(self.place), self._engine.connect() as connection:
             return StoredSnapshots(
                 _read_snapshot(connection, machine), _read_snapshot(connection, machine, ("pass",))
             )
@@ -202,7 +202,7 @@ class Store:
         """Every machine that the store knows, by name."""
         if self._empty:
             return ()
-        with _store_errors(self.place), self._engine.connect() as connection:
+        with store_errors(self.place), self._engine.connect() as connection:
             found = connection.execute(sql.select(_runs.c.machine).distinct().order_by(_runs.c.machine))
             return tuple(row.machine for row in found)
 
@@ -220,7 +220,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def _store_errors(place: str) -> Iterator[None]:
+def store_errors(place: str) -> Iterator[None]:
     """Turn what SQLAlchemy, its drivers and the file system raise into one sentence."""
     try:
         yield
@@ -234,7 +234,12 @@ def _store_errors(place: str) -> Iterator[None]:
         ) from error
 
 
-def _engine(url: URL, *, read_only: bool) -> sql.Engine:
+def open_engine(url: URL, *, read_only: bool) -> sql.Engine:
+    """An engine for the store at `url`; an SQLite file is made with its folder unless `read_only`.
+
+    Raises:
+        StoreError: there is no driver for it.
+    """
     if url.get_backend_name() != "sqlite":
         try:
             return sql.create_engine(url, connect_args={"connect_timeout": _CONNECT_SECONDS})

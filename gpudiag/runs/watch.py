@@ -25,6 +25,7 @@ from gpudiag.model.report import Report
 from gpudiag.model.service import Findings
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
 from gpudiag.probe.inventory import join_answers
+from gpudiag.probe.nvml_answer import nvml_answer_of
 from gpudiag.probe.start import SIMULATED
 from gpudiag.runs.changes import Changes
 from gpudiag.runs.live import SamplerFacts, build_live, key_of, last_good_of
@@ -174,12 +175,13 @@ class MachineWatch:
 
     def _join(self) -> None:
         """The whole snapshot anew, and what the checks say of it."""
-        surroundings = self._inspector.surroundings
+        surroundings, picture = self._inspector.surroundings, self._picture
+        unanswered = self._polls and picture.count is None and picture.failure is None
+        if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
+            return  # a first picture without it would be a false alarm
         if surroundings is None:
-            if monotonic() - self._began < _MACHINE_SECONDS:
-                return
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
-        answers = surroundings.answers(self._picture.answer())
+        answers = surroundings.answers(picture.answer() if self._polls else nvml_answer_of(None))
         simulated = self._environment.get(SIMULATED) or None
         snapshot = join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
         self._changes.compare(self.snapshot, snapshot)

@@ -1,0 +1,89 @@
+"""The application: routes around one service, behind the gate."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gpudiag import __version__
+from gpudiag.errors import GpudiagError
+from gpudiag_api.gate import Gate
+from gpudiag_api.machine_routes import machine_routes
+from gpudiag_api.openapi import describe
+from gpudiag_api.page import Page
+from gpudiag_api.problems import Problem, answer_problem
+from gpudiag_api.run_routes import run_routes
+from gpudiag_api.service import Service
+from gpudiag_api.service_routes import service_routes
+from gpudiag_api.settings import Settings
+
+_HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
+
+
+def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
+    """The ASGI application of one service; it starts and stops with its lifespan."""
+    service = Service(settings)
+
+    @contextlib.asynccontextmanager
+    async def live(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    # No pages for trying the API: they would load from elsewhere.
+    inner = FastAPI(
+        title="gpudiag", version=__version__, lifespan=live, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False,
+    )  # fmt: skip
+    inner.state.service = service
+    for routes in (machine_routes(service), run_routes(service), service_routes(service)):
+        inner.include_router(routes)
+    inner.openapi = lambda: describe(inner)  # type: ignore[method-assign]
+
+    @inner.get("/openapi.json", include_in_schema=False)
+    async def read_description() -> dict[str, object]:
+        return describe(inner)
+
+    page = Page(service, static)
+    inner.add_route("/", page.answer, include_in_schema=False)
+    inner.add_route("/{path:path}", page.answer, include_in_schema=False)
+    _answer_errors(inner)
+    return Gate(inner, service)
+
+
+def _answer_errors(inner: FastAPI) -> None:
+    """Have every error answered as a problem."""
+    for kind in (Problem, GpudiagError, Exception):
+        inner.add_exception_handler(kind, _answer)
+    inner.add_exception_handler(HTTPException, _answer_http)
+    inner.add_exception_handler(RequestValidationError, _answer_validation)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return answer_problem(request, error)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    codes = {404: "not_found", 405: "method_not_allowed", 400: "request.malformed"}
+    code = codes.get(error.status_code, "request.refused")
+    headers = dict(error.headers or {})
+    problem = Problem(error.status_code, code, str(error.detail), _HINTS.get(error.status_code, ""), headers)
+    return answer_problem(request, problem)
+
+
+async def _answer_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
+    first = error.errors()[0]
+    malformed = first["type"] == "json_invalid"
+    place = ".".join(str(part) for part in first["loc"])
+    detail = f"{place}: {first['msg']}"
+    status, code = (400, "request.malformed") if malformed else (422, "request.invalid")
+    return answer_problem(request, Problem(status, code, detail))

@@ -1,0 +1,212 @@
+"""What the machine is and does: devices, processes, topology, sources, checks, findings, history."""
+
+import asyncio
+import csv
+import io
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import dumps
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.history import History
+from gpudiag.model.live import Live
+from gpudiag.model.report import Report
+from gpudiag.model.service import DeviceDocument, Findings, Processes, Sources, Topology
+from gpudiag.model.timeline import Series, Timeline
+from gpudiag.render.device_words import findings_about
+from gpudiag.render.json import render_json
+from gpudiag.render.metrics import otel_document
+from gpudiag.runs.history import machine_key
+from gpudiag.runs.topology import build_topology
+from gpudiag.runs.usage import list_processes
+from gpudiag.sampler.series import NAMES
+from gpudiag_api.openapi import answers
+from gpudiag_api.problems import Problem
+from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
+from gpudiag_api.service import Service
+from gpudiag_api.store import read_stored_history
+
+_MAX_PARAMETER = 1000
+_MAX_TIME = 253_402_300_799.0  # the end of the year 9999
+
+Text = Annotated[str | None, Query(max_length=_MAX_PARAMETER)]
+
+
+def machine_routes(service: Service) -> APIRouter:
+    """The routes, answered from the service's newest picture."""
+    router = APIRouter(prefix="/api/v1", tags=["machine"])
+
+    @router.get("/devices", responses=answers(Live, 503), summary="Every GPU now")
+    async def read_devices(request: Request) -> Response:
+        service.watch.note_look()
+        service.need_live()
+        assert service.live is not None  # noqa: S101 - there is a tick
+        return reply(request, service.live)
+
+    @router.get("/devices/{device}", responses=answers(DeviceDocument, 404, 503), summary="One GPU whole")
+    async def read_device(request: Request, device: str) -> Response:
+        live, snapshot = service.need_live(), _snapshot(service)
+        found = _find(snapshot, device)
+        row = next(row for row in live.devices if row.id == found.id)
+        known = service.watch.findings.findings if service.watch.findings else ()
+        about = findings_about(found, known)
+        return reply(request, encode_document(DeviceDocument(live.at, snapshot.host, found, row, about)))
+
+    @router.get("/snapshot", responses=answers(Snapshot, 503), summary="The machine whole")
+    async def read_snapshot(request: Request) -> Response:
+        return reply(request, _cached(service, "snapshot", lambda: encode_document(_snapshot(service))))
+
+    @router.get("/processes", responses=answers(Processes, 503), summary="Who uses which GPU")
+    async def read_processes(request: Request) -> Response:
+        document = list_processes(_snapshot(service), service.idle.idle_since)
+        return reply(request, encode_document(document))
+
+    @router.get("/topology", responses=answers(Topology, 503), summary="How the GPUs are wired")
+    async def read_topology(request: Request) -> Response:
+        snapshot = _snapshot(service)
+        history = await read_stored_history(service.settings.store, machine_key(snapshot))
+        return reply(request, encode_document(build_topology(snapshot, history.baselines)))
+
+    @router.get("/sources", responses=answers(Sources, 503), summary="The sources side by side")
+    async def read_sources(request: Request) -> Response:
+        seen = _snapshot(service)
+        document = Sources(seen.taken_at, seen.sources, seen.views, seen.disagreements, seen.torch)
+        return reply(request, encode_document(document))
+
+    @router.get("/checks", responses=answers(Report, 503), summary="Every check's result")
+    async def read_checks(request: Request) -> Response:
+        report = service.watch.report
+        if report is None:
+            service.need_live()
+            raise Problem(503, "service.starting", "nothing has been judged yet")
+        text = _cached(service, "checks", lambda: encode_body(render_json(report).encode()))
+        return reply(request, text)
+
+    @router.get("/findings", responses=answers(Findings, 503), summary="What is wrong, worst first")
+    async def read_findings(request: Request) -> Response:
+        findings = service.watch.findings
+        if findings is None:
+            raise Problem(503, "service.starting", "nothing has been judged yet", "ask again in a second")
+        return reply(request, encode_document(findings))
+
+    @router.get("/events", responses=answers(Timeline), summary="What happened")
+    async def read_events(request: Request) -> Response:
+        return reply(request, encode_document(service.readings.timeline()))
+
+    @router.get("/history", responses=answers(Series, 422), summary="Readings over a range of time")
+    async def read_history(
+        request: Request,
+        start: Annotated[str | None, Query(alias="from", max_length=64)] = None,
+        end: Annotated[str | None, Query(alias="to", max_length=64)] = None,
+        step: Annotated[float | None, Query(ge=1, le=86400)] = None,
+        series: Text = None,
+        device: Text = None,
+        format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+    ) -> Response:
+        service.watch.note_look()
+        names = _series_names(series)
+        uuids = _uuids(service, device)
+        arguments = (_moment("from", start), _moment("to", end), step, names, uuids)
+        found = await asyncio.to_thread(service.readings.series, *arguments)
+        if format == "csv":
+            body = await asyncio.to_thread(_render_csv, found, names)
+            return reply(request, encode_body(body, "text/csv; charset=utf-8"))
+        return reply(request, await asyncio.to_thread(_series_document, found))
+
+    @router.get("/baselines", responses=answers(History, 503), summary="Stored runs and baselines")
+    async def read_baselines(request: Request) -> Response:
+        name = machine_key(_snapshot(service))
+        return reply(request, encode_document(await read_stored_history(service.settings.store, name)))
+
+    @router.get("/otel", responses=answers(None, 503), summary="The numbers under OpenTelemetry's names")
+    async def read_otel(request: Request) -> Response:
+        import json
+
+        return reply(request, encode_body(json.dumps(otel_document(_snapshot(service))).encode()))
+
+    return router
+
+
+def _snapshot(service: Service) -> Snapshot:
+    """The newest snapshot.
+
+    Raises:
+        Problem: there is none yet.
+    """
+    service.watch.note_look()
+    service.need_live()
+    assert service.watch.snapshot is not None  # noqa: S101 - a tick is made of one
+    return service.watch.snapshot
+
+
+def _cached(service: Service, name: str, make: Any) -> Encoded:
+    return service.cache.get(name, service.need_live().sequence, make)
+
+
+def _find(snapshot: Snapshot, name: str) -> Device:
+    for device in snapshot.devices:
+        if name in (device.id.uuid, str(device.id.nvml_index), device.id.bus_id):
+            return device
+    raise Problem(404, "device.not_found", f"there is no GPU {name[:64]!r}", "GET /api/v1/devices lists them")
+
+
+def _series_names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return NAMES
+    names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"there is no series {name[:40]!r}", hint=f"one of {', '.join(NAMES)}")
+    return names or NAMES
+
+
+def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    snapshot = service.watch.snapshot
+    by_index = {
+        str(device.id.nvml_index): str(device.id.uuid) for device in (snapshot.devices if snapshot else ())
+    }
+    return tuple(by_index.get(name, name) for name in text.split(",") if name)
+
+
+def _moment(name: str, text: str | None) -> float | None:
+    """Unix seconds for a number or an ISO time.
+
+    Raises:
+        UsageError: it is neither, or no time that there is.
+    """
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError) as error:
+            raise UsageError(
+                f"{name}: {text!r} is no time", hint="Unix seconds, or 2026-11-20T21:04:05Z"
+            ) from error
+    if not 0 <= seconds <= _MAX_TIME:
+        raise UsageError(f"{name}: {text!r} is out of range", hint="Unix seconds, or 2026-11-20T21:04:05Z")
+    return seconds
+
+
+def _series_document(series: Series) -> Encoded:
+    return encode_body(dumps(series).encode())
+
+
+def _render_csv(series: Series, names: tuple[str, ...]) -> bytes:
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("time", "uuid", "nvml_index", *names))
+    for device in series.devices:
+        for row, at in enumerate(series.times):
+            values = [device.series[name][row] for name in names]
+            if any(value is not None for value in values):
+                table.writerow((at, device.uuid, device.nvml_index, *values))
+    return out.getvalue().encode()

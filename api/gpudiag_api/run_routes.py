@@ -1,0 +1,165 @@
+"""Runs: start, follow, cancel, read their reports."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from gpudiag.errors import GpudiagError
+from gpudiag.model.codec import dumps, encode, loads
+from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
+from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+from gpudiag.runs.plan_schema import plan_schema
+from gpudiag_api.openapi import answers, problem_answers
+from gpudiag_api.problems import Problem
+from gpudiag_api.replies import encode_body, encode_document, reply
+from gpudiag_api.service import Service
+
+_MEDIA_TYPES = {
+    "json": "application/json",
+    "junit": "application/xml",
+    "markdown": "text/markdown; charset=utf-8",
+}
+_STATES = "|".join(state.value for state in RunState)
+
+Identity = Annotated[str, Path(pattern=r"^[0-9a-z-]{1,40}$")]
+PlanField = str | int | float | bool | list[Annotated[str, Field(max_length=64)]] | None
+
+
+class NewRun(BaseModel):
+    """What to run: its kind, the plan's fields that are not as by default, the GPUs, and what to do if busy."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [{"kind": "nccl-test", "plan": {"op": ["all_reduce"], "max_bytes": 1048576}}]
+        },
+    )
+
+    kind: str = Field(max_length=32)
+    plan: dict[Annotated[str, Field(max_length=40)], PlanField] = Field(default_factory=dict, max_length=40)
+    gpus: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=64)
+    queue: bool = False
+    force: bool = False
+
+    def request(self) -> RunRequest:
+        """The same as a noun."""
+        plan = {name: tuple(value) if isinstance(value, list) else value for name, value in self.plan.items()}
+        return RunRequest(self.kind, plan, tuple(self.gpus), self.queue, self.force)
+
+
+def run_routes(service: Service) -> APIRouter:
+    """The routes of the service's runs."""
+    router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+    runs = service.runs
+
+    @router.get("", responses=answers(None), summary="Runs, newest first, and what can be started")
+    async def list_runs(
+        request: Request,
+        kind: Annotated[str | None, Query(max_length=32)] = None,
+        state: Annotated[str | None, Query(pattern=f"^({_STATES})$")] = None,
+    ) -> Response:
+        document = {
+            "schema": "gpudiag.runs/1",
+            "runs": [encode(run) for run in runs.list_runs(kind, state)],
+            "kinds": [_kind_document(kind) for kind in runs.kinds.values()],
+            "actions_allowed": service.settings.allow_actions,
+        }
+        return reply(request, encode_body(json.dumps(document, ensure_ascii=False).encode()))
+
+    @router.post(
+        "",
+        status_code=201,
+        responses=answers(Run, 408, 409, 413, 415, 429, 503, status=201)
+        | {202: {"description": "it waits", **answers(Run)[200]}},
+        summary="Start a run",
+    )
+    async def start_run(request: Request, new: NewRun) -> Response:
+        service.need_live()  # which GPUs there are must be known
+        run = runs.submit(new.request())
+        status = 202 if run.state is RunState.QUEUED else 201
+        place = f"{service.settings.root_path}/api/v1/runs/{run.id}"
+        return Response(dumps(run), status, {"Location": place}, "application/json")
+
+    @router.get("/{identity}", responses=answers(Run, 404), summary="One run")
+    async def read_run(request: Request, identity: Identity) -> Response:
+        return reply(request, encode_document(runs.find(identity)))
+
+    @router.post(
+        "/{identity}/cancel",
+        status_code=202,
+        responses=answers(Run, 404, 408, 409, 413, 415, status=202),
+        summary="Ask a run to end",
+    )
+    async def cancel_run(identity: Identity) -> Response:
+        return Response(dumps(runs.cancel(identity)), 202, None, "application/json")
+
+    @router.get("/{identity}/events", responses=answers(RunEvents, 404), summary="What a run has told")
+    async def read_run_events(
+        request: Request, identity: Identity, since: Annotated[int, Query(ge=0, le=1 << 31)] = 0
+    ) -> Response:
+        return reply(request, encode_document(runs.events(identity, since)))
+
+    @router.get(
+        "/{identity}/log",
+        responses=answers(None, 404, media_type="text/plain"),
+        summary="The end of what a run printed",
+    )
+    async def read_run_log(request: Request, identity: Identity) -> Response:
+        return reply(request, encode_body(await runs.log(identity), "text/plain; charset=utf-8"))
+
+    @router.get("/{identity}/report", responses=_report_answers(), summary="A run's document")
+    async def read_run_report(
+        request: Request,
+        identity: Identity,
+        format: Annotated[str, Query(pattern=f"^({'|'.join(REPORT_FORMATS)})$")] = "json",
+    ) -> Response:
+        body = await runs.report(identity)
+        if body is None:
+            raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+        if format != "json":
+            body = _rendered(body, format).encode()
+        media_type = _MEDIA_TYPES.get(format, "text/plain; charset=utf-8")
+        return reply(request, encode_body(body, media_type))
+
+    return router
+
+
+def _kind_document(kind: Any) -> dict[str, Any]:
+    return {"kind": kind.name, "title": kind.title, "plan_schema": plan_schema(kind)}
+
+
+def _report_answers() -> dict[Any, Any]:
+    content: dict[str, Any] = {
+        "application/json": {},
+        "application/xml": {},
+        "text/plain": {},
+        "text/markdown": {},
+    }
+    return {
+        200: {"description": "the report", "content": content},
+        304: {"description": "the caller has it"},
+    } | problem_answers(404, 406)
+
+
+def _rendered(body: bytes, name: str) -> str:
+    """The report in that format.
+
+    Raises:
+        Problem: this kind of report is not written so, or is no report that this version knows.
+    """
+    try:
+        report = loads(body.decode())
+    except (GpudiagError, UnicodeDecodeError) as error:
+        raise Problem(406, "run.report_format", "the report cannot be read by this gpudiag") from error
+    if isinstance(report, Report):
+        return render_report(name, report)
+    if isinstance(report, CollectiveReport) and name == "text":
+        from gpudiag.render.collective_text import render_collective
+
+        return render_collective(report)
+    raise Problem(406, "run.report_format", f"this kind of report is not written as {name}", "format=json")

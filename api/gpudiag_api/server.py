@@ -1,0 +1,108 @@
+"""The service as a process: its socket, its addresses for people, uvicorn around the application."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from gpudiag.errors import UsageError
+from gpudiag_api.app import create_app
+from gpudiag_api.gate import MAX_HEADER_BYTES, Gate
+from gpudiag_api.logs import start_logging
+from gpudiag_api.protocol import TimedProtocol
+from gpudiag_api.settings import Settings
+from gpudiag_api.tokens import ACT
+
+_BACKLOG = 2048
+_MAX_CONNECTIONS = 4096
+_STOP_SECONDS = 3
+_KEEP_ALIVE_SECONDS = 20
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def open_socket(settings: Settings) -> socket.socket:
+    """The socket that the service listens on; port 0 takes a free one.
+
+    Raises:
+        UsageError: the address is not this machine's, or somebody listens there.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((settings.host, settings.port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        words = error.strerror or str(error)
+        hint = "name another with --port" if settings.port else ""
+        raise UsageError(
+            f"cannot listen on {settings.host}, port {settings.port}: {words}", hint=hint
+        ) from error
+    return listening
+
+
+def describe_addresses(settings: Settings) -> list[str]:
+    """What a person needs to get there: a URL that works, and how to reach it from elsewhere."""
+    tokens = [token for role, token in settings.tokens.known if role == ACT]
+    fragment = f"#token={tokens[0]}" if tokens and settings.allow_actions else ""
+    lines = [f"gpudiag serve: {settings.url()}{fragment}"]
+    if settings.on_loopback:
+        host = socket.gethostname()
+        lines.append(f"  from elsewhere: ssh -L {settings.port}:127.0.0.1:{settings.port} {host}")
+    if not settings.allow_actions:
+        lines.append("  read only; --allow-actions lets runs be started")
+    return lines
+
+
+def run_service(
+    settings: Settings, listening: socket.socket, *, terminal: bool, tls: tuple[Path, Path] | None = None
+) -> None:
+    """Serve until SIGINT or SIGTERM; then end runs, children and streams."""
+    start_logging(terminal=terminal)
+    config = uvicorn.Config(
+        create_app(settings),
+        http=TimedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+        ssl_certfile=None if tls is None else str(tls[0]),
+        ssl_keyfile=None if tls is None else str(tls[1]),
+    )
+    server = _Server(config)
+    with contextlib.suppress(asyncio.CancelledError):
+        server.run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server; asked to stop, it stops, and that is the end it was meant to have.
+
+    uvicorn raises the signal once more when it has stopped, which would turn a clean stop into a kill.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in _STOPPING}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The streams first: they are what uvicorn would wait for.
+        if isinstance(self.config.app, Gate):
+            self.config.app.service.hub.close()
+        super().handle_exit(sig, frame)

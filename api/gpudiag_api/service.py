@@ -1,0 +1,148 @@
+"""Everything that one service is made of, and how it starts and stops."""
+
+import asyncio
+import contextlib
+import json
+from datetime import UTC, datetime
+
+from gpudiag import __version__
+from gpudiag.model.codec import dumps, encode
+from gpudiag.model.live import Live, SamplerState
+from gpudiag.model.reading import NOT_ASKED, Missing
+from gpudiag.model.run import Run
+from gpudiag.model.service import Findings, ServiceHealth
+from gpudiag.model.timeline import TimelineEntry
+from gpudiag.runs.manager import RunManager, Told
+from gpudiag.runs.readings import Readings
+from gpudiag.runs.records import RunRecords
+from gpudiag.runs.usage import IdleClock
+from gpudiag.runs.watch import MachineWatch
+from gpudiag_api.hub import LIVE, Hub
+from gpudiag_api.problems import Problem
+from gpudiag_api.replies import Cache, Encoded, encode_body
+from gpudiag_api.settings import Settings
+from gpudiag_api.tokens import Sessions
+
+_FRESH = (SamplerState.OK, SamplerState.SLOW, SamplerState.PAUSED, SamplerState.NO_GPU, SamplerState.OFF)
+
+
+class Service:
+    """The watch, the runs, and who listens."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Make all of it; nothing runs before `start`."""
+        self.settings = settings
+        self.started_at = datetime.now(UTC)
+        self.hub = Hub()
+        self.sessions = Sessions()
+        self.cache = Cache()
+        self.idle = IdleClock()
+        folder = settings.state_folder
+        self.readings = Readings(None if folder is None else folder / "readings")
+        self.watch = MachineWatch(self._tell, self.readings, polls=settings.polls)
+        self.runs = RunManager(
+            self.watch,
+            self._tell_run,
+            None if folder is None else folder / "runs",
+            None if settings.store is None else RunRecords(settings.store),
+            settings.kinds,
+        )
+        self.live: Encoded | None = None
+        self._first_live = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Watch the machine, and go on with what was queued."""
+        self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self.runs.run())]
+        for task in self._tasks:
+            task.add_done_callback(_stop_on_bug)
+
+    async def stop(self) -> None:
+        """End runs, children and streams; write what was read."""
+        self.hub.close()
+        await self.runs.close()
+        for task in self._tasks:
+            task.remove_done_callback(_stop_on_bug)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self.readings.close()
+
+    async def wait_for_live(self, seconds: float) -> None:
+        """Wait for the first tick, for no longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._first_live.wait()
+
+    def need_live(self) -> Live:
+        """The newest tick.
+
+        Raises:
+            Problem: there is none yet.
+        """
+        if self.watch.live is None or self.live is None:
+            raise Problem(
+                503, "service.starting", "the machine has not been looked at yet", "ask again in a second",
+                {"Retry-After": "1"},
+            )  # fmt: skip
+        return self.watch.live
+
+    def health(self) -> ServiceHealth:
+        """Whether there is fresh data, and what is wedged."""
+        live = self.watch.live
+        warnings = tuple(filter(None, (self.readings.warning, self.runs.warning)))
+        sampler = None if live is None else live.sampler
+        return ServiceHealth(
+            ready=sampler is not None and sampler.state in _FRESH and self._is_fresh(live),
+            version=__version__,
+            started_at=self.started_at,
+            sampler_state=SamplerState.STARTING.value if sampler is None else sampler.state.value,
+            reason=None if sampler is None else sampler.reason,
+            wedged_call=None if sampler is None else sampler.wedged_call,
+            last_good_at=NOT_ASKED if sampler is None else sampler.last_good_at,
+            stuck_children=self.watch.stuck,
+            restarts=self.watch.restarts,
+            stream_clients=len(self.hub.listeners),
+            warnings=warnings,
+        )
+
+    def _is_fresh(self, live: Live | None) -> bool:
+        if live is None or live.sampler.state not in (SamplerState.OK, SamplerState.SLOW):
+            return live is not None
+        last = live.sampler.last_good_at
+        age = datetime.now(UTC) - last if not isinstance(last, Missing) else None
+        return age is not None and age.total_seconds() <= live.sampler.stale_after_seconds
+
+    def _tell(self, told: Live | Findings | TimelineEntry) -> None:
+        self.watch.viewers = len(self.hub.listeners)
+        if isinstance(told, Live):
+            text = dumps(told)
+            self.live = encode_body(text.encode())
+            self._first_live.set()
+            self.hub.publish(LIVE, text)
+            if self.watch.snapshot is not None:
+                for device in self.watch.snapshot.devices:
+                    self.idle.note(device, told.at)
+        elif isinstance(told, Findings):
+            self.hub.publish("findings", dumps(told))
+        else:
+            self.hub.publish("event", _entry_text(told))
+
+    def _tell_run(self, told: Told) -> None:
+        if isinstance(told, Run):
+            self.hub.publish("run", dumps(told))
+            self.watch.active_runs = self.runs.active()
+        else:
+            self.hub.publish(told.name, told.text)
+
+
+def _entry_text(entry: TimelineEntry) -> str:
+    return json.dumps(encode(entry), ensure_ascii=False)
+
+
+def _stop_on_bug(task: asyncio.Task[None]) -> None:
+    """A watch that ends by an exception is a bug of ours: the service must not go on without it."""
+    if not task.cancelled() and task.exception() is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "the service's watch ended", "exception": task.exception(), "task": task}
+        )

@@ -1,0 +1,211 @@
+"""The service itself: live stream, polling, health, metrics, explanations, schemas, sessions."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import dumps
+from gpudiag.model.documents import DOCUMENTS
+from gpudiag.model.live import Live
+from gpudiag.model.reading import Missing, value_or
+from gpudiag.model.schemas import json_schema
+from gpudiag.model.service import ExplanationDocument, ServiceHealth, Session
+from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
+from gpudiag.runs.explain import explain_name
+from gpudiag_api.gate import COOKIE, role_of
+from gpudiag_api.openapi import answers, problem_answers
+from gpudiag_api.problems import Problem
+from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
+from gpudiag_api.service import Service
+from gpudiag_api.stream import stream_events
+from gpudiag_api.tokens import SESSION_SECONDS
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def service_routes(service: Service) -> APIRouter:
+    """The routes of the service itself."""
+    router = APIRouter(tags=["service"])
+    _add_health(router, service)
+    _add_events(router, service)
+    _add_metrics(router, service)
+    _add_reference(router)
+    _add_session(router, service)
+    return router
+
+
+def _add_health(router: APIRouter, service: Service) -> None:
+    @router.get("/healthz", responses=answers(ServiceHealth), summary="Whether the service answers")
+    async def read_health(request: Request) -> Response:
+        return reply(request, encode_document(service.health()), cache="no-store")
+
+    @router.get("/readyz", responses=answers(ServiceHealth, 503), summary="Whether there is fresh data")
+    async def read_readiness() -> Response:
+        health = service.health()
+        return Response(
+            dumps(health), 200 if health.ready else 503, {"Cache-Control": "no-store"}, "application/json"
+        )
+
+
+def _add_events(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/api/v1/stream",
+        responses=answers(None, 503, media_type="text/event-stream"),
+        summary="Live updates as server-sent events",
+    )
+    async def read_stream(request: Request) -> Response:
+        if len(service.hub.listeners) >= service.settings.max_streams:
+            raise Problem(
+                503, "service.streams", f"{service.settings.max_streams} listen already", "poll instead"
+            )
+        service.watch.note_look()
+        return stream_events(service, request.headers.get("last-event-id"))
+
+    @router.get("/api/v1/poll", responses=answers(None), summary="The same events without a stream")
+    async def poll(request: Request, since: Annotated[str | None, Query(max_length=64)] = None) -> Response:
+        service.watch.note_look()
+        return reply(request, encode_body(json.dumps(service.hub.poll(since)).encode()), cache="no-store")
+
+
+def _add_metrics(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/metrics", responses=answers(None, 503, media_type="text/plain"), summary="Metrics for Prometheus"
+    )
+    async def read_metrics(
+        request: Request,
+        dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
+        processes: bool = False,
+    ) -> Response:
+        live = service.need_live()
+        make = _dcgm if dialect == "dcgm" else _native
+        name = f"metrics {dialect} {processes}"
+        text = service.cache.get(name, live.sequence, lambda: make(service, live, processes=processes))
+        return reply(request, text)
+
+
+def _native(service: Service, live: Live, *, processes: bool) -> Encoded:
+    snapshot = service.watch.snapshot
+    assert snapshot is not None  # noqa: S101 - a tick is made of one
+    sampler, report = live.sampler, service.watch.report
+    last = sampler.last_good_at
+    numbers = ServiceNumbers(
+        sampler_state=sampler.state.value,
+        last_good_at=None if isinstance(last, Missing) else last.timestamp(),
+        tick_seconds=None if isinstance(sampler.tick_seconds, Missing) else sampler.tick_seconds,
+        restarts=sampler.restarts,
+        stuck_children=service.watch.stuck,
+        stream_clients=len(service.hub.listeners),
+        nvml_state=snapshot.source("nvml").state.value,
+        health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
+        results=() if report is None else report.results,
+        events=tuple(service.readings.entries),
+        active_runs=len(live.active_runs),
+        processes=processes,
+    )
+    return encode_body(render_metrics(snapshot, numbers).encode(), _METRICS_TYPE)
+
+
+def _dcgm(service: Service, _live: Live, *, processes: bool) -> Encoded:
+    snapshot = service.watch.snapshot
+    assert snapshot is not None  # noqa: S101 - a tick is made of one
+    return encode_body(render_dcgm(snapshot, tuple(service.readings.entries)).encode(), _METRICS_TYPE)
+
+
+def _add_reference(router: APIRouter) -> None:
+    @router.get(
+        "/api/v1/explain/{topic}", responses=answers(ExplanationDocument, 404), summary="One topic explained"
+    )
+    async def explain(
+        request: Request, topic: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,80}$")]
+    ) -> Response:
+        explanation = explain_name(topic)
+        if explanation is None:
+            raise Problem(404, "topic.not_found", f"there is no topic {topic!r}", "such as gpu.lost, xid-79")
+        return reply(request, encode_document(ExplanationDocument(explanation)))
+
+    @router.get("/api/v1/schemas", responses=answers(None), summary="The names of the JSON Schemas")
+    async def list_schemas(request: Request) -> Response:
+        document = {"schema": "gpudiag.schemas/1", "schemas": sorted(DOCUMENTS)}
+        return reply(request, encode_body(json.dumps(document).encode()))
+
+    @router.get("/api/v1/schemas/{name}/{version}", responses=answers(None, 404), summary="One JSON Schema")
+    async def read_schema(
+        request: Request,
+        name: Annotated[str, Path(pattern=r"^[a-z_.]{1,40}$")],
+        version: Annotated[int, Path(ge=1, le=1000)],
+    ) -> Response:
+        full = f"gpudiag.{name.removeprefix('gpudiag.')}/{version}"
+        try:
+            schema = json_schema(full)
+        except UsageError as error:
+            raise Problem(404, "schema.not_found", error.message, error.hint) from error
+        return reply(request, encode_body(json.dumps(schema).encode(), "application/schema+json"))
+
+
+def _add_session(router: APIRouter, service: Service) -> None:
+    settings, sessions = service.settings, service.sessions
+
+    @router.get("/api/v1/session", responses=answers(Session), summary="What this caller may do")
+    async def read_session(request: Request) -> Response:
+        return reply(request, encode_document(session_of(service, request)), cache="no-store")
+
+    @router.post(
+        "/api/v1/session",
+        status_code=204,
+        responses={204: {"description": "the cookie is set"}} | problem_answers(408, 413, 415),
+        summary="Show a token, get a cookie",
+    )
+    async def open_session(request: Request) -> Response:
+        role = settings.tokens.role_of(await _token(request))
+        if role is None:
+            raise Problem(
+                401, "access.token", "this token is not known", headers={"WWW-Authenticate": "Bearer"}
+            )
+        answer = Response(None, 204, {"Cache-Control": "no-store"})
+        answer.set_cookie(
+            COOKIE, sessions.open(role), max_age=int(SESSION_SECONDS), path=settings.root_path or "/",
+            secure=settings.tls, httponly=True, samesite="strict",
+        )  # fmt: skip
+        return answer
+
+    @router.delete(
+        "/api/v1/session",
+        status_code=204,
+        responses={204: {"description": "logged out"}} | problem_answers(408, 413, 415),
+        summary="Log out",
+    )
+    async def close_session(request: Request) -> Response:
+        sessions.close(request.cookies.get(COOKIE, ""))
+        answer = Response(None, 204)
+        answer.delete_cookie(COOKIE, path=settings.root_path or "/")
+        return answer
+
+
+def session_of(service: Service, request: Request) -> Session:
+    """What the caller of this request may do."""
+    settings = service.settings
+    return Session(role_of(request), settings.allow_actions, settings.reading_needs_token)
+
+
+async def _token(request: Request) -> str:
+    """The token in the header or the body.
+
+    Raises:
+        Problem: there is none.
+    """
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and token:
+        return token.strip()
+    try:
+        given: Any = json.loads(await request.body() or b"null")
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, "request.body", "the body is not JSON") from error
+    found = given.get("token") if isinstance(given, dict) else None
+    if not isinstance(found, str):
+        raise Problem(
+            422, "request.body", "no token", 'a header "Authorization: Bearer TOKEN", or {"token": ...}'
+        )
+    return found

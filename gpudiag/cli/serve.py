@@ -1,0 +1,116 @@
+"""`gpudiag serve`: the service with its page, its API and its metrics."""
+
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.runs.history import default_store
+from gpudiag.runs.state import state_directory
+
+_NEEDED = ("fastapi", "uvicorn")
+_MAX_PORT = 65535
+_EXAMPLES = """\b
+Examples:
+  gpudiag serve                                    http://127.0.0.1:8765
+  gpudiag serve --allow-actions                    and tests can be started
+  gpudiag serve --host 0.0.0.0 --token-file FILE   for others
+  gpudiag simulate h100x8+busy:0 -- gpudiag serve  try it without a GPU
+FILE holds lines `read:TOKEN` and `act:TOKEN`. Asked to stop (SIGTERM,
+Ctrl-C) it ends its runs and exits 0."""
+
+
+@click.command("serve", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen there.  [default: 127.0.0.1]")
+@click.option("--port", type=int, default=8765, metavar="N", help="[default: 8765; 0: a free one]")
+@click.option("--store", metavar="URL", help="Where runs are remembered, as for preflight.")
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Who may read and act.")
+@click.option("--allow-actions", is_flag=True, help="Let a caller with an act token start runs.")
+@click.option("--no-poll", is_flag=True, help="Ask NVML nothing: runs and stored history only.")
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve https, with --tls-key."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key.")
+@click.option(
+    "--root-path", default="", metavar="PATH", help="Behind a proxy: the prefix there, such as /gpus."
+)
+@click.option(
+    "--allow-host", multiple=True, metavar="NAME", help="A name that a proxy calls this service by."
+)
+def serve(**options: Any) -> ExitStatus:
+    """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.
+
+    From this machine reading needs no token. Listening on another address needs --token-file.
+    """
+    absent = [name for name in _NEEDED if find_spec(name) is None]
+    if absent:
+        raise UsageError(
+            f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
+        )
+    from gpudiag_api.server import describe_addresses, open_socket, run_service
+
+    settings = _settings(options)
+    tls = _tls(options)
+    listening = open_socket(settings)
+    settings = replace(settings, port=listening.getsockname()[1])
+    for line in describe_addresses(settings):
+        print(line, file=sys.stderr, flush=True)
+    run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    return ExitStatus.PASS
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    from gpudiag_api.settings import Settings
+    from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
+
+    if not 0 <= options["port"] <= _MAX_PORT:
+        raise UsageError(f"--port {options['port']} is out of range", hint=f"0 to {_MAX_PORT}")
+    tokens = Tokens() if options["token_file"] is None else read_token_file(options["token_file"])
+    if options["allow_actions"] and not tokens:
+        tokens = make_act_token()
+    settings = Settings(
+        host=options["host"],
+        port=options["port"],
+        root_path=_root_path(options["root_path"]),
+        allowed_hosts=options["allow_host"],
+        tokens=tokens,
+        allow_actions=options["allow_actions"],
+        polls=not options["no_poll"],
+        state_folder=state_directory() / "service",
+        store=options["store"] or default_store(),
+        tls=options["tls_cert"] is not None,
+        kinds=tuple(COMMANDS),
+    )
+    if settings.reading_needs_token and options["token_file"] is None:
+        raise UsageError(
+            f"--host {options['host']} lets others in, and nobody could tell who they are",
+            hint="add --token-file FILE, or listen on 127.0.0.1 and use ssh -L",
+        )
+    return settings
+
+
+def _root_path(text: str) -> str:
+    path = text.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or any(mark in path for mark in "?#%\\ ")):
+        raise UsageError(f"--root-path {text!r} is no path", hint="such as /gpus")
+    return path
+
+
+def _tls(options: dict[str, Any]) -> tuple[Path, Path] | None:
+    certificate, key = options["tls_cert"], options["tls_key"]
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("--tls-cert and --tls-key belong together", hint="name both files")
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"cannot use {certificate} with {key}: {error.strerror or error}") from error
+    return certificate, key

@@ -1,0 +1,113 @@
+"""The kinds of runs that the service may start, and what a request may say about each.
+
+A plan over HTTP has the fields of the command line's plan but those that make ranks misbehave, name files,
+programs or addresses. Every text is a plain name, so that nothing of a request is more than an argument.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpudiag.errors import UsageError
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.training import TrainingPlan
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,63}")
+_MAX_NAMES = 64
+_MAX_NUMBER = 1 << 53  # beyond it JSON numbers are not exact
+
+
+class Plan(Protocol):
+    """What all plans can do."""
+
+    def to_argv(self) -> tuple[str, ...]:
+        """The flags that ask for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunKind:
+    """One kind: its command, its plan, how long it may take, and whether it works on GPUs where there are."""
+
+    name: str
+    title: str
+    plan_type: Callable[..., Plan]
+    deadline_seconds: float
+    hidden: tuple[str, ...]  # fields of the plan that are for the command line alone
+    on_cpu: Callable[[Any], bool]  # whether the plan keeps away from GPUs
+    disturbs: Callable[[Any], bool]  # whether sampling must pause meanwhile
+    outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
+    tells_events: bool = True
+
+    def parse_plan(self, given: Mapping[str, Any]) -> Plan:
+        """The plan of a request, within its bounds.
+
+        Raises:
+            UsageError: a field that there is not, or a value that does not fit.
+        """
+        known = {field.name for field in fields(self.plan_type)} - set(self.hidden)  # type: ignore[arg-type]
+        for name, value in given.items():
+            if name not in known:
+                raise UsageError(
+                    f"plan: {self.name} has no {name[:40]!r} here", hint=f"it has {', '.join(sorted(known))}"
+                )
+            _require_plain(name, value)
+        plan: Plan = decode(self.plan_type, dict(given))  # type: ignore[arg-type]
+        return plan
+
+    def plan_document(self, plan: Plan) -> dict[str, Any]:
+        """The plan as a document, without what is hidden."""
+        return {name: value for name, value in encode(plan).items() if name not in self.hidden}
+
+    def deadline_of(self, plan: Any) -> float:
+        """Seconds that a run of this plan may take: its own limit and a little, or the kind's."""
+        own = getattr(plan, "timeout_seconds", None)
+        return self.deadline_seconds if own is None else own + 60.0
+
+
+def _require_plain(name: str, value: Any) -> None:
+    values = value if isinstance(value, list) else [value]
+    if len(values) > _MAX_NAMES:
+        raise UsageError(f"plan: {name} names more than {_MAX_NAMES}")
+    for one in values:
+        if isinstance(one, str) and not _PLAIN.fullmatch(one):
+            raise UsageError(f"plan: {name} holds {one[:40]!r}, which is no plain name")
+        if isinstance(one, int | float) and not -_MAX_NUMBER <= one <= _MAX_NUMBER:
+            raise UsageError(f"plan: {name} is out of range")
+        if not isinstance(one, str | int | float | bool | None):
+            raise UsageError(f"plan: {name} is neither a name nor a number")
+
+
+def _output(folder: Path) -> list[str]:
+    return ["--output", str(folder / "report.json")]
+
+
+def _preflight_output(folder: Path) -> list[str]:
+    return ["--report", f"json={folder / 'report.json'}"]
+
+
+_ALL_KINDS = (
+    RunKind(
+        "preflight", "May this machine train?", PreflightPlan, 3600.0, (),
+        on_cpu=lambda plan: plan.level == "instant",
+        disturbs=lambda plan: plan.level in ("standard", "long"),
+        outputs=_preflight_output, tells_events=False,
+    ),
+    RunKind(
+        "nccl-test", "Verify and time collectives over ranks.", NcclTestPlan, 3600.0, ("inject",),
+        on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: True, outputs=_output,
+    ),
+    RunKind(
+        "train", "Train a small model and compare with one process.", TrainingPlan, 3600.0, ("inject",),
+        on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: False, outputs=_output,
+    ),
+)  # fmt: skip
+
+
+def run_kinds(names: tuple[str, ...]) -> dict[str, RunKind]:
+    """The kinds among those commands, by name."""
+    return {kind.name: kind for kind in _ALL_KINDS if kind.name in names}

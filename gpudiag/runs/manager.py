@@ -1,0 +1,583 @@
+"""The runs of the service: started one at a time for each set of GPUs, followed, cancelled, remembered.
+
+Each is a child process of the same command line, so that nothing that a run does can hang or crash the
+service. A run ends with the service; after a kill -9 the next service finds it in the store and marks
+it LOST.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from gpudiag.errors import ExitStatus, GpudiagError, RunConflictError, RunNotFoundError, UsageError
+from gpudiag.model.codec import encode
+from gpudiag.model.device import Snapshot
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.live import ActiveRun
+from gpudiag.model.reading import Missing
+from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunRequest, RunState
+from gpudiag.ranks.process import read_process
+from gpudiag.runs.disk import DiskThread
+from gpudiag.runs.history import machine_key
+from gpudiag.runs.kinds import Plan, RunKind, run_kinds
+from gpudiag.runs.records import RunRecords
+from gpudiag.runs.run_process import RunProcess
+from gpudiag.runs.watch import MachineWatch
+
+HOST = "host"  # the lock of runs without GPUs
+MAX_QUEUED = 16
+KEPT_RUNS = 200
+_POLL_SECONDS = 0.1
+_CLOSE_SECONDS = 4.0
+_DISK_SECONDS = 3.0
+_MAX_REPORT_BYTES = 32 << 20
+
+_OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """Something about a run that is no change of its state: the name of the event and its JSON."""
+
+    name: str
+    text: str
+
+
+Told = Run | RunNews
+
+
+class BusyGpusError(RunConflictError):
+    """Others use the GPUs that the run wants; `members` names them."""
+
+    code = "run.gpus_busy"
+
+    def __init__(self, message: str, members: dict[str, object]) -> None:
+        """Name who is there."""
+        super().__init__(message, hint='"force": true runs all the same, and disturbs them')
+        self.members = members
+
+
+class HeldError(RunConflictError):
+    """Another run holds what this one needs; `members` names it."""
+
+    def __init__(self, message: str, held_by: str) -> None:
+        """Name the run."""
+        super().__init__(message, hint='"queue": true waits for it')
+        self.members = {"held_by": held_by}
+
+
+class FullQueueError(RunConflictError):
+    """Too many runs wait already."""
+
+    code = "run.queue_full"
+    http_status = 429
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A run with what is needed to carry it out."""
+
+    run: Run
+    kind: RunKind | None = None
+    plan: Plan | None = None
+    folder: Path | None = None
+    process: RunProcess | None = None
+    began: float = 0.0
+    log: bytes = b""
+    events: tuple[NumberedEvent, ...] = ()
+
+
+class RunManager:
+    """The runs of one service."""
+
+    def __init__(
+        self,
+        watch: MachineWatch,
+        tell: Callable[[Told], None],
+        folder: Path | None,
+        records: RunRecords | None,
+        kinds: tuple[str, ...] = ("preflight", "nccl-test", "train"),
+    ) -> None:
+        """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one."""
+        self.warning = ""
+        self.kinds = run_kinds(kinds)
+        self._watch = watch
+        self._tell = tell
+        self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
+        self._folder = folder or Path(self._temporary or "")
+        self._records = records
+        self._disk = DiskThread("runs are not remembered", self._warn)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._loaded: list[tuple[Run, str]] | None = None
+        self._ready = False
+        self._closing = False
+
+    async def run(self) -> None:
+        """Carry out what is asked for, until cancelled."""
+        if self._records is not None:
+            self._disk.do(self._load)
+        until = monotonic() + _DISK_SECONDS
+        while self._records is not None and self._loaded is None and monotonic() < until:
+            await asyncio.sleep(0.02)
+        self._take_earlier()
+        while True:
+            self._look()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def close(self) -> None:
+        """End every run, and wait for that no longer than a little."""
+        self._closing = True
+        for entry in self._entries.values():
+            if entry.run.state is RunState.QUEUED:
+                self._end(entry, RunState.CANCELLED, "the service stopped")
+            elif entry.process is not None:
+                self._change(
+                    entry, replace(entry.run, state=RunState.CANCELLING, reason="the service stopped")
+                )
+                entry.process.ask_to_end()
+        until = monotonic() + _CLOSE_SECONDS
+        while monotonic() < until and any(entry.process for entry in self._entries.values()):
+            self._look()
+            await asyncio.sleep(0.05)
+        for entry in self._entries.values():
+            if entry.process is not None:
+                entry.process.kill()
+                self._end(entry, RunState.CANCELLED, "the service stopped")
+        if self._records is not None:
+            self._disk.wait(_DISK_SECONDS)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def submit(self, request: RunRequest) -> Run:
+        """Start a run, or queue it where the request says so and another one holds its GPUs.
+
+        Raises:
+            UsageError: there is no such kind or GPU, or the plan is out of its bounds.
+            RunConflictError: another run holds the GPUs, others use them, or too many runs wait.
+        """
+        kind = self.kinds.get(request.kind)
+        if kind is None:
+            raise UsageError(
+                f"there is no kind of run {request.kind[:40]!r}", hint=f"one of {', '.join(self.kinds)}"
+            )
+        plan = kind.parse_plan(request.plan)
+        gpus = self._gpus_of(request)
+        lock = (HOST,) if kind.on_cpu(plan) or not gpus else gpus
+        if lock != (HOST,) and not request.force:
+            self._refuse_busy(lock)
+        holder = self._holder_of(lock)
+        if holder is not None and not request.queue:
+            raise HeldError(f"run {holder.run.id} ({holder.run.kind}) holds {_say_lock(lock)}", holder.run.id)
+        if holder is not None and len(self._queued()) >= MAX_QUEUED:
+            raise FullQueueError(f"{MAX_QUEUED} runs wait already", hint="cancel one, or ask again later")
+        entry = self._make(request, kind, plan, lock)
+        self._entries[entry.run.id] = entry
+        self._forget_old()
+        if holder is None:
+            self._start(entry)
+        else:
+            self._change(entry, entry.run)
+        return entry.run
+
+    def cancel(self, identity: str) -> Run:
+        """Ask a run to end; it does within some seconds.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            RunConflictError: it has ended.
+        """
+        entry = self._entry(identity)
+        if entry.run.state in ENDED:
+            raise RunConflictError(f"run {identity} has ended: {entry.run.state.value}")
+        if entry.process is None:
+            self._end(entry, RunState.CANCELLED, "cancelled before it started")
+        elif entry.run.state is RunState.RUNNING:
+            self._change(entry, replace(entry.run, state=RunState.CANCELLING, reason="somebody cancelled it"))
+            entry.process.ask_to_end()
+        return entry.run
+
+    def find(self, identity: str) -> Run:
+        """The run of that id.
+
+        Raises:
+            RunNotFoundError: there is none.
+        """
+        return self._with_position(self._entry(identity))
+
+    def list_runs(self, kind: str | None = None, state: str | None = None) -> tuple[Run, ...]:
+        """The runs, newest first."""
+        runs = [self._with_position(entry) for entry in reversed(self._entries.values())]
+        return tuple(run for run in runs if kind in (None, run.kind) and state in (None, run.state.value))
+
+    def active(self) -> tuple[ActiveRun, ...]:
+        """The runs that wait or go on, oldest first."""
+        return tuple(
+            ActiveRun(run.id, run.kind, run.state.value, run.started_at, run.progress)
+            for run in (entry.run for entry in self._entries.values())
+            if run.state not in ENDED
+        )
+
+    def events(self, identity: str, since: int = 0) -> RunEvents:
+        """What the run has told after event number `since`.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        entry = self._entry(identity)
+        told = entry.events
+        if entry.process is not None:
+            told = tuple(NumberedEvent(number, event) for number, event in entry.process.events)
+        return RunEvents(identity, tuple(one for one in told if one.number > since))
+
+    async def log(self, identity: str) -> bytes:
+        """The end of what the run printed.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        entry = self._entry(identity)
+        if entry.process is not None:
+            return bytes(entry.process.log)
+        return entry.log or await self._read(entry, "log.txt") or b""
+
+    async def report(self, identity: str) -> bytes | None:
+        """The run's document, None where it wrote none.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        return await self._read(self._entry(identity), "report.json")
+
+    async def _read(self, entry: _Entry, name: str) -> bytes | None:
+        """A file of the run, read in a thread: the disk may be slow."""
+        path = self._folder / entry.run.id / name
+        return await asyncio.wait_for(asyncio.to_thread(_read_file, path), _DISK_SECONDS)
+
+    def _entry(self, identity: str) -> _Entry:
+        if identity not in self._entries:
+            raise RunNotFoundError(f"there is no run {identity[:64]!r}", hint="GET /api/v1/runs lists them")
+        return self._entries[identity]
+
+    def _gpus_of(self, request: RunRequest) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that the run may use: those that it names, or all that answer."""
+        snapshot = self._watch.snapshot
+        devices = () if snapshot is None else snapshot.devices
+        known = {str(device.id.uuid): device for device in devices if not isinstance(device.id.uuid, Missing)}
+        by_index = {str(device.id.nvml_index): uuid for uuid, device in known.items()}
+        named = []
+        for name in request.gpus:
+            uuid = name if name in known else by_index.get(name)
+            if uuid is None:
+                raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
+            named.append(uuid)
+        usable = [uuid for uuid, device in known.items() if device.responding is True]
+        return tuple(dict.fromkeys(named)) or tuple(usable)
+
+    def _refuse_busy(self, gpus: tuple[str, ...]) -> None:
+        snapshot = self._watch.snapshot
+        if snapshot is None:
+            return
+        users = _users_of(snapshot, gpus)
+        if users:
+            first = users[0]
+            more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+            message = f"GPU {first['nvml_index']} is used by {first['user']}, pid {first['pid']}{more}"
+            raise BusyGpusError(message, {"processes": users[:20]})
+
+    def _holder_of(self, lock: tuple[str, ...]) -> _Entry | None:
+        """The run that goes on or waits before this one, and wants the same."""
+        for entry in self._entries.values():
+            if entry.run.state not in ENDED and set(entry.run.lock) & set(lock):
+                return entry
+        return None
+
+    def _queued(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.run.state is RunState.QUEUED]
+
+    def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> _Entry:
+        now = datetime.now(UTC)
+        identity = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        run = Run(
+            id=identity,
+            kind=kind.name,
+            state=RunState.QUEUED,
+            plan=kind.plan_document(plan),
+            gpus=() if lock == (HOST,) else lock,
+            lock=lock,
+            command=" ".join(("gpudiag", kind.name, *plan.to_argv())),
+            deadline_seconds=kind.deadline_of(plan),
+            requested_at=now,
+        )
+        return _Entry(run, kind, plan)
+
+    def _start(self, entry: _Entry) -> None:
+        kind, plan, run = entry.kind, entry.plan, entry.run
+        assert kind is not None and plan is not None  # noqa: S101, PT018 - only loaded runs lack them
+        entry.folder = self._folder / run.id
+        try:
+            entry.folder.mkdir(parents=True, exist_ok=True)
+            argv = [kind.name, *plan.to_argv(), *kind.outputs(entry.folder)]
+            entry.process = RunProcess(
+                argv, self._environment(run), self._hear(entry), tells_events=kind.tells_events
+            )
+        except OSError as error:
+            self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror}")
+            return
+        entry.began = monotonic()
+        if kind.disturbs(plan) and run.gpus:
+            self._watch.pause(run.id)
+        started = replace(run, state=RunState.RUNNING, started_at=datetime.now(UTC), queue_position=None)
+        self._change(entry, started)
+        self._watch.note_run(f"run {run.id} started: {run.command}", "pass")
+
+    def _environment(self, run: Run) -> Mapping[str, str]:
+        """The service's own environment, with only the run's GPUs in sight."""
+        environment = {**os.environ, "NO_COLOR": "1"}
+        if run.gpus:
+            environment |= {"CUDA_VISIBLE_DEVICES": ",".join(run.gpus)}
+        return environment
+
+    def _hear(self, entry: _Entry) -> Callable[[RunProcess, RunEvent | None, str], None]:
+        def heard(process: RunProcess, event: RunEvent | None, text: str) -> None:
+            run = entry.run
+            if event is None:
+                self._tell(RunNews("run_log", json.dumps({"run": run.id, "text": text})))
+                return
+            told = {"run": run.id, "number": process.event_count, "event": encode(event)}
+            self._tell(RunNews("run_event", json.dumps(told)))
+            progress = event.done / event.planned if event.planned else None
+            entry.run = replace(
+                run, stage=event.stage or run.stage, done=event.done, planned=event.planned, progress=progress
+            )
+            if event.kind in (EventKind.STAGE, EventKind.RESULT):
+                self._tell(entry.run)
+
+        return heard
+
+    def _look(self) -> None:
+        """Notice runs that ended or are late, and start those whose turn it is."""
+        for entry in list(self._entries.values()):
+            if entry.process is not None:
+                self._look_at(entry, entry.process)
+        if self._closing:
+            return
+        held: set[str] = set()
+        for entry in self._entries.values():
+            if entry.run.state in ENDED:
+                continue
+            if entry.run.state is RunState.QUEUED and not held & set(entry.run.lock):
+                self._start(entry)
+            held |= set(entry.run.lock)
+
+    def _look_at(self, entry: _Entry, process: RunProcess) -> None:
+        status = process.exit_status()
+        if status is None:
+            late = monotonic() - entry.began > entry.run.deadline_seconds
+            if late and entry.run.state is RunState.RUNNING:
+                reason = f"it took longer than {entry.run.deadline_seconds:.0f} s"
+                entry.run = replace(entry.run, state=RunState.CANCELLING, reason=reason)
+                process.ask_to_end()
+            return
+        process.close()
+        cancelled = entry.run.state is RunState.CANCELLING
+        outcome = None if cancelled else self._outcome(entry, status)
+        if cancelled:
+            late = (entry.run.reason or "").startswith("it took")
+            self._end(entry, RunState.FAILED if late else RunState.CANCELLED, entry.run.reason, status)
+        elif outcome is not None:
+            self._end(entry, RunState.SUCCEEDED, None, status, outcome)
+        else:
+            self._end(entry, RunState.FAILED, _why_failed(status, bytes(process.log)), status)
+
+    def _outcome(self, entry: _Entry, status: int) -> str | None:
+        """The verdict of a run that ended by itself; None where it could not tell."""
+        if status not in _OUTCOME_OF_STATUS:
+            return None
+        told = [
+            event.outcome for _, event in (entry.process.events if entry.process else ()) if event.outcome
+        ]
+        return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
+
+    def _end(
+        self,
+        entry: _Entry,
+        state: RunState,
+        reason: str | None,
+        status: int | None = None,
+        outcome: str | None = None,
+    ) -> None:
+        process, entry.process = entry.process, None
+        if process is not None:
+            process.close()
+            entry.log = bytes(process.log)
+            entry.events = tuple(NumberedEvent(number, event) for number, event in process.events)
+        self._watch.resume(entry.run.id)
+        run = replace(
+            entry.run,
+            state=state,
+            ended_at=datetime.now(UTC),
+            reason=reason,
+            exit_status=status,
+            outcome=outcome,
+            progress=1.0 if state is RunState.SUCCEEDED else entry.run.progress,
+            has_report=entry.folder is not None and (entry.folder / "report.json").exists(),
+            log_bytes=0 if process is None else process.log_bytes,
+            queue_position=None,
+        )
+        self._change(entry, run)
+        if entry.folder is not None:
+            folder, log = entry.folder, entry.log
+            self._disk.do(lambda: _write_log(folder, log))
+        words = outcome or state.value
+        self._watch.note_run(
+            f"run {run.id} ended: {words}", "fail" if words in ("fail", "failed") else "pass"
+        )
+
+    def _change(self, entry: _Entry, run: Run) -> None:
+        entry.run = run
+        self._tell(self._with_position(entry))
+        if self._records is not None:
+            records, machine, service = self._records, self._machine(), _own_identity()
+            self._disk.do(lambda: records.save(machine, service, run))
+
+    def _with_position(self, entry: _Entry) -> Run:
+        queued = self._queued()
+        if entry not in queued:
+            if entry.process is not None:
+                return replace(entry.run, log_bytes=entry.process.log_bytes)
+            return entry.run
+        return replace(entry.run, queue_position=queued.index(entry) + 1)
+
+    def _machine(self) -> str:
+        snapshot = self._watch.snapshot
+        return os.uname().nodename if snapshot is None else machine_key(snapshot)
+
+    def _load(self) -> None:
+        """In the disk's thread: the runs of earlier services."""
+        assert self._records is not None  # noqa: S101 - the caller has looked
+        try:
+            self._loaded = [*self._records.load(self._machine_soon())]
+        except GpudiagError:
+            self._loaded = []
+            raise
+
+    def _machine_soon(self) -> str:
+        """The machine's name for the store; the first picture says whether it is a simulated one."""
+        until = monotonic() + _DISK_SECONDS
+        while self._watch.snapshot is None and monotonic() < until:
+            _pause()
+        return self._machine()
+
+    def _take_earlier(self) -> None:
+        """Take in the runs of earlier services; one that was going on when its service died is LOST."""
+        earlier: OrderedDict[str, _Entry] = OrderedDict()
+        lost = []
+        for run, service in (self._loaded or [])[-KEPT_RUNS:]:
+            if run.state not in ENDED and _is_alive(service):
+                continue  # another service of this machine carries it out
+            entry = _Entry(run, folder=self._folder / run.id)
+            earlier[run.id] = entry
+            if run.state not in ENDED:
+                lost.append(entry)
+        for identity, entry in self._entries.items():
+            earlier[identity] = entry
+        self._entries = earlier
+        for entry in lost:
+            reason = "the service ended while it ran, and it ended with the service"
+            self._change(
+                entry, replace(entry.run, state=RunState.LOST, ended_at=datetime.now(UTC), reason=reason)
+            )
+            self._watch.note_run(f"run {entry.run.id} was lost: {reason}", "fail")
+
+    def _forget_old(self) -> None:
+        """Forget the oldest runs that ended, and their files."""
+        ended = [entry for entry in self._entries.values() if entry.run.state in ENDED]
+        for entry in ended[: max(0, len(self._entries) - KEPT_RUNS)]:
+            del self._entries[entry.run.id]
+            folder = self._folder / entry.run.id
+            self._disk.do(lambda folder=folder: shutil.rmtree(folder, ignore_errors=True))  # type: ignore[misc]
+
+    def _warn(self, words: str) -> None:
+        self.warning = words
+
+
+def _pause() -> None:
+    from time import sleep
+
+    sleep(0.05)
+
+
+def _say_lock(lock: tuple[str, ...]) -> str:
+    return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
+
+
+def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:
+    """The processes that compute on those GPUs."""
+    users: list[dict[str, object]] = []
+    for device in snapshot.devices:
+        if device.id.uuid not in gpus or isinstance(device.processes, Missing):
+            continue
+        index = device.id.nvml_index
+        for process in device.processes:
+            if process.kind != "graphics":
+                users.append(
+                    {
+                        "uuid": device.id.uuid,
+                        "nvml_index": None if isinstance(index, Missing) else index,
+                        "pid": process.pid,
+                        "user": "?" if isinstance(process.user, Missing) else process.user,
+                        "command": "?" if isinstance(process.command, Missing) else process.command,
+                    }
+                )
+    return users
+
+
+def _why_failed(status: int, log: bytes) -> str:
+    """The last words of a run that could not tell, or how it died."""
+    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
+    words = lines[-1].strip()[:300] if lines else "it printed nothing"
+    how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    return f"{how}: {words}"
+
+
+def _read_file(path: Path) -> bytes | None:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= _MAX_REPORT_BYTES:
+            return path.read_bytes()
+    return None
+
+
+def _write_log(folder: Path, log: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").write_bytes(log)
+
+
+def _own_identity() -> str:
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> str:
+    """A process's name for good: its host's boot, its pid, and when it was started."""
+    process = read_process(pid)
+    started = 0 if process is None else process.start_ticks
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{pid}:{started}"
+
+
+def _is_alive(service: str) -> bool:
+    """Whether that process, as `_identity` names it, still runs."""
+    _, _, rest = service.partition(":")
+    pid = rest.partition(":")[0]
+    return pid.isdigit() and _identity(int(pid)) == service
