@@ -1,9 +1,9 @@
 """What the kernel said about the GPUs and the machine: one line of its log, taken apart."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gpudiag.model.noun import noun
 from gpudiag.model.reading import Reading
 
 
@@ -20,7 +20,7 @@ class KernelEventKind(StrEnum):
     MACHINE_CHECK = "machine_check"  # the processor or its memory reports a fault
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class KernelEvent:
     """One line of the kernel log. A field is None where lines of that kind, or this line, do not have it.
 
