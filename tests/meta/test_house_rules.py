@@ -30,8 +30,8 @@ BANNED_VERBS = re.compile(r"^\s*(?:async )?def _?(?:get|do|handle)_", re.MULTILI
 # Paths of one particular machine, and hosts of package registries: neither belongs into a product.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!(?:ann|bob)\b)[a-z]+)/")
 REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
-# click and the standard library's servers and classes call methods of these names.
-FOREIGN_NAMES = {"get_command"}
+# click and uvicorn call methods of these names.
+FOREIGN_NAMES = {"get_command", "handle_exit"}
 MAX_LINES = {"product": 400, "tests": 500}
 
 
