@@ -6,7 +6,7 @@ for none, is settled: history, not a FAIL.
 """
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpudiag.checks.allocation import granted
 from gpudiag.checks.bursts import GpuBurst, outcome_of
@@ -115,6 +115,9 @@ XID_NOTE = FindingKind(
     remedy="Nothing has to be done.",
 )
 
+# When the machine booted, and so when a line was logged, is known to some milliseconds only.
+_SAME_EVENT = timedelta(seconds=2)
+
 # The driver's words for "not fit for work until this is done", as in `devices.gpu_lost`.
 _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "system_reboot")
 
@@ -134,10 +137,26 @@ def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    findings = judge_xids(context.snapshot, log)
+    findings = judge_xids(context.snapshot, log, _of_earlier_runs(context, log))
     if not findings and not gpu_traces(context.snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
     return judged(*findings)
+
+
+def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
+    """The stored events that the log does not have any more: it forgets with every boot."""
+    if isinstance(context.history, Missing):
+        return ()
+    times: dict[str, list[datetime]] = {}
+    for event in log:
+        if not isinstance(event.at, Missing):
+            times.setdefault(event.text, []).append(event.at)
+    return tuple(
+        event
+        for event in context.history.kernel_events
+        if not isinstance(event.at, Missing)
+        and all(abs(event.at - at) > _SAME_EVENT for at in times.get(event.text, ()))
+    )
 
 
 def judge_xids(
