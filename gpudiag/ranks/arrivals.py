@@ -1,6 +1,5 @@
 """When a rank came to each timed collective, and when it left it: what lateness is judged by."""
 
-import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ class Arrivals:
 
 
 class ArrivalRecorder:
-    """A rank's own record; costs a clock reading and two appends per timed iteration."""
+    """A rank's own record; costs two appends per timed iteration. Moments are CLOCK_MONOTONIC in nanoseconds."""
 
     def __init__(self) -> None:
         """Nothing is recorded before the first timed iteration."""
@@ -41,17 +40,17 @@ class ArrivalRecorder:
         self._last_iteration = iteration
         self._awaited = True
 
-    def arrive(self) -> None:
+    def arrive(self, now_ns: int) -> None:
         """The rank is about to enter a collective; only the first one of an iteration counts."""
         if self._awaited:
             self._awaited, self._inside = False, True
-            self._arrived.append(time.monotonic_ns())
+            self._arrived.append(now_ns)
 
-    def leave(self) -> None:
+    def leave(self, now_ns: int) -> None:
         """The rank came back from a collective."""
         if self._inside:
             self._inside = False
-            self._left.append(time.monotonic_ns())
+            self._left.append(now_ns)
 
     def read(self) -> Arrivals | None:
         """What was recorded; None if nothing was timed, or an iteration was left half way."""

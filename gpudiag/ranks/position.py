@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from struct import Struct
 from sys import byteorder
 
@@ -19,8 +18,11 @@ PAGE_BYTES = 4096
 _CELL_BYTES = 256  # 32 cells, then the texts
 
 
-class _Cell(IntEnum):
-    """What each 64-bit cell holds; 0 means that nothing was written, so counts start at 1."""
+class _Cell:
+    """What each 64-bit cell holds; 0 means that nothing was written, so counts start at 1.
+
+    Plain numbers: an enum's members would cost more to look up than the stores that they are for.
+    """
 
     STAGE_COUNT = 0
     STAGE_NS = 1
@@ -165,26 +167,32 @@ class PositionWriter:
         cells[_Cell.STAGE_COUNT] = count
 
     def enter_operation(
-        self,
-        sequence: int,
-        announced: tuple[str, str, int, float | None],
-        place: Place,
-    ) -> None:
-        """Say that the rank is about to enter collective `sequence`: op, dtype, elements, predicted seconds."""
+        self, sequence: int, announced: tuple[str, str, int, float | None], place: Place
+    ) -> int:
+        """Say that the rank is about to enter collective `sequence`; the moment, on the clock.
+
+        `announced` is op, dtype, elements and predicted seconds.
+        """
         cells = self._cells
         if announced != self._announced:
             self._write_announced(announced)
         if place != self._place:
             self._write_place(place)
-        self._write_history(sequence)
-        cells[_Cell.ENTERED_NS] = self._clock_ns()
+        start = sequence % HISTORY_LENGTH * _SLOT_BYTES
+        self._history_cells[start // 8] = 0
+        self._history[start + 8 : start + _SLOT_BYTES] = self._slot
+        self._history_cells[start // 8] = sequence + 1
+        now_ns = self._clock_ns()
+        cells[_Cell.ENTERED_NS] = now_ns
         cells[_Cell.ENTERED] = sequence + 1
+        return now_ns
 
-    def leave_operation(self, sequence: int) -> None:
-        """Say that the rank came back from collective `sequence`."""
-        cells = self._cells
-        cells[_Cell.LEFT_NS] = self._clock_ns()
-        cells[_Cell.LEFT] = sequence + 1
+    def leave_operation(self, sequence: int) -> int:
+        """Say that the rank came back from collective `sequence`; the moment, on the clock."""
+        now_ns = self._clock_ns()
+        self._cells[_Cell.LEFT_NS] = now_ns
+        self._cells[_Cell.LEFT] = sequence + 1
+        return now_ns
 
     def enter_iteration(self, iteration: int) -> None:
         """Say that timed iteration `iteration` starts."""
@@ -201,12 +209,6 @@ class PositionWriter:
         self._cells[_Cell.PREDICTED_NS] = (
             0 if predicted_seconds is None else max(1, int(predicted_seconds * 1e9))
         )
-
-    def _write_history(self, sequence: int) -> None:
-        start = sequence % HISTORY_LENGTH * _SLOT_BYTES
-        self._history_cells[start // 8] = 0
-        self._history[start + 8 : start + _SLOT_BYTES] = self._slot
-        self._history_cells[start // 8] = sequence + 1
 
     def _write_place(self, place: Place) -> None:
         if self._place is None or self._place[0] != place[0]:

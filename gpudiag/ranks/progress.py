@@ -48,13 +48,12 @@ class RankProgress:
         """Publish the collective before the rank enters it."""
         caller = sys._getframe(1)
         place = (caller.f_code.co_filename, caller.f_lineno)
-        self.arrivals.arrive()
-        self._position.enter_operation(sequence, (op, dtype, elements, predicted_seconds), place)
+        now_ns = self._position.enter_operation(sequence, (op, dtype, elements, predicted_seconds), place)
+        self.arrivals.arrive(now_ns)
 
     def after_operation(self, sequence: int) -> None:
         """Publish that the rank is out of the collective."""
-        self._position.leave_operation(sequence)
-        self.arrivals.leave()
+        self.arrivals.leave(self._position.leave_operation(sequence))
 
     def before_iteration(self, iteration: int) -> None:
         """Publish the iteration, then do what an injected fault asks for in it."""

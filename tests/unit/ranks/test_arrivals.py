@@ -10,8 +10,8 @@ def recorded(iterations: int) -> ArrivalRecorder:
     recorder = ArrivalRecorder()
     for iteration in range(iterations):
         recorder.start_iteration(iteration)
-        recorder.arrive()
-        recorder.leave()
+        recorder.arrive(time.monotonic_ns())
+        recorder.leave(time.monotonic_ns())
     return recorder
 
 
@@ -24,8 +24,8 @@ def test_an_iteration_has_an_arrival_and_a_return() -> None:
 
 def test_collectives_outside_timed_iterations_do_not_count() -> None:
     recorder = recorded(2)
-    recorder.arrive()
-    recorder.leave()
+    recorder.arrive(time.monotonic_ns())
+    recorder.leave(time.monotonic_ns())
     arrivals = recorder.read()
     assert arrivals is not None
     assert len(arrivals.arrived) == 2
