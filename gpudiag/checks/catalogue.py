@@ -3,10 +3,11 @@
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.training_kinds import TRAINING_FINDINGS
 
 
 def finding_kinds() -> tuple[FindingKind, ...]:
     """Every kind once: those of the checks in run order, then those of runs on ranks."""
     declared = [kind for check in BUILTIN for kind in check.reports]
-    kinds = {kind.code: kind for kind in (*declared, *COLLECTIVE_FINDINGS)}
+    kinds = {kind.code: kind for kind in (*declared, *COLLECTIVE_FINDINGS, *TRAINING_FINDINGS)}
     return tuple(kinds.values())

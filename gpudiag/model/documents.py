@@ -8,9 +8,11 @@ from gpudiag.model.event import RunEvent
 from gpudiag.model.history import History
 from gpudiag.model.merged import MergedReport
 from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.training import TrainingReport
 
 DOCUMENTS: dict[str, type] = {
-    noun.SCHEMA: noun for noun in (Snapshot, Report, MergedReport, CollectiveReport, RunEvent, History)
+    noun.SCHEMA: noun
+    for noun in (Snapshot, Report, MergedReport, CollectiveReport, TrainingReport, RunEvent, History)
 }
 
 

@@ -1,0 +1,205 @@
+"""A training run, judged: did it run in parallel, and is the maths that of a single process?"""
+
+from statistics import median
+
+from gpudiag.checks.collective import INJECT_NOT_FIRED
+from gpudiag.checks.ranks import RANK_FINDINGS, RANK_TEARDOWN, judge_incidents
+from gpudiag.checks.training_data import judge_data
+from gpudiag.checks.training_kinds import (
+    BUFFERS_DIFFER,
+    CHECKPOINT,
+    INCOMPLETE,
+    INITIAL_PARAMETERS,
+    LOSS_NOT_FALLING,
+    NOT_DETERMINISTIC,
+    NOT_FINITE,
+    ORDER_REPEATS,
+    OUT_OF_MEMORY,
+    SAME_SAMPLES,
+    STRAGGLER,
+    TEARDOWN,
+    TIMED_OUT,
+    TRAINING_FINDINGS,
+    UNMOVED,
+)
+from gpudiag.checks.training_start import judge_start
+from gpudiag.checks.training_steps import judge_steps
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import WORST_FIRST, Finding, Outcome, worst
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.training import RankProof, StrategyMeasurement
+
+__all__ = ["TRAINING_FINDINGS", "judge_training", "training_outcome"]
+
+# Ranks wait for one that needs so much longer, in the middle of all steps, to come to its collective.
+STRAGGLER_SHARE = 0.2
+STRAGGLER_FLOOR_SECONDS = 3e-3
+_STRAGGLER_STEPS = 4
+
+# These make every number after them wrong.
+_EXPLAINS_STEPS = (INITIAL_PARAMETERS.code, SAME_SAMPLES.code)
+_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+
+
+def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
+    """Everything wrong with one strategy's run, worst and most certain first: the first is the cause.
+
+    No finding means that all planned steps were verified on every rank.
+    """
+    start, data = judge_start(measurement), judge_data(measurement) if measurement.starts else ()
+    findings = [*_judge_ends(measurement), *start, *data]
+    if not any(finding.code in _EXPLAINS_STEPS for finding in (*start, *data)) and measurement.starts:
+        repeats = any(finding.code == ORDER_REPEATS.code for finding in data)
+        steps = judge_steps(measurement, epochs=1 if repeats else None)
+        findings += [] if steps is None else [steps]
+    if not any(finding.outcome is Outcome.FAIL for finding in findings):
+        findings += _judge_proofs(measurement)
+    findings += _judge_stragglers(measurement)
+    findings += _judge_injection(measurement)
+    if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
+        findings += _judge_completeness(measurement)
+    return tuple(sorted(_without_consequences(findings), key=_place))
+
+
+def training_outcome(findings: tuple[Finding, ...]) -> Outcome:
+    """The verdict of a run with those findings."""
+    return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
+
+
+def _place(finding: Finding) -> int:
+    return WORST_FIRST.index(finding.outcome)
+
+
+def _without_consequences(findings: list[Finding]) -> list[Finding]:
+    """Buffers differ where nothing was broadcast, and no number follows from one that is not finite."""
+    codes = {finding.code for finding in findings}
+    if NOT_FINITE.code in codes:
+        return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
+    if INITIAL_PARAMETERS.code in codes:
+        return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
+    return findings
+
+
+def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
+    """How ranks ended; lateness is judged by step times, not here."""
+    incidents = tuple(one for one in measurement.incidents if one.kind is not IncidentKind.LATE)
+    complete = _is_complete(measurement)
+    findings = judge_incidents(incidents, complete=complete)
+    by_rank = {incident.rank: incident for incident in incidents}
+    return [_renamed(finding, by_rank) for finding in findings]
+
+
+def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
+    """The finding under the name that says more to somebody who trains."""
+    if not isinstance(finding.subject, RankSubject):
+        return finding
+    if finding.code == RANK_TEARDOWN.code:
+        return TEARDOWN.finding(finding.subject, finding.message, *finding.evidence)
+    facts = {fact.name: fact.value for fact in by_rank[finding.subject.rank].evidence}
+    if facts.get("exception") in _MEMORY_ERRORS:
+        return OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+    return finding
+
+
+def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
+    host = HostSubject(measurement.host)
+    proofs = measurement.proofs
+    findings = []
+    if any(not proof.moved for proof in proofs):
+        evidence = Evidence("moved", value=False, source="parameters before and after")
+        findings.append(UNMOVED.finding(host, "the parameters are where they were at the start", evidence))
+    elif stuck := [proof for proof in proofs if not _falls(proof)]:
+        before, after = stuck[0].loss_before, stuck[0].loss_after
+        message = f"the loss over all samples went from {before} to {after}"
+        evidence = Evidence("loss_after", str(after), limit=str(before), source="all samples")
+        findings.append(LOSS_NOT_FALLING.finding(host, message, evidence))
+    for proof in proofs:
+        subject = next(
+            (RankSubject(one.rank, one.host) for one in measurement.ranks if one.rank == proof.rank), host
+        )
+        if proof.checkpoint_identical is False:
+            evidence = Evidence("identical", value=False, source="the step after a reload, bit for bit")
+            message = f"rank {proof.rank} goes on differently after reloading its checkpoint"
+            findings.append(CHECKPOINT.finding(subject, message, evidence))
+        if proof.repeat_identical is False:
+            evidence = Evidence("identical", value=False, source="the first steps once more, bit for bit")
+            message = f"rank {proof.rank} got other bits when the first steps were repeated"
+            findings.append(NOT_DETERMINISTIC.finding(subject, message, evidence))
+    return findings
+
+
+def _falls(proof: RankProof) -> bool:
+    return (
+        proof.loss_before is not None
+        and proof.loss_after is not None
+        and proof.loss_after < proof.loss_before
+    )
+
+
+def _judge_stragglers(measurement: StrategyMeasurement) -> list[Finding]:
+    """The ranks that come to the step's collectives later than the others do, by their own clocks alone."""
+    speeds = [speed for speed in measurement.speeds if speed.steps >= _STRAGGLER_STEPS]
+    if len(speeds) < 2:
+        return []
+    findings = []
+    step = median(time for speed in speeds for time in speed.step_seconds)
+    limit = max(STRAGGLER_SHARE * step, STRAGGLER_FLOOR_SECONDS)
+    for speed in speeds:
+        others = median(one.own_seconds_p50 for one in speeds if one.rank != speed.rank)
+        late = speed.own_seconds_p50 - others
+        if late <= limit:
+            continue
+        host = next((one.host for one in measurement.ranks if one.rank == speed.rank), measurement.host)
+        slow_data = speed.data_seconds > late / 2
+        slow_work = speed.plain_seconds - median(one.plain_seconds for one in speeds) > late / 2
+        cause = "data late" if slow_data else "compute late" if slow_work else "host late"
+        evidence = (
+            Evidence("late_by", round(late, 4), unit="s", limit=round(limit, 4), source="timed steps"),
+            Evidence("step", round(step, 4), unit="s", source="timed steps"),
+            Evidence("cause", cause, source="the rank's own data, step and plain step times"),
+        )
+        message = f"rank {speed.rank} keeps the others waiting {late * 1e3:.0f} ms per step ({cause})"
+        findings.append(STRAGGLER.finding(RankSubject(speed.rank, host), message, *evidence))
+    return findings
+
+
+def _judge_injection(measurement: StrategyMeasurement) -> list[Finding]:
+    return [
+        INJECT_NOT_FIRED.finding(
+            HostSubject(measurement.host),
+            f"the injected fault {fault.specification} never happened",
+            Evidence("fired", value=False, source=f"--inject {fault.specification}"),
+        )
+        for fault in measurement.injected
+        if not fault.fired
+    ]
+
+
+def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
+    if _is_complete(measurement):
+        return []
+    verified = min((_steps_of(measurement, start.rank) for start in measurement.starts), default=0)
+    evidence = Evidence("steps_verified", verified, limit=measurement.steps_planned, source="ranks")
+    host = HostSubject(measurement.host)
+    if measurement.timed_out:
+        message = f"the time was over after {verified} of {measurement.steps_planned} steps"
+        return [TIMED_OUT.finding(host, message, evidence)]
+    message = (
+        f"{verified} of {measurement.steps_planned} steps were verified, and nothing seen explains the rest"
+    )
+    return [INCOMPLETE.finding(host, message, evidence)]
+
+
+def _is_complete(measurement: StrategyMeasurement) -> bool:
+    workers = range(measurement.world_size)
+    proved = {proof.rank for proof in measurement.proofs}
+    return all(
+        _steps_of(measurement, rank) == measurement.steps_planned and rank in proved for rank in workers
+    )
+
+
+def _steps_of(measurement: StrategyMeasurement, rank: int) -> int:
+    return sum(step.rank == rank for step in measurement.steps)
+
+
+TRAINING_RUN_FINDINGS = (*RANK_FINDINGS, *TRAINING_FINDINGS, INJECT_NOT_FIRED)

@@ -1,0 +1,213 @@
+"""`gpudiag train`: train a little under each strategy, and prove that it is the maths of one process."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.verdicts import EXIT_STATUSES
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.codec import dumps
+from gpudiag.model.plan import BACKENDS
+from gpudiag.model.training import (
+    OPTIMIZERS,
+    STRATEGIES,
+    TRAINING_DTYPES,
+    WORKLOADS,
+    StrategyResult,
+    TrainingPlan,
+    TrainingReport,
+)
+
+_FORMATS = ("text", "json", "markdown")
+
+
+def _strategies(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    return parse_names(parameter.opts[0], text, STRATEGIES)
+
+
+@click.command("train", context_settings=HELP_SETTINGS)
+@click.option(
+    "--strategy",
+    default="ddp",
+    callback=_strategies,
+    metavar="NAME,...",
+    help=f"{', '.join(STRATEGIES)} or all.  [default: ddp]",
+)
+@click.option("--workload", default="regression", metavar="NAME", help=", ".join(WORKLOADS))
+@click.option("--nproc", type=int, metavar="N", help="Ranks.  [default: the usable GPUs, or 2 on the CPU]")
+@click.option("--backend", default="auto", metavar="NAME", help=f"{', '.join(BACKENDS)}.")
+@click.option(
+    "--steps", type=int, default=10, metavar="N", help="Verified, then as many timed.  [default: 10]"
+)
+@click.option(
+    "--batch-size", type=int, default=8, metavar="N", help="Samples per rank and step.  [default: 8]"
+)
+@click.option("--dtype", default="float32", metavar="NAME", help=", ".join(TRAINING_DTYPES))
+@click.option(
+    "--optimizer",
+    default="sgd",
+    metavar="NAME",
+    help=f"{', '.join(OPTIMIZERS)}; adam hardly notices a wrong gradient scale.",
+)
+@click.option("--seed", type=int, default=1, metavar="N", help="Of models and data.  [default: 1]")
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="FAULT",
+    help="See a fault found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
+    "slow:1:50, kill:1@3, stop:1@3, oom:1.",
+)
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Run your own training script on the ranks instead, watched; arguments for it after --.",
+)
+@click.option(
+    "--hang-after",
+    type=float,
+    default=60.0,
+    metavar="SECONDS",
+    help="With --script: no rank moves for so long.  [default: 60]",
+)
+@click.option("--python", metavar="PATH", help="The interpreter of the ranks, as your job uses it.")
+@click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
+@click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="For each strategy.")
+@click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
+@click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
+@click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
+@click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
+@click.option(
+    "--local-rank", "--local_rank", type=int, metavar="N", help="As launchers give it; LOCAL_RANK wins."
+)
+@click.option("--format", "output_format", default="text", metavar="NAME", help=", ".join(_FORMATS))
+@json_option
+@output_option
+@click.argument("script_arguments", nargs=-1, type=click.UNPROCESSED)
+def train(**options: Any) -> ExitStatus:
+    """Train a little under each strategy, and prove that the maths is that of a single process.
+
+    Gradients, parameters, losses, shards, checkpoints: everything is compared. Then it is timed.
+    Under torchrun each process runs one rank, and one prints the report.
+    """
+    _refuse_contradictions(options)
+    _take_local_rank(options["local_rank"])
+    if options["advise"]:
+        from gpudiag.runs.advise import advise_strategy
+
+        report = advise_strategy(options["parameters"])
+        _print(report, options)
+        return ExitStatus.PASS
+    plan = plan_from(options)
+    if options["script"] is not None:
+        return _run_script(plan, options)
+    return _run_strategies(plan, options)
+
+
+def plan_from(options: dict[str, Any]) -> TrainingPlan:
+    """The plan that the options of this command ask for.
+
+    Raises:
+        UsageError: they ask for something that cannot be run.
+    """
+    return TrainingPlan(
+        strategy=options["strategy"],
+        workload=options["workload"],
+        nproc=options["nproc"],
+        backend=options["backend"],
+        steps=options["steps"],
+        batch_size=options["batch_size"],
+        dtype=options["dtype"],
+        optimizer=options["optimizer"],
+        seed=options["seed"],
+        inject=options["inject"],
+        timeout_seconds=options["timeout"],
+        rendezvous_timeout_seconds=options["rendezvous_timeout"],
+    )
+
+
+def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
+    from gpudiag.runs.nccl_test import RankPlace
+    from gpudiag.runs.train import run_training
+
+    place = RankPlace(options["rank"], options["world_size"], options["init_method"])
+    done: list[StrategyResult] = []
+
+    def show(result: StrategyResult) -> None:
+        done.append(result)
+        if sys.stderr.isatty() and len(plan.strategy) > 1:
+            words = f"{len(done)} of {len(plan.strategy)}: {result.strategy} {result.outcome.value}"
+            print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+
+    run = run_training(plan, place, python=options["python"], on_result=show)
+    if sys.stderr.isatty() and len(plan.strategy) > 1:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if run.reporter:
+        _print(run.report, options)
+    return EXIT_STATUSES[run.report.outcome]
+
+
+def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
+    from gpudiag.runs.nccl_test import RankPlace
+    from gpudiag.runs.train_script import ScriptPlan, run_script
+
+    script = ScriptPlan(
+        path=options["script"],
+        arguments=tuple(options["script_arguments"]),
+        nproc=plan.nproc,
+        backend=plan.backend,
+        inject=plan.inject,
+        timeout_seconds=plan.timeout_seconds,
+        hang_seconds=options["hang_after"],
+    )
+    place = RankPlace(options["rank"], options["world_size"], options["init_method"])
+    run = run_script(script, place, python=options["python"])
+    if run.reporter:
+        _print(run.report, options)
+    return EXIT_STATUSES[run.report.outcome]
+
+
+def _refuse_contradictions(options: dict[str, Any]) -> None:
+    if options["output_format"] not in _FORMATS:
+        raise UsageError(
+            f"--format {options['output_format']} is not known", hint=f"choose from {', '.join(_FORMATS)}"
+        )
+    if options["script_arguments"] and options["script"] is None:
+        raise UsageError(
+            f"what is {options['script_arguments'][0]!r} for?",
+            hint="arguments of a script need --script FILE",
+        )
+    if options["parameters"] is not None and not options["advise"]:
+        raise UsageError("--parameters is for --advise", hint="gpudiag train --advise --parameters 7B")
+
+
+def _take_local_rank(local_rank: int | None) -> None:
+    """Hand on what old launchers give as a flag, where no variable says it."""
+    if local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(local_rank))
+
+
+def _print(report: TrainingReport, options: dict[str, Any]) -> None:
+    """Print the report as asked; write the document to `--output` first."""
+    if options["output"] is not None:
+        from gpudiag.runs.output import write_document
+
+        write_document(options["output"], dumps(report) + "\n")
+    if options["as_json"] or options["output_format"] == "json":
+        sys.stdout.write(dumps(report) + "\n")
+    elif options["output_format"] == "markdown":
+        from gpudiag.render.training_markdown import render_training_markdown
+
+        sys.stdout.write(render_training_markdown(report))
+    else:
+        from gpudiag.render.style import Style, wants_colour
+        from gpudiag.render.training_text import render_training
+
+        style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
+        sys.stdout.write(render_training(report, style=style))

@@ -1,0 +1,338 @@
+"""What `gpudiag train` is asked to do, what its ranks tell step by step, and the report of it. No verdicts."""
+
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from gpudiag.errors import UsageError
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.measure import Incident, InjectedFault, RankReport
+from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS, require_between, require_known
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+STRATEGIES = ("data-parallel", "ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3", "horovod", "mirrored")
+WORKLOADS = ("regression", "classification", "transformer", "convolution")
+TRAINING_DTYPES = ("float32", "bfloat16", "float16")
+OPTIMIZERS = ("sgd", "adam")
+
+MAX_STEPS = 10_000
+MAX_BATCH_SIZE = 4096
+MAX_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """One training run: which strategies, on what, for how many verified steps.
+
+    `batch_size` is per rank. After the verified steps as many timed ones follow. None for `nproc`
+    leaves the ranks to gpudiag: the usable GPUs, or two on the CPU.
+
+    Raises:
+        UsageError: a field is out of its bounds.
+    """
+
+    strategy: tuple[str, ...] = ("ddp",)
+    workload: str = "regression"
+    nproc: int | None = None
+    backend: str = "auto"
+    steps: int = 10
+    batch_size: int = 8
+    dtype: str = "float32"
+    optimizer: str = "sgd"
+    seed: int = 1
+    inject: tuple[str, ...] = ()
+    timeout_seconds: float | None = None
+    rendezvous_timeout_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, in one sentence."""
+        if not self.strategy:
+            raise UsageError("--strategy names nothing", hint=f"choose from {', '.join(STRATEGIES)}, all")
+        for name in self.strategy:
+            require_known(name, STRATEGIES, "a strategy")
+        require_known(self.workload, WORKLOADS, "a workload")
+        require_known(self.backend, BACKENDS, "a backend")
+        require_known(self.dtype, TRAINING_DTYPES, "a dtype")
+        require_known(self.optimizer, OPTIMIZERS, "an optimizer")
+        require_between(self.steps, 1, MAX_STEPS, "--steps")
+        require_between(self.batch_size, 1, MAX_BATCH_SIZE, "--batch-size")
+        require_between(self.seed, 0, MAX_SEED, "--seed")
+        if self.nproc is not None:
+            require_between(self.nproc, 1, MAX_NPROC, "--nproc")
+        if self.timeout_seconds is not None:
+            require_between(self.timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--timeout")
+        require_between(self.rendezvous_timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--rendezvous-timeout")
+
+    def to_argv(self) -> tuple[str, ...]:
+        """The flags that ask for this plan; what equals the default is left out."""
+        argv: list[str] = []
+        for one in fields(self):
+            value, flag = getattr(self, one.name), TRAINING_FLAGS[one.name]
+            if value == one.default:
+                continue
+            if one.name == "inject":
+                argv += [word for fault in value for word in (flag, fault)]
+            else:
+                argv += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+        return tuple(argv)
+
+
+TRAINING_FLAGS = {
+    "strategy": "--strategy",
+    "workload": "--workload",
+    "nproc": "--nproc",
+    "backend": "--backend",
+    "steps": "--steps",
+    "batch_size": "--batch-size",
+    "dtype": "--dtype",
+    "optimizer": "--optimizer",
+    "seed": "--seed",
+    "inject": "--inject",
+    "timeout_seconds": "--timeout",
+    "rendezvous_timeout_seconds": "--rendezvous-timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFact:
+    """One tensor of the model as one rank holds it, whole.
+
+    `digest` is the same exactly where the bits are the same. `error` is the L2 norm of its
+    difference from the single-process run, over the norm of all tensors of that run; None where it
+    is not finite.
+    """
+
+    name: str
+    digest: str
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """What one rank holds before its first step, and how its framework sees the run."""
+
+    rank: int
+    world_size: int  # as the framework counts it
+    workers: int  # of them, those that this rank saw compute
+    framework: str  # name and version
+    device: str  # cpu, or the GPU's name
+    device_uuid: Reading[str]
+    parameters: tuple[TensorFact, ...]
+    buffers: tuple[TensorFact, ...]
+    parameters_total: int  # elements of the whole model
+    parameters_here: int  # elements that this rank keeps between steps
+    steps_per_epoch: int
+    stage: int | None = None  # of ZeRO, as the engine tells it
+    tolerance_gradient: float = 0.0
+    tolerance_parameter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One verified step on one rank. A number that is not finite is None."""
+
+    rank: int
+    step: int
+    epoch: int
+    samples: tuple[int, ...]  # indices into the data set
+    loss: float | None  # of this rank's own samples
+    reference_loss: float | None  # of the single-process run, over the samples of all ranks
+    gradients: tuple[TensorFact, ...]  # after synchronisation
+    gradient_error: float | None
+    gradient_scale: float | None  # 1 if right: the projection on the single-process gradient
+    own_gradient_error: float | None  # against the gradient of this rank's own samples alone
+    parameters: tuple[TensorFact, ...]  # after the step
+    parameter_error: float | None
+    buffers: tuple[TensorFact, ...]
+    unused: tuple[str, ...] = ()  # parameters that got no gradient
+    skipped: bool = False  # the loss scaler left the step out, on this rank or in the reference
+
+
+@dataclass(frozen=True, slots=True)
+class RankEpochEnd:
+    """Where a rank's epoch ended: it has no more data after so many steps, or it saw others have none."""
+
+    rank: int
+    epoch: int
+    steps: int  # that its own data gave
+    agreed: bool  # every rank ended here
+
+
+@dataclass(frozen=True, slots=True)
+class RankProof:
+    """What one rank found after the verified steps."""
+
+    rank: int
+    loss_before: float | None  # over the same samples, with the parameters at the start and at the end
+    loss_after: float | None
+    moved: bool  # the parameters are not those of the start
+    optimizer_state_here: int  # elements of the optimizer's state that this rank keeps
+    optimizer_state_whole: int  # of a single-process run
+    checkpoint_identical: Reading[bool]  # the step after a reload is bit for bit the one before it
+    repeat_identical: Reading[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpeed:
+    """What one rank measured over the timed steps, in seconds per step.
+
+    The plain step is the same work without the strategy, on every rank at once; what a step takes
+    longer than that is communication, with what the framework costs.
+    """
+
+    rank: int
+    steps: int
+    samples: int  # of this rank, per step
+    step_seconds: tuple[float, ...]
+    data_seconds: float  # mean, as the next three
+    forward_seconds: float | None  # None where one call does all of it
+    backward_seconds: float | None
+    optimizer_seconds: float | None
+    own_seconds_p50: float  # from the end of a step until this rank waits for others in the next one
+    plain_seconds: float
+    alone_samples_per_second: float | None  # rank 0 while the others wait; None on the others
+    host_memory_bytes: int
+    device_memory_bytes: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyMeasurement:
+    """One strategy on its ranks: all that they told, and what happened to them."""
+
+    strategy: str
+    workload: str
+    dtype: str
+    optimizer: str
+    backend: str
+    device_kind: str
+    world_size: int
+    launcher: str
+    host: str
+    steps_planned: int
+    starts: tuple[RankStart, ...]
+    steps: tuple[RankStep, ...]
+    epoch_ends: tuple[RankEpochEnd, ...]
+    proofs: tuple[RankProof, ...]
+    speeds: tuple[RankSpeed, ...]
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    injected: tuple[InjectedFault, ...]
+    seconds: float
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One thing that was proved or disproved: what was found, and the limit it was held against."""
+
+    name: str
+    passed: Reading[bool]
+    value: Reading[float] = NOT_ASKED
+    limit: Reading[float] = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class StepShares:
+    """Where the time of a step goes; the shares add up to 1."""
+
+    data: float
+    forward: float
+    backward: float
+    optimizer: float
+    communication: float  # exposed, with what the framework costs
+
+
+@dataclass(frozen=True, slots=True)
+class RankPace:
+    """One rank's step times and peak memory."""
+
+    rank: int
+    step_p50_seconds: float
+    step_p99_seconds: float
+    own_p50_seconds: float
+    host_memory_bytes: int
+    device_memory_bytes: Reading[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """One strategy: its verdict, what was verified, what was measured.
+
+    `outcome` is skip with a `reason`, and a `hint` where a command helps, where it could not run.
+    """
+
+    strategy: str
+    kind: str  # data, sharded or mirrored
+    framework: str
+    outcome: Outcome
+    world_size: int
+    workload: str
+    dtype: str
+    optimizer: str
+    reason: str | None = None
+    hint: str | None = None
+    launcher: Reading[str] = NOT_ASKED
+    backend: Reading[str] = NOT_ASKED
+    device_kind: Reading[str] = NOT_ASKED
+    parameters: Reading[int] = NOT_ASKED
+    steps: int = 0  # verified
+    verified: Reading[bool] = NOT_ASKED
+    verifications: tuple[Verification, ...] = ()
+    samples_per_second: Reading[float] = NOT_ASKED
+    step_p50_seconds: Reading[float] = NOT_ASKED
+    step_p99_seconds: Reading[float] = NOT_ASKED
+    shares: Reading[StepShares] = NOT_ASKED
+    scaling_efficiency: Reading[float] = NOT_ASKED  # against one rank alone
+    host_memory_bytes: Reading[int] = NOT_ASKED  # peak of the largest rank
+    device_memory_bytes: Reading[int] = NOT_ASKED
+    code_needed: str = ""
+    paces: tuple[RankPace, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    injected: tuple[InjectedFault, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ran(self) -> bool:
+        """Whether ranks were started."""
+        return self.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptResult:
+    """What the ranks of a user's own script did."""
+
+    script: str
+    world_size: int
+    launcher: str
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    group_world_sizes: tuple[int, ...]  # of the process group that each rank opened, by rank; 0: none
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Which strategy suits this machine and model size, and why."""
+
+    strategy: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """`gpudiag.training/1`: the verdict, each strategy's result, and the findings of all.
+
+    Findings come worst and most certain first.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.training/1"
+
+    outcome: Outcome
+    host: str
+    strategies: tuple[StrategyResult, ...]
+    findings: tuple[Finding, ...]
+    advice: tuple[Advice, ...] = ()
+    script: ScriptResult | None = None
+    simulated: str | None = None
+    machine: tuple[str, ...] = field(default=())  # cores, GPUs and versions, in words

@@ -1,0 +1,49 @@
+"""The strategies of `gpudiag train`, by training.toml."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpudiag.reference.tables import read_table
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFacts:
+    """What a strategy is, what it needs, and what it changes in a script."""
+
+    name: str
+    framework: str
+    kind: str  # data, sharded or mirrored
+    modules: tuple[str, ...]
+    install: str
+    lines: int
+    changes: str
+    shards: frozenset[str]  # of parameters, gradients, optimizer
+
+    @property
+    def one_process(self) -> bool:
+        """Whether one process drives all workers, so that there is one rank whatever the workers."""
+        return self.name in ("data-parallel", "mirrored")
+
+    @property
+    def code_needed(self) -> str:
+        """The lines that a single-process script gains, and what they do."""
+        return f"{self.lines} line{'s' * (self.lines != 1)}: {self.changes}"
+
+
+@cache
+def strategy_facts() -> Mapping[str, StrategyFacts]:
+    """Every strategy, by name."""
+    return {
+        entry["name"]: StrategyFacts(
+            name=entry["name"],
+            framework=entry["framework"],
+            kind=entry["kind"],
+            modules=tuple(entry["modules"]),
+            install=entry["install"],
+            lines=entry["lines"],
+            changes=entry["changes"],
+            shards=frozenset(entry["shards"]),
+        )
+        for entry in read_table("training.toml")["strategy"]
+    }

@@ -1,0 +1,162 @@
+"""The report of a training run as text: the verdict, what it rests on, what to do next."""
+
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing
+from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
+from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
+from gpudiag.render.training_words import (
+    HEADINGS,
+    cells,
+    figure,
+    headline,
+    is_not_asked,
+    memory,
+    percent,
+    subject_of,
+)
+from gpudiag.units import format_seconds
+
+SHOWN_FINDINGS = 3
+_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
+_COLUMNS = tuple(
+    Column(
+        heading,
+        right=heading in ("RANKS", "SAMPLES/s", "SCALING", "MEMORY"),
+        gives_way=heading == "FRAMEWORK",
+    )
+    for heading in HEADINGS
+)
+
+
+def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
+    """The whole report: verdict first, at most 80 columns."""
+    if report.advice:
+        return "\n".join(_advice_lines(report)) + "\n"
+    word = report.outcome.value.upper()
+    first, *more = wrapped(f"{word} {headline(report)}", indent="  ")
+    lines = [style.paint(word, _COLOURS[report.outcome]) + first[len(word) :], *more]
+    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+        lines += ["", *_finding_lines(finding, told=place == 0)]
+    if len(report.findings) > SHOWN_FINDINGS:
+        lines += ["", f"  {len(report.findings) - SHOWN_FINDINGS} more findings; --json has all."]
+    ran = [result for result in report.strategies if result.ran]
+    if len(report.strategies) == 1 and ran:
+        lines += ["", *_strategy_lines(ran[0])]
+    elif report.strategies:
+        lines += ["", *_table_lines(report, style)]
+    if report.script is not None:
+        lines += ["", *_script_lines(report)]
+    lines += ["", *wrapped(f"On {report.host}: {', '.join(report.machine)}.", indent="  ")]
+    lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
+    return "\n".join(lines) + "\n"
+
+
+def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
+    lines = wrapped(f"{finding.code}: {subject_of(finding)}", indent="  ")
+    if not told:
+        lines += wrapped(finding.message, first="  ", indent="  ")
+    by_source: dict[str, list[str]] = {}
+    for fact in finding.evidence:
+        unit = f" {fact.unit}" if fact.unit else ""
+        limit = f" (limit {fact.limit})" if fact.limit is not None else ""
+        last_line = str(fact.value).rstrip().rpartition("\n")[2]
+        by_source.setdefault(fact.source, []).append(
+            f"{fact.name.replace('_', ' ')} {last_line}{unit}{limit}"
+        )
+    for source, facts in by_source.items():
+        lines += wrapped(f"{source}: {', '.join(facts)}", first="  ", indent="    ")
+    return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
+
+
+def _strategy_lines(result: StrategyResult) -> list[str]:
+    lines = wrapped(
+        f"{result.strategy} ({result.framework}), {result.workload} with {figure(result.parameters)} parameters, "
+        f"{result.dtype}, {result.optimizer}, {result.steps} verified steps, "
+        f"ranks by {result.launcher}, {format_seconds(result.seconds)}.",
+        indent="  ",
+    )
+    lines += _verification_lines(result)
+    if isinstance(result.samples_per_second, Missing):
+        return lines
+    lines += wrapped(
+        f"Speed: {figure(result.samples_per_second)} samples/s, "
+        f"step p50 {_seconds(result.step_p50_seconds)}, p99 {_seconds(result.step_p99_seconds)}, "
+        f"scaling {percent(result.scaling_efficiency)} of {result.world_size} single ranks, "
+        f"peak memory {memory(result)} per rank.",
+        indent="  ",
+    )
+    if isinstance(result.shares, StepShares):
+        shares = result.shares
+        lines += wrapped(
+            f"Time: forward {shares.forward:.0%}, backward {shares.backward:.0%}, optimizer "
+            f"{shares.optimizer:.0%}, data {shares.data:.0%}, communication and framework "
+            f"{shares.communication:.0%}.",
+            indent="  ",
+        )
+    return lines
+
+
+def _verification_lines(result: StrategyResult) -> list[str]:
+    proved = [_name(one) for one in result.verifications if one.passed is True]
+    wrong = [_name(one) for one in result.verifications if one.passed is False]
+    open_ = [
+        one.name.replace("_", " ")
+        for one in result.verifications
+        if isinstance(one.passed, Missing) and not is_not_asked(one)
+    ]
+    lines = wrapped(f"Proved: {', '.join(proved)}.", indent="  ") if proved else []
+    lines += wrapped(f"Disproved: {', '.join(wrong)}.", indent="  ") if wrong else []
+    return lines + (wrapped(f"Not reached: {', '.join(open_)}.", indent="  ") if open_ else [])
+
+
+def _name(verification: Verification) -> str:
+    name = verification.name.replace("_", " ")
+    if isinstance(verification.value, Missing) or isinstance(verification.limit, Missing):
+        return name
+    return f"{name} ({verification.value:.1e}, limit {verification.limit:.0e})"
+
+
+def _table_lines(report: TrainingReport, style: Style) -> list[str]:
+    heading, *rows = render_table(_COLUMNS, [cells(result) for result in report.strategies])
+    lines = [style.paint(heading, "bold"), *rows]
+    for result in report.strategies:
+        if result.reason is not None:
+            hint = f" ({result.hint})" if result.hint else ""
+            lines += wrapped(f"{result.strategy}: {result.reason}{hint}", indent="  ")
+    return lines
+
+
+def _script_lines(report: TrainingReport) -> list[str]:
+    script = report.script
+    if script is None:
+        return []
+    sizes = sorted(set(script.group_world_sizes))
+    words = ", ".join("none" if size == 0 else f"of {size}" for size in sizes) or "none"
+    lines = [f"Process groups: {words}; ranks by {script.launcher}, {format_seconds(script.seconds)}."]
+    for rank in script.ranks:
+        ending = "killed at the end" if isinstance(rank.exit, Missing) else f"exit {rank.exit}"
+        lines.append(f"  rank {rank.rank} on {rank.host}: stage {rank.stage}, {ending}")
+    return lines
+
+
+def _advice_lines(report: TrainingReport) -> list[str]:
+    lines = wrapped(f"On {report.host}: {', '.join(report.machine)}.", indent="  ")
+    for place, advice in enumerate(report.advice):
+        lines += wrapped(
+            f"{'Use' if place == 0 else 'or'} {advice.strategy}: {'; '.join(advice.reasons)}.", indent="  "
+        )
+    return [*lines, f"Next: gpudiag train --strategy {report.advice[0].strategy} | --strategy all"]
+
+
+def _seconds(reading: object) -> str:
+    return format_seconds(reading) if isinstance(reading, float) else "-"
+
+
+def _next_command(report: TrainingReport) -> str:
+    if report.outcome in (Outcome.FAIL, Outcome.ERROR):
+        codes = [finding.code for finding in report.findings[:1]]
+        explain = f"gpudiag explain {codes[0]} | " if codes else ""
+        return f"{explain}gpudiag nccl-test | gpudiag train --json --output FILE"
+    if len(report.strategies) == 1:
+        return "gpudiag train --strategy all | --inject nosync:3 (see a fault found)"
+    return "gpudiag train --advise | --inject nosync:3 (see a fault found)"

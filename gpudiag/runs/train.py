@@ -1,0 +1,243 @@
+"""The recipe of `gpudiag train`: place the ranks, train under each strategy, compare with one process, judge."""
+
+import os
+import platform
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpudiag.errors import LaunchError, UsageError
+from gpudiag.model.codec import encode
+from gpudiag.model.finding import WORST_FIRST, Outcome, worst
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.training import StrategyResult, TrainingPlan, TrainingReport
+from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.launch import TORCH, run_ranks
+from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
+from gpudiag.reference.training import StrategyFacts, strategy_facts
+from gpudiag.runs.interpreters import absent_modules
+from gpudiag.runs.nccl_test import RankPlace
+from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
+from gpudiag.training.faults import BADINIT, DATA_FAULTS, GRADIENT_FAULTS, NAN, parse_training_fault
+from gpudiag.training.job import TrainingFault, TrainingJob
+
+DEFAULT_CPU_RANKS = 2
+_ENTRY = "gpudiag.training.rank_main:run"
+_MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
+# DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
+_PRELOAD = (*TORCH, "torch._dynamo")
+# TensorFlow has no reading of integers or images here; see training/mirrored_main.py.
+_MIRRORED_WORKLOADS = ("regression", "classification")
+
+ResultListener = Callable[[StrategyResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What came of it; `reporter`: this process of the launch is the one that tells the user."""
+
+    report: TrainingReport
+    reporter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the ranks of every strategy run."""
+
+    environment: RankEnvironment | None
+    placement: Placement
+    world_size: int
+    python: str | None
+    on_event: Callable[[RankEvent], None] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def device_kind(self) -> str:
+        """The kind of device that ranks work on."""
+        return "cuda" if self.placement.backend == "nccl" else "cpu"
+
+
+def run_training(
+    plan: TrainingPlan,
+    place: RankPlace | None = None,
+    *,
+    python: str | None = None,
+    here: Placement | None = None,
+    on_result: ResultListener | None = None,
+    on_event: Callable[[RankEvent], None] | None = None,
+) -> TrainingRun:
+    """Every strategy of the plan on its ranks, one after the other, and the report.
+
+    `python` is the interpreter of the ranks. `here` is where they run, for a caller that has looked
+    at this machine already. `on_result` is told each strategy's result as it is there, `on_event`
+    what ranks tell meanwhile; in rank 0's process only.
+
+    Raises:
+        UsageError: the plan, the flags and the launcher's variables contradict each other.
+        SourceError: GPUs are wanted, and cannot be used.
+    """
+    flags = place or RankPlace()
+    environment = read_environment(
+        os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
+    )
+    placement = here or place_ranks(_placing_plan(plan), environment, python=python)
+    told = environment is None or environment.rank == 0
+    where = _Place(
+        environment, placement, _world_size(plan, environment, placement, given=here is not None), python
+    )
+    if told and on_event is not None:
+        where = _Place(environment, placement, where.world_size, python, on_event)
+    results, reporter = [], True
+    for number, strategy in enumerate(plan.strategy):
+        result, reports = _run_strategy(plan, strategy, where, number)
+        reporter = reporter and reports
+        results.append(result)
+        if told and on_result is not None:
+            on_result(result)
+    return TrainingRun(build_report(tuple(results), placement), reporter)
+
+
+def build_report(results: tuple[StrategyResult, ...], placement: Placement) -> TrainingReport:
+    """The report over all strategies: the worst of them, with all their findings."""
+    findings = [finding for result in results for finding in result.findings] + list(placement.findings)
+    findings.sort(key=lambda finding: WORST_FIRST.index(finding.outcome))
+    ran = tuple(result.outcome for result in results if result.outcome is not Outcome.SKIP)
+    outcome = worst((*ran, *(finding.outcome for finding in placement.findings))) if ran else Outcome.ERROR
+    return TrainingReport(
+        outcome=outcome,
+        host=socket.gethostname(),
+        strategies=results,
+        findings=tuple(findings),
+        machine=describe_machine(placement),
+        simulated=None if placement.snapshot is None else placement.snapshot.simulated,
+    )
+
+
+def describe_machine(placement: Placement) -> tuple[str, ...]:
+    """What a result was measured on, in words."""
+    devices = [str(device.name) for device in placement.devices]
+    cores = len(os.sched_getaffinity(0))
+    gpus = [f"{len(devices)}x {devices[0]}"] if devices else ["no GPU"]
+    return (
+        f"{platform.machine()}, {cores} cores",
+        *gpus,
+        f"Linux {platform.release()}",
+        f"Python {platform.python_version()}",
+    )
+
+
+def _placing_plan(plan: TrainingPlan) -> NcclTestPlan:
+    return NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
+
+
+def _world_size(
+    plan: TrainingPlan, environment: RankEnvironment | None, placement: Placement, *, given: bool
+) -> int:
+    decided = plan.nproc is not None or environment is not None or given
+    return placement.world_size if decided or placement.backend == "nccl" else DEFAULT_CPU_RANKS
+
+
+def _run_strategy(
+    plan: TrainingPlan, strategy: str, place: _Place, number: int
+) -> tuple[StrategyResult, bool]:
+    """One strategy's result, and whether this process reports it."""
+    facts = strategy_facts()[strategy]
+    faults = tuple(parse_training_fault(text, place.world_size, plan.steps) for text in plan.inject)
+    _refuse_faults(plan, facts, faults)
+    unable = _why_not(plan, facts, place)
+    if unable is not None:
+        reporter = place.environment is None or place.environment.rank == 0
+        result = skipped_result(plan, strategy, place.world_size, Outcome.SKIP, *unable)
+        return result, reporter
+    job = TrainingJob(
+        strategy=strategy,
+        workload=plan.workload,
+        backend=place.placement.backend,
+        dtype=plan.dtype,
+        optimizer=plan.optimizer,
+        steps=plan.steps,
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+        workers=place.world_size,
+        run=number,
+        faults=tuple(fault for fault in faults if isinstance(fault, TrainingFault)),
+    )
+    try:
+        run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
+    except LaunchError as error:
+        if len(plan.strategy) == 1:
+            raise
+        failed = skipped_result(
+            plan, strategy, place.world_size, Outcome.ERROR, error.message, error.hint or None
+        )
+        return failed, True
+    return build_result(build_measurement(run, job, place.device_kind)), run.reporter
+
+
+def _run(
+    plan: TrainingPlan, facts: StrategyFacts, job: TrainingJob, place: _Place, faults: tuple[Fault, ...]
+) -> RankRun:
+    mirrored = facts.name == "mirrored"
+    return run_ranks(
+        _MIRRORED_ENTRY if mirrored else _ENTRY,
+        world_size=1 if facts.one_process else job.workers,
+        arguments=encode(job),
+        environment=place.environment,
+        budgets=Budgets(
+            stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: plan.rendezvous_timeout_seconds},
+            run_seconds=plan.timeout_seconds,
+        ),
+        faults=faults,
+        on_event=place.on_event,
+        python=place.python,
+        variables=place.placement.variables,
+        preload=() if mirrored else _PRELOAD,
+    )
+
+
+def _refuse_faults(
+    plan: TrainingPlan, facts: StrategyFacts, faults: tuple[TrainingFault | Fault, ...]
+) -> None:
+    """Return if these faults can be done to that strategy.
+
+    Raises:
+        UsageError: they cannot; nothing would be shown by a run without them.
+    """
+    for fault in faults:
+        if not isinstance(fault, TrainingFault):
+            continue
+        in_gradients = fault.kind in GRADIENT_FAULTS or fault.kind == BADINIT
+        if facts.framework == "deepspeed" and in_gradients:
+            raise UsageError(
+                f"--inject {fault.specification} cannot be done to {facts.name}: its engine keeps the gradients",
+                hint="inject it into ddp, fsdp2 or horovod",
+            )
+        if facts.one_process and (in_gradients or fault.kind in DATA_FAULTS):
+            raise UsageError(
+                f"--inject {fault.specification} cannot be done to {facts.name}: one process drives all workers",
+                hint="inject it into ddp, fsdp2 or horovod",
+            )
+        if fault.kind == NAN and plan.workload == "transformer":
+            raise UsageError(
+                f"--inject {fault.specification}: the samples of the transformer are tokens, which cannot be NaN",
+                hint="choose --workload regression",
+            )
+
+
+def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[str, str | None] | None:
+    """Why a strategy cannot run here, and the command that helps; None if it can."""
+    if facts.name == "data-parallel" and (place.device_kind == "cpu" or place.world_size < 2):
+        return "it needs at least two GPUs; on fewer it only calls the model, and averages nothing", None
+    if facts.one_process and place.environment is not None:
+        return "one process drives all its workers: start it without a launcher", None
+    if facts.name == "mirrored" and plan.workload not in _MIRRORED_WORKLOADS:
+        return f"workload {plan.workload} has no TensorFlow model here", "--workload regression"
+    if facts.name == "mirrored" and plan.dtype != "float32":
+        return f"{plan.dtype} is not tried with TensorFlow here", "--dtype float32"
+    absent = absent_modules(facts.modules, place.python)
+    if absent:
+        return f"{absent[0]} is not installed", facts.install
+    return None

@@ -1,0 +1,1 @@
+"""Sanity training on ranks: workloads, strategies, and the proof against a single-process run."""

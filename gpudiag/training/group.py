@@ -1,0 +1,100 @@
+"""One rank's way to the others: a process group, and every wait in it announced to the side channel first."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public in torch's documentation
+from torch.distributed.rendezvous import rendezvous
+
+from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.stages import INIT, RENDEZVOUS
+
+
+class TrainingGroup:
+    """All ranks of a training, seen from one of them; `renew` makes a second process group of them."""
+
+    def __init__(self, context: RankContext, backend: str, run: int) -> None:
+        """Meet the others and open the process group; `run` tells apart the runs of one command."""
+        self.rank = context.rank
+        self.world_size = context.world_size
+        self.local_rank = context.local_rank
+        self.local_world_size = context.local_world_size
+        self.progress = context.progress
+        self._backend = backend
+        self._timeout = timedelta(seconds=context.operation_timeout_seconds)
+        self._sequence = 0
+        self._groups = 0
+        self.progress.enter_stage(RENDEZVOUS)
+        self.device = _claim_device(context, backend)
+        timeout = timedelta(seconds=context.rendezvous_timeout_seconds)
+        store, _, _ = next(
+            iter(rendezvous(context.init_method, context.rank, context.world_size, timeout=timeout))
+        )
+        self._store = PrefixStore(f"gpudiag/{run}", store)
+        self.progress.enter_stage(INIT)
+        self._open()
+
+    def renew(self) -> None:
+        """Close the process group and open another one of the same ranks."""
+        if dist.is_initialized():  # DeepSpeed closes it with its own
+            dist.destroy_process_group()
+        self._open()
+
+    def _open(self) -> None:
+        self._groups += 1
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore(f"group{self._groups}", self._store),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=self._timeout,
+            device_id=self.device if _binds_device(self.device) else None,
+        )
+        self.barrier()
+
+    @contextmanager
+    def announced(self, op: str, elements: int = 1, predicted_seconds: float | None = None) -> Iterator[None]:
+        """Tell the side channel before and after a part in which this rank waits for the others."""
+        sequence = self._sequence
+        self._sequence += 1
+        self.progress.before_operation(sequence, op, "float32", elements, predicted_seconds)
+        yield
+        self.progress.after_operation(sequence)
+
+    def barrier(self) -> None:
+        """Return once every rank is here."""
+        self.minimum(0)
+
+    def minimum(self, value: int) -> int:
+        """The smallest of all ranks' values."""
+        token = torch.tensor([value], dtype=torch.int64, device=self.device)
+        with self.announced("agree"):
+            dist.all_reduce(token, dist.ReduceOp.MIN)
+            return int(token.item())
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Give every rank the tensor of rank 0, in place."""
+        with self.announced("broadcast", tensor.numel()):
+            dist.broadcast(tensor, 0)
+
+    def synchronize(self) -> None:
+        """Return once the GPU has done all that was queued; on CPU there is no queue."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _claim_device(context: RankContext, backend: str) -> torch.device:
+    if backend != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", context.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _binds_device(device: torch.device) -> bool:
+    """Whether to tell torch the device: 2.6.1 to 2.7.0 hang with it (pytorch/pytorch #153960)."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdecimal())
+    return device.type == "cuda" and not (2, 6, 0) < version < (2, 7, 1)

@@ -1,0 +1,46 @@
+"""What every rank of one training run is told."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFault:
+    """A fault in the training itself, as `--inject` asks for it; of one rank or of all, at a step or always."""
+
+    kind: str
+    specification: str
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One strategy on one workload; the same on every rank. `batch_size` is per rank."""
+
+    strategy: str
+    workload: str
+    backend: str
+    dtype: str
+    optimizer: str
+    steps: int
+    batch_size: int
+    seed: int
+    workers: int  # ranks, or replicas of one process
+    run: int = 0  # counts the runs of one command: their keys in the store must differ
+    measured: bool = True
+    faults: tuple[TrainingFault, ...] = ()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """So many that the verified steps reach into a second epoch, where there are at least two."""
+        return max(1, (self.steps + 1) // 2)
+
+    @property
+    def sample_count(self) -> int:
+        """The size of the data set: every rank has the same whole number of batches in it."""
+        return self.steps_per_epoch * self.batch_size * self.workers
+
+    @property
+    def learning_rate(self) -> float:
+        """Such that every workload learns in a few steps, and a wrong gradient moves it far."""
+        return 0.05 if self.optimizer == "sgd" else 0.01

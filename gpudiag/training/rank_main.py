@@ -1,0 +1,50 @@
+"""The entry of a rank of `gpudiag train` under a strategy of torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpudiag.model.codec import decode
+from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
+from gpudiag.training.group import TrainingGroup
+from gpudiag.training.job import TrainingJob
+from gpudiag.training.measure import SpeedTest
+from gpudiag.training.precision import make_deterministic
+from gpudiag.training.proof import prove
+from gpudiag.training.shards import Epochs, Samples
+from gpudiag.training.strategies import start_strategy
+from gpudiag.training.strategies.base import Setup
+from gpudiag.training.trainer import VerifiedTraining
+from gpudiag.training.workloads import build_model, make_data
+
+
+def run(context: RankContext) -> Mapping[str, Any]:
+    """Nothing but that the rank came to its end; what it found has gone to the agent as it came.
+
+    `context.arguments` is an encoded TrainingJob.
+    """
+    job = decode(TrainingJob, context.arguments)
+    group = TrainingGroup(context, job.backend, job.run)
+    make_deterministic(group.device)
+    samples = Samples(*make_data(job.workload, job.sample_count, job.seed))
+    epochs = Epochs(job, samples, group.rank)
+    setup = make_setup(job, group, context.run_directory, job.seed + group.rank)
+    training = VerifiedTraining(start_strategy(setup), epochs)
+    context.progress.enter_stage(VERIFY)
+    uneven = training.run()
+    strategy = prove(training, context.run_directory) if not uneven else training.strategy
+    if job.measured and not uneven:
+        context.progress.enter_stage(WARMUP)
+        test = SpeedTest(strategy, epochs)
+        test.warm_up()
+        context.progress.enter_stage(MEASURE)
+        test.measure()
+    strategy.close()
+    return {"finished": True}
+
+
+def make_setup(job: TrainingJob, group: TrainingGroup, folder: str, seed: int) -> Setup:
+    """A model with the start of that seed, and whether a strategy must bring it into line."""
+    broadcasts = all(fault.kind != "badinit" for fault in job.faults)
+    model = build_model(job.workload, seed).to(group.device)
+    return Setup(job, group, model, folder, broadcasts)

@@ -1,0 +1,163 @@
+"""What every strategy of torch can do; a strategy overrides what it does in its own way."""
+
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpudiag.training.group import TrainingGroup
+from gpudiag.training.job import TrainingJob
+from gpudiag.training.precision import Precision
+from gpudiag.training.reference import count_state, make_optimizer
+from gpudiag.training.tensors import difference
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a strategy is started with: `model` has this rank's own start, which differs from rank to rank."""
+
+    job: TrainingJob
+    group: TrainingGroup
+    model: nn.Module
+    folder: str  # of this run, for what a framework can only write to files
+    broadcasts: bool = True  # bring every rank to the start of rank 0
+
+
+class Strategy:
+    """A model under one strategy. This class is the one for whole parameters and gradients on every rank.
+
+    Names of tensors are those of the plain model. Methods that say "of all ranks" must be called by
+    all of them.
+    """
+
+    framework = "torch"
+    model: nn.Module  # what is called
+    plain: nn.Module  # what is inside
+    optimizer: Any
+
+    def __init__(self, setup: Setup) -> None:
+        """Wrap the model, bring every rank to the same start, make the optimizer."""
+        self.job = setup.job
+        self.group = setup.group
+        self.precision = Precision(setup.job.dtype, setup.group.device)
+        self.plain = setup.model
+        self.model = self._wrap(setup)
+        self.optimizer = make_optimizer(self.job, self.model)
+
+    def _wrap(self, setup: Setup) -> nn.Module:
+        raise NotImplementedError
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the framework itself counts."""
+        return torch.distributed.get_world_size()
+
+    @property
+    def workers(self) -> int:
+        """How many workers were seen to compute: this rank knows of the framework's own count only."""
+        return self.world_size
+
+    @property
+    def version(self) -> str:
+        """The framework and its version."""
+        return f"torch {torch.__version__}"
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage that the engine says it runs; None for what has no stages."""
+        return None
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The model's outputs for this rank's samples."""
+        with self.precision.autocast():
+            outputs: torch.Tensor = self.model(inputs)
+        return outputs.float()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Leave the gradients averaged over all ranks, and unscaled."""
+        self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.precision.scaler.unscale_(self.optimizer)
+
+    def step(self) -> bool:
+        """Let the optimizer step; False if the loss scaler left the step out."""
+        before = self.precision.scaler.get_scale()
+        self.precision.scaler.step(self.optimizer)
+        self.precision.scaler.update()
+        return bool(self.precision.scaler.get_scale() >= before)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The whole averaged gradients, of all ranks; parameters that have none are left out."""
+        return {
+            name: parameter.grad.detach().clone()
+            for name, parameter in self.plain.named_parameters()
+            if parameter.grad is not None
+        }
+
+    def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
+        """How far what this rank holds of the gradients is from that of its own samples alone.
+
+        Next to nothing where nobody averaged.
+        """
+        return difference(self.gradients(), own)
+
+    def overwrite_gradient(self, name: str, whole: torch.Tensor) -> None:
+        """Put another gradient in the place of that parameter's; for injected faults."""
+        gradient = self.plain.get_parameter(name).grad
+        if gradient is not None:
+            gradient.copy_(whole)
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The whole parameters, of all ranks."""
+        return {name: value.detach().clone() for name, value in self.plain.named_parameters()}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers of this rank."""
+        return {name: value.detach() for name, value in self.plain.named_buffers()}
+
+    def parameters_here(self) -> int:
+        """Elements of parameters that this rank keeps between steps."""
+        return sum(value.numel() for value in self.plain.parameters())
+
+    def optimizer_state_here(self) -> int:
+        """Elements of optimizer state that this rank keeps."""
+        return count_state(self.optimizer)
+
+    def checkpoint(self) -> Any:
+        """A checkpoint of this rank's part, written to a file that disappears with this process."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - open until it was read back
+        torch.save(self._state(), file)
+        return file
+
+    def reload(self, checkpoint: Any) -> None:
+        """Go on from a checkpoint that another strategy object of this kind wrote."""
+        with checkpoint:
+            checkpoint.seek(0)
+            self._load(torch.load(checkpoint, weights_only=True, map_location=self.group.device))
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": self.plain.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.plain.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.precision.scaler.load_state_dict(state["scaler"])
+
+    def close(self) -> None:
+        """Give back what the framework holds; the process group stays."""
+
+
+def broadcast_model(group: TrainingGroup, model: nn.Module) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            group.broadcast(tensor.detach())

@@ -1,0 +1,30 @@
+"""DataParallel: one process, the model copied to every GPU for each step."""
+
+import torch
+from torch import nn
+
+from gpudiag.training.strategies.base import Setup, Strategy
+
+
+class DataParallelStrategy(Strategy):
+    """torch's DataParallel. On fewer than two GPUs it only calls the model, and says nothing."""
+
+    def _wrap(self, setup: Setup) -> nn.Module:
+        self._seen: set[str] = set()
+        setup.model.register_forward_pre_hook(self._note_device)
+        devices = list(range(min(setup.job.workers, torch.cuda.device_count())))
+        self._parallel = nn.DataParallel(setup.model, device_ids=devices)
+        return self._parallel
+
+    def _note_device(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self._seen.add(str(inputs[0].device))
+
+    @property
+    def world_size(self) -> int:
+        """The GPUs that the wrapper divides a batch over."""
+        return len(self._parallel.device_ids)
+
+    @property
+    def workers(self) -> int:
+        """The devices on which the model was called."""
+        return len(self._seen)

@@ -1,0 +1,194 @@
+"""Verified training on one rank: after every step, everything is compared with the single-process run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from gpudiag.model.codec import encode
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.training import RankEpochEnd, RankStart, RankStep
+from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, SAMEDATA, SUMGRAD, UNEVEN
+from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
+from gpudiag.training.reference import Reference
+from gpudiag.training.shards import Batch, Epochs
+from gpudiag.training.strategies.base import Strategy
+from gpudiag.training.tensors import describe, difference, finite, norm, projection
+from gpudiag.training.workloads import MODELS
+
+# Faults that act from the start on; the others announce themselves when their moment comes.
+_FROM_THE_START = frozenset((SUMGRAD, SAMEDATA, BADINIT, ONEBIAS))
+
+# A model that has learned all there is has next to no gradient, and the rounding of large terms that
+# cancel is left: below this share of the first gradient's norm, errors are counted against that share.
+SMALL_GRADIENT = 0.05
+
+
+class VerifiedTraining:
+    """The steps of one rank, each told to the agent with its comparison."""
+
+    def __init__(self, strategy: Strategy, epochs: Epochs) -> None:
+        """Prepare; nothing is told before `run`."""
+        self.strategy = strategy
+        self.epochs = epochs
+        self.job = strategy.job
+        self.group = strategy.group
+        self.reference = Reference(self.job, self.group.device, epochs.samples)
+        self.start = strategy.parameters()
+        self.step_digests: list[tuple[str, ...]] = []
+        self._loss = MODELS[self.job.workload].loss
+        self._fired: set[str] = set()
+        self._small_gradient = 0.0
+
+    def run(self) -> bool:
+        """Train all steps and tell about each; True if the ranks ran out of data at different steps."""
+        self._tell_start()
+        epochs = -(-self.job.steps // self.job.steps_per_epoch)
+        return any(self._run_epoch(epoch) for epoch in range(epochs))  # none follows an uneven one
+
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        """One step without a look at anything; the loss of this rank's samples."""
+        _, inputs, targets = batch
+        strategy = self.strategy
+        strategy.zero_gradients()
+        with self.group.announced("training_step"):
+            loss = self._loss(strategy.forward(inputs.to(self.group.device)), targets.to(self.group.device))
+            strategy.backward(loss)
+            strategy.step()
+        return loss.detach()
+
+    def batch_of(self, step: int) -> Batch:
+        """This rank's samples at any step, also one beyond the verified ones."""
+        epoch, place = divmod(step, self.job.steps_per_epoch)
+        for number, batch in enumerate(self.epochs.batches(epoch)):
+            if number == place:
+                return batch
+        raise IndexError(step)
+
+    def _run_epoch(self, epoch: int) -> bool:
+        per_epoch = self.job.steps_per_epoch
+        steps = min(per_epoch, self.job.steps - epoch * per_epoch)
+        intended = self.epochs.intended(epoch)
+        batches = self.epochs.batches(epoch)
+        if epoch > 0:
+            self._announce(NOSET_EPOCH)
+        for place in range(steps):
+            batch = next(batches, None)
+            if self.group.minimum(int(batch is not None)) == 0:
+                self._announce(UNEVEN)
+                done = place + (batch is not None)
+                self._emit("epoch_end", RankEpochEnd(self.group.rank, epoch, done, agreed=False))
+                return True
+            assert batch is not None  # noqa: S101 - the minimum over all ranks is 1
+            self._run_step(epoch * per_epoch + place, epoch, batch, [rank[place] for rank in intended])
+        self._emit("epoch_end", RankEpochEnd(self.group.rank, epoch, steps, agreed=True))
+        return False
+
+    def _run_step(self, step: int, epoch: int, batch: Batch, intended: list[torch.Tensor]) -> None:
+        indices, inputs, targets = batch
+        strategy, device = self.strategy, self.group.device
+        self.group.progress.before_iteration(step)
+        self._announce(NAN, step)
+        own = self.reference.own_gradients(indices)
+        expected = self.reference.step(torch.cat(intended))
+        self._small_gradient = self._small_gradient or SMALL_GRADIENT * norm(expected.gradients)
+        strategy.zero_gradients()
+        with self.group.announced("training_step"):
+            loss = self._loss(strategy.forward(inputs.to(device)), targets.to(device))
+            strategy.backward(loss)
+        self._spoil_gradients(step, own)
+        gradients, own_error = strategy.gradients(), strategy.own_error(own)
+        with self.group.announced("optimizer_step"):
+            stepped = strategy.step()
+        parameters, reference = strategy.parameters(), self.reference.parameters()
+        facts = describe(parameters, reference)
+        self.step_digests.append(tuple(fact.digest for fact in facts))
+        self._emit(
+            "step",
+            RankStep(
+                rank=self.group.rank,
+                step=step,
+                epoch=epoch,
+                samples=tuple(indices.tolist()),
+                loss=finite(float(loss)),
+                reference_loss=finite(expected.loss),
+                gradients=describe(gradients, expected.gradients, self._small_gradient),
+                gradient_error=difference(gradients, expected.gradients, self._small_gradient),
+                gradient_scale=projection(gradients, expected.gradients) if gradients else None,
+                own_gradient_error=own_error,
+                parameters=facts,
+                parameter_error=difference(parameters, reference),
+                buffers=describe(strategy.buffers()),
+                unused=tuple(name for name in reference if name not in gradients),
+                skipped=expected.skipped or not stepped,
+            ),
+        )
+
+    def _spoil_gradients(self, step: int, own: Mapping[str, torch.Tensor]) -> None:
+        """Do to the gradients what an injected fault asks for at this step."""
+        for fault in self.job.faults:
+            if fault.kind == NOSYNC and fault.step == step:
+                self._announce(NOSYNC, step)
+                self._overwrite(own)
+            elif fault.kind == SUMGRAD:
+                whole = self.strategy.gradients()
+                self._overwrite({name: self.job.workers * whole[name] for name in whole})
+            elif fault.kind == ONEBIAS:
+                name = next(name for name in own if name.endswith("bias"))
+                self._overwrite({name: own[name]})
+
+    def _overwrite(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        for name, gradient in gradients.items():
+            self.strategy.overwrite_gradient(name, gradient)
+
+    def _tell_start(self) -> None:
+        strategy, device = self.strategy, self.group.device
+        for kind in _FROM_THE_START:
+            self._announce(kind)
+        start = RankStart(
+            rank=self.group.rank,
+            world_size=strategy.world_size,
+            workers=strategy.workers,
+            framework=strategy.version,
+            device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+            device_uuid=_device_uuid(device),
+            parameters=describe(self.start, self.reference.parameters()),
+            buffers=describe(strategy.buffers(), dict(self.reference.model.named_buffers())),
+            parameters_total=sum(value.numel() for value in self.reference.model.parameters()),
+            parameters_here=strategy.parameters_here(),
+            steps_per_epoch=self.job.steps_per_epoch,
+            stage=strategy.stage,
+            tolerance_gradient=gradient_tolerance(self.job.dtype, device.type),
+            tolerance_parameter=parameter_tolerance(self.job.dtype, device.type, self.job.optimizer),
+        )
+        self._emit("start", start)
+
+    def _announce(self, kind: str, step: int | None = None) -> None:
+        """Say that the injected fault of that kind happens, where it is this rank's to say."""
+        for fault in self.job.faults:
+            mine = fault.rank in (None, self.group.rank) and fault.step in (None, step)
+            if fault.kind == kind and mine and fault.specification not in self._fired:
+                self._fired.add(fault.specification)
+                self._emit_raw({"kind": "fault", "specification": fault.specification})
+
+    def _emit(self, kind: str, fact: Any) -> None:
+        self._emit_raw({"kind": kind, **encode(fact)})
+
+    def _emit_raw(self, data: Mapping[str, Any]) -> None:
+        self.group.progress.emit(data)
+
+
+def _device_uuid(device: torch.device) -> Reading[str]:
+    if device.type != "cuda":
+        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+    return f"GPU-{uuid}"
+
+
+def take_steps(training: VerifiedTraining, steps: range) -> Iterator[tuple[str, ...]]:
+    """The digests of all parameters after each of those steps, trained without a look at anything else."""
+    for step in steps:
+        training.train_step(training.batch_of(step))
+        yield tuple(fact.digest for fact in describe(training.strategy.parameters()))
