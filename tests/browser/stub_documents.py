@@ -156,7 +156,9 @@ def series_of(machine: Machine, start: float, stop: float, uuid: str | None) -> 
             for at in times
         ]
         index = to_plain(device.id.nvml_index)
-        devices.append({"uuid": key_of(device), "nvml_index": index, "name": to_plain(device.name), "series": values})
+        devices.append(
+            {"uuid": key_of(device), "nvml_index": index, "name": to_plain(device.name), "series": values}
+        )
     at = datetime.fromtimestamp((start * 3 + stop) / 4, UTC).isoformat()
     event = {
         "number": 1, "at": at, "kind": "xid", "uuid": devices[-1]["uuid"] if devices else None,

@@ -167,6 +167,6 @@ function OtherView({ views, route, live }: { views: typeof More; route: Route; l
     case "explain":
       return <views.ExplainView topic={subject} />;
     default:
-      return <p class="empty">There is no view called {route.view}. <a href={link("overview")}>The GPUs</a></p>;
+      return <><h1>No such view</h1><p class="empty">There is no view called {route.view}. <a href={link("overview")}>The GPUs</a></p></>;
   }
 }

@@ -20,6 +20,7 @@ export function Overview({ live }: { live: Live }) {
   const to = seconds(live.at);
   return (
     <>
+      <h1 class="unseen">GPUs of {live.host}</h1>
       <Verdict live={live} />
       <ActiveRuns live={live} />
       {live.devices.length === 0 ? <NoGpu live={live} /> : <GpuTable devices={live.devices} recent={recent} />}

@@ -1,0 +1,104 @@
+"""What the browser tests share: a built page, a browser, machines, and a page that is watched while it is open."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import hatch_build
+from tests.browser.stub_documents import Machine, read_machine
+from tests.browser.watched_page import AXE, Browsing
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / hatch_build.SOURCE
+STATIC = ROOT / hatch_build.STATIC
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+BUSY = "h100x8+busy:0+busy:1+busy:2+busy:4+power-cap:1+idle-holder:3"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+def absent(what: str) -> NoReturn:
+    """Skip, loudly; under CI=true, where everything must be there, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def built_page() -> Path:
+    """The folder of the page, built from the sources as they are now."""
+    if not hatch_build.is_built(SOURCE, STATIC):
+        try:
+            hatch_build.build(SOURCE, STATIC)
+        except (OSError, subprocess.SubprocessError) as error:
+            absent(f"the dashboard cannot be built: {error}")
+    return STATIC
+
+
+@pytest.fixture(scope="session")
+def axe_source() -> Path:
+    """The file of axe-core, which the dashboard's lock file pins."""
+    if not AXE.is_file():
+        environment = dict(os.environ)
+        try:
+            npm = hatch_build.find_npm(environment)
+            command = [*npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+            subprocess.run(command, cwd=SOURCE, env=environment, check=True, timeout=300, capture_output=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            absent(f"axe-core cannot be installed: {error}")
+    return AXE
+
+
+@pytest.fixture(scope="session")
+def browsing(built_page: Path, axe_source: Path) -> Iterator[Browsing]:
+    """Debian's chromium, started once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium")
+    if program is None:
+        absent("chromium is not installed: run tools/install-system-packages")
+    with sync_api.sync_playwright() as playwright:
+        browser: Any = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
+        yield Browsing(browser)
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def busy_machine() -> Machine:
+    """Eight GPUs, five at work."""
+    return read_machine(BUSY)
+
+
+@pytest.fixture(scope="session")
+def sick_machine() -> Machine:
+    """One GPU lost, one too hot."""
+    return read_machine("h100x8+busy:0+busy:1+hot:6+lost:5")
+
+
+@pytest.fixture(scope="session")
+def hung_machine() -> Machine:
+    """A driver call on GPU 6 does not come back."""
+    return read_machine("h100x8+busy:0+hang:6")
+
+
+@pytest.fixture(scope="session")
+def empty_machine() -> Machine:
+    """No GPU and no trace of one."""
+    return read_machine("none")

@@ -1,0 +1,93 @@
+"""Every view, on a desk and on a phone, light and dark: it shows what it is for, and nothing is wrong with it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.stub_documents import Machine
+from tests.browser.stub_service import run_document, stub_service
+from tests.browser.watched_page import DESKTOP, PHONE, Browsing
+
+REPORTS = {"nccl": ("nccl-test", "pass"), "killed": ("nccl-test", "fail"), "train": ("train", "fail"), "gate": ("preflight", "warn")}  # fmt: skip
+# Each view with a text that only its finished form has.
+VIEWS = {
+    "": "Throttling and events",
+    "gpu/0": "Compute capability",
+    "processes": "By user",
+    "checks": "power.limit_lowered",
+    "history": "Drag over a chart to look closer.",
+    "history?metric=power_draw_watts&last=600": "GPU 7 power",
+    "topology": "371 GB/s",
+    "sources": "Each GPU as each source sees it",
+    "runs": "Start preflight",
+    "runs/nccl": "Bus bandwidth",
+    "runs/killed": "rank 2 was killed by SIGKILL in stage measure, iteration 5",
+    "runs/train": "horovod is not installed",
+    "runs/gate": "show what was skipped",
+    "explain/gpu.lost": "What to do",
+    "nowhere": "There is no view called nowhere.",
+}
+LOOKS = [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark")]
+
+
+@pytest.fixture(scope="module")
+def address(busy_machine: Machine) -> Iterator[str]:
+    with stub_service(busy_machine) as (url, state):
+        for number, (kind, outcome) in REPORTS.items():
+            state.runs[number] = run_document(number, kind, "succeeded", outcome)
+            state.logs[number] = "starting 4 ranks\n"
+        yield url
+
+
+@pytest.mark.parametrize(("size", "colours"), LOOKS, ids=lambda value: str(value))
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_whole_accessible_and_quiet(
+    browsing: Browsing, address: str, view: str, size: tuple[int, int], colours: str
+) -> None:
+    with browsing.page(address, size, colours) as watched:
+        watched.open(view)
+        watched.sees(VIEWS[view])
+        assert watched.violations() == []
+        assert not watched.is_wider_than_the_screen()
+        assert watched.complaints == []
+        assert watched.strangers() == []
+
+
+def test_every_chart_has_a_table(browsing: Browsing, address: str) -> None:
+    with browsing.page(address) as watched:
+        watched.open("")
+        watched.sees("Throttling and events")
+        buttons = watched.page.locator("figure.chart button")
+        assert buttons.count() == 5
+        for number in range(buttons.count()):
+            buttons.nth(number).click()
+        assert watched.page.locator("figure.chart table").count() == 5
+        assert watched.page.locator("figure.chart canvas").count() == 0
+        assert watched.violations() == []
+
+
+def test_the_table_of_a_chart_holds_its_numbers(browsing: Browsing, address: str) -> None:
+    with browsing.page(address) as watched:
+        watched.open("")
+        watched.page.get_by_label("Memory used: show as table").click()
+        row = watched.page.locator("figure.chart tbody tr").first
+        assert "63.3" in row.inner_text()
+
+
+def test_eight_gpus_fit_on_one_screen(browsing: Browsing, address: str) -> None:
+    with browsing.page(address, DESKTOP) as watched:
+        watched.open("")
+        last = watched.page.locator("table.gpus tbody tr").nth(7)
+        box = last.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= DESKTOP[1]
+
+
+def test_a_colour_scheme_that_was_chosen_is_kept(browsing: Browsing, address: str) -> None:
+    with browsing.page(address, colours="light") as watched:
+        watched.open("")
+        watched.page.get_by_label("Colours").select_option("dark")
+        watched.page.reload()
+        assert watched.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        ground = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == "rgb(14, 17, 22)"

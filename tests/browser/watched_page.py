@@ -1,0 +1,91 @@
+"""A page that is watched while it is open: what it logs, where it asks, what axe says."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+AXE = Path(__file__).parents[2] / "api/dashboard/node_modules/axe-core/axe.min.js"
+DESKTOP = (1280, 800)
+PHONE = (360, 800)
+WAIT_MS = 10_000  # proves that it comes at all
+WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@dataclass
+class WatchedPage:
+    """One open page, with what it did."""
+
+    page: Any
+    address: str
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, view: str = "") -> None:
+        """Show a view of the service."""
+        self.page.goto(f"{self.address}#/{view}")
+
+    def sees(self, text: str) -> None:
+        """Wait until the text is there."""
+        self.page.get_by_text(text).first.wait_for(timeout=WAIT_MS)
+
+    def strangers(self) -> list[str]:
+        """The requests that went anywhere but to the service."""
+        home = urlsplit(self.address).netloc
+        return [
+            url for url in self.requests if urlsplit(url).scheme != "data" and urlsplit(url).netloc != home
+        ]
+
+    def is_wider_than_the_screen(self) -> bool:
+        """Whether one must scroll sideways to read it."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+    def violations(self) -> list[str]:
+        """What axe finds against WCAG AA and good practice, with the places."""
+        # Through the debugger, as the page's own policy lets no foreign script in.
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate(
+            "tags => axe.run(document, {runOnly: {type: 'tag', values: tags}})", WCAG_AA
+        )
+        return [
+            f"{violation['id']}: {node['html'][:160]} {node['failureSummary']}"
+            for violation in found["violations"]
+            for node in violation["nodes"]
+        ]
+
+
+@dataclass(frozen=True)
+class Browsing:
+    """A browser that opens watched pages."""
+
+    browser: Any
+
+    @contextmanager
+    def page(
+        self, address: str, size: tuple[int, int] = DESKTOP, colours: str = "light", **options: Any
+    ) -> Iterator[WatchedPage]:
+        """A page in a profile of its own."""
+        context = self.browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme=colours, **options
+        )
+        try:
+            yield watch(context, address)
+        finally:
+            context.close()
+
+
+def watch(context: Any, address: str) -> WatchedPage:
+    """A new page of that profile."""
+    page = context.new_page()
+    watched = WatchedPage(page, address)
+    page.on(
+        "console",
+        lambda message: (
+            watched.complaints.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
+    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.on("request", lambda request: watched.requests.append(request.url))
+    return watched
