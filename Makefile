@@ -1,4 +1,4 @@
-# make run    the main job on this machine: the inventory, then a verified all-reduce
+# make run    the main job on this machine: the inventory, a verified all-reduce, the verdict
 # make test   the whole test suite
 # make check  formatting, lint, types and the import contracts
 #
@@ -14,6 +14,7 @@ INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
 	$(BIN)/gpudiag nccl-test
+	$(BIN)/gpudiag preflight
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not ranks" -n 2
