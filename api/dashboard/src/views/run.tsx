@@ -14,6 +14,7 @@ import { ReportView } from "./report";
 const ACTIVE = ["queued", "running", "cancelling"];
 const FORMATS = ["text", "markdown", "json", "junit", "github", "prometheus"];
 const LOG_DELAY_MS = 500;
+const REREAD_SECONDS = 5;
 
 export function RunView({ id }: { id: string }) {
   const [changes, setChanges] = useState(0);
@@ -24,22 +25,26 @@ export function RunView({ id }: { id: string }) {
     setTold(run);
     if (!ACTIVE.includes(run.state)) setChanges((count) => count + 1);
   }, [id]);
-  const { value, problem } = useLoaded<Run>(`runs/${encodeURIComponent(id)}`, changes);
-  // A request that was slow must not undo what the stream told meanwhile.
-  const run = told && (!value || ACTIVE.includes(value.state)) ? told : value;
+  // Read again now and then: an event may have been lost.
+  const { value, problem } = useLoaded<Run>(`runs/${encodeURIComponent(id)}`, `${changes} ${useTicks(REREAD_SECONDS)}`);
+  // What was told last counts: an end that the stream told is not undone by a slower answer.
+  useEffect(() => {
+    if (value) setTold((before) => (before && !ACTIVE.includes(before.state) ? before : value));
+  }, [value]);
+  const run = told ?? value;
   if (!run) return problem ? <ProblemNotice problem={problem} /> : <Loading what="the run" />;
   const active = ACTIVE.includes(run.state);
   return (
     <>
       <h1>{run.kind} <small>{dateClock(run.started_at ?? run.requested_at)}</small></h1>
-      <RunHead run={run} active={active} />
+      <RunHead run={run} active={active} told={setTold} />
       {run.has_report && !active && <Report run={run} />}
       <RunLog id={id} state={run.state} />
     </>
   );
 }
 
-function RunHead({ run, active }: { run: Run; active: boolean }) {
+function RunHead({ run, active, told }: { run: Run; active: boolean; told: (run: Run) => void }) {
   useTicks(active ? 1 : 60);
   const took = run.started_at ? (run.ended_at ? seconds(run.ended_at) : serviceNow()) - seconds(run.started_at) : null;
   return (
@@ -49,7 +54,7 @@ function RunHead({ run, active }: { run: Run; active: boolean }) {
         {run.outcome && <Status state={run.outcome} large />}
         {run.stage && active && <span>stage {words(run.stage)}</span>}
         {took !== null && <span>{duration(took)}</span>}
-        {active && <Cancel run={run} />}
+        {active && <Cancel run={run} told={told} />}
       </p>
       {active && <Progress run={run} />}
       {run.reason && <p>{run.reason}</p>}
@@ -69,13 +74,13 @@ function Progress({ run }: { run: Run }) {
   );
 }
 
-function Cancel({ run }: { run: Run }) {
+function Cancel({ run, told }: { run: Run; told: (run: Run) => void }) {
   const session = useStore((state) => state.session);
   const [problem, setProblem] = useState<Problem | null>(null);
   if (session?.role !== "act" || !session.actions_allowed) return null;
   const cancel = (): void => {
     setProblem(null);
-    send(`runs/${encodeURIComponent(run.id)}/cancel`, {}).catch((error: unknown) => setProblem(asProblem(error)));
+    send<Run>(`runs/${encodeURIComponent(run.id)}/cancel`, {}).then(told, (error: unknown) => setProblem(asProblem(error)));
   };
   return (
     <>

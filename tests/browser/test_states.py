@@ -1,0 +1,140 @@
+"""What the page says where something is wrong: what it is, how old the numbers are, what to do."""
+
+import pytest
+
+from tests.browser.stub_documents import Machine
+from tests.browser.stub_service import stub_service
+from tests.browser.watched_page import Browsing, WatchedPage
+
+LOCKED = {"role": None, "actions_allowed": True, "token_required": True}
+READ_ONLY = {"role": "read", "actions_allowed": False, "token_required": False}
+
+
+def quiet(watched: WatchedPage) -> bool:
+    return watched.complaints == [] and watched.violations() == [] and not watched.is_wider_than_the_screen()
+
+
+def test_a_lost_gpu_stays_a_row_with_its_last_numbers(browsing: Browsing, sick_machine: Machine) -> None:
+    with stub_service(sick_machine) as (address, _), browsing.page(address) as watched:
+        watched.open()
+        row = watched.page.locator("table.gpus tbody tr").nth(5)
+        assert "GPU lost" in row.inner_text()
+        assert "Last good at" in row.inner_text()
+        assert "gpu lost" in row.locator(".status.fail").inner_text()
+        assert quiet(watched)
+
+
+def test_the_worst_finding_says_what_to_do(browsing: Browsing, sick_machine: Machine) -> None:
+    with stub_service(sick_machine) as (address, _), browsing.page(address) as watched:
+        watched.open()
+        first = watched.page.locator("article.finding").first
+        assert "gpu.lost" in first.inner_text()
+        assert "What to do" in first.inner_text()
+        first.get_by_role("link", name="gpu.lost").click()
+        watched.sees("What it means")
+
+
+def test_a_call_that_hangs_is_named_on_every_view(browsing: Browsing, hung_machine: Machine) -> None:
+    with stub_service(hung_machine) as (address, _), browsing.page(address) as watched:
+        for view in ("", "processes", "topology"):
+            watched.open(view)
+            alert = watched.page.get_by_role("alert")
+            alert.wait_for()
+            assert "nvmlDeviceGetTemperatureV has not come back" in alert.inner_text()
+            assert "dmesg" in alert.inner_text()
+        assert quiet(watched)
+
+
+def test_without_a_gpu_it_says_what_each_source_sees(browsing: Browsing, empty_machine: Machine) -> None:
+    with stub_service(empty_machine) as (address, _), browsing.page(address) as watched:
+        watched.open()
+        watched.sees("No GPU to show")
+        text = watched.page.locator("main").inner_text()
+        for word in (
+            "nvml",
+            "library absent",
+            "gpudiag nccl-test",
+            "gpudiag simulate h100x8 -- gpudiag serve",
+        ):
+            assert word in text
+        assert watched.page.locator("canvas").count() == 0
+        assert quiet(watched)
+        for view in ("processes", "topology", "sources", "history"):
+            watched.open(view)
+            watched.page.locator("main h1").wait_for()
+            assert quiet(watched), view
+
+
+def test_numbers_that_grow_old_are_called_old(browsing: Browsing, busy_machine: Machine) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        watched.open()
+        watched.page.locator(".connection.live").wait_for()
+        assert watched.page.get_by_role("alert").count() == 0
+        state.silent = True
+        alert = watched.page.get_by_role("alert")
+        alert.wait_for(timeout=15_000)
+        assert "No news for" in alert.inner_text()
+        assert "gpudiag serve" in alert.inner_text()
+        state.silent = False
+        alert.wait_for(state="detached", timeout=15_000)
+
+
+def test_a_service_that_went_away_is_noticed(browsing: Browsing, busy_machine: Machine) -> None:
+    with browsing.page("") as watched:
+        with stub_service(busy_machine) as (address, _):
+            watched.address = address
+            watched.open()
+            watched.page.locator(".connection.live").wait_for()
+        watched.page.get_by_role("alert").wait_for(timeout=20_000)
+        assert "cannot be reached" in watched.page.get_by_role("alert").inner_text()
+        assert "63.3" in watched.page.locator("table.gpus").inner_text()  # what was known stays
+
+
+def test_a_token_is_asked_for_and_taken(browsing: Browsing, busy_machine: Machine) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        state.session = dict(LOCKED)
+        watched.open()
+        watched.sees("A token is needed")
+        assert watched.violations() == []
+        assert "H100" not in watched.page.locator("main").inner_text()
+        watched.page.get_by_label("Token").fill("bad")
+        watched.page.get_by_role("button", name="Use it").click()
+        watched.sees("That token is not one of this service's.")
+        watched.page.get_by_label("Token").fill("good")
+        watched.page.get_by_role("button", name="Use it").click()
+        watched.page.locator("table.gpus").wait_for()
+
+
+def test_a_token_in_the_address_is_taken_and_removed(browsing: Browsing, busy_machine: Machine) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        state.session = dict(LOCKED)
+        watched.page.goto(f"{address}#token=good")
+        watched.page.locator("table.gpus").wait_for()
+        assert "good" not in watched.page.url
+        assert not any("good" in url for url in watched.requests)
+
+
+def test_a_service_that_only_looks_says_how_to_start_a_run(browsing: Browsing, busy_machine: Machine) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        state.session = dict(READ_ONLY)
+        watched.open("runs")
+        watched.sees("This service only looks; it starts nothing.")
+        assert watched.page.locator("form.start").count() == 0
+        assert "--allow-actions" in watched.page.locator("main").inner_text()
+        assert quiet(watched)
+
+
+@pytest.mark.parametrize("view", ["processes", "checks", "history", "topology", "sources", "runs"])
+def test_a_view_whose_data_fails_says_so(browsing: Browsing, busy_machine: Machine, view: str) -> None:
+    with stub_service(busy_machine) as (address, _), browsing.page(address) as watched:
+        problem = '{"detail": "The store is full.", "hint": "Free some space."}'
+        for part in ("processes", "checks", "history", "topology", "sources", "runs"):
+            watched.page.route(
+                f"**/api/v1/{part}*",
+                lambda route: route.fulfill(
+                    status=500, body=problem, content_type="application/problem+json"
+                ),
+            )
+        watched.open(view)
+        watched.sees("The store is full.")
+        assert "Free some space." in watched.page.locator("main").inner_text()
