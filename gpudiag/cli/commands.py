@@ -1,6 +1,7 @@
 """The command tree: each command is imported only when it is the one that was asked for."""
 
 import gc
+import os
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -98,12 +99,28 @@ def _start_collecting() -> None:
     gc.enable()
 
 
+def _take_local_rank(number: int | None) -> None:
+    """Hand on what a launcher gives as a flag to where ranks look for it."""
+    if number is not None:
+        os.environ.setdefault("LOCAL_RANK", str(number))
+
+
 @click.group(
     "gpudiag",
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings=HELP_SETTINGS,
     epilog=_EPILOG,
+)
+@click.option(
+    "--local-rank",
+    "--local_rank",
+    "local_rank",
+    type=int,
+    hidden=True,
+    expose_value=False,
+    callback=lambda context, parameter, number: _take_local_rank(number),
+    help="As torch.distributed.launch and deepspeed put it before the command; LOCAL_RANK wins.",
 )
 @click.version_option(__version__, "-V", "--version", message="gpudiag %(version)s")
 @click.pass_context

@@ -10,6 +10,8 @@ from gpudiag.errors import UsageError
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+# Below the ports that the kernel gives away by itself (32768 and up), above those of services.
+_HOROVOD_PORTS = range(23000, 32000)
 
 
 class Launcher(StrEnum):
@@ -17,6 +19,7 @@ class Launcher(StrEnum):
 
     SPAWN = "spawn"  # gpudiag itself, on this machine
     TORCHRUN = "torchrun"
+    HOROVODRUN = "horovodrun"
     VARIABLES = "variables"  # somebody who sets RANK, WORLD_SIZE, LOCAL_RANK and MASTER_*
     EXPLICIT = "explicit"  # --rank, --world-size and --init-method
 
@@ -36,6 +39,12 @@ class RankEnvironment:
     local_world_size: int
     init_method: str
     run_key: str
+    master: str | None = None  # the name or address of rank 0's machine
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether all ranks of the run are on this machine."""
+        return self.local_world_size == self.world_size
 
 
 def read_environment(
@@ -57,6 +66,8 @@ def read_environment(
         return _read_flags(variables, flags)
     if any(name in variables for name in ("TORCHELASTIC_RUN_ID", *_RANK_VARIABLES)):
         return _read_variables(variables)
+    if "HOROVOD_RANK" in variables:
+        return _read_horovodrun(variables)
     return None
 
 
@@ -91,6 +102,7 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
         local_world_size,
         init_method,
         f"explicit|{init_method}",
+        master=urlsplit(init_method).hostname,
     )
     return _checked(environment, "--rank", "--world-size")
 
@@ -124,8 +136,35 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         local_world_size=_parse_number(variables, "LOCAL_WORLD_SIZE", world_size),
         init_method="env://",
         run_key=run_key,
+        master=variables["MASTER_ADDR"],
     )
     return _checked(environment, "RANK", "WORLD_SIZE")
+
+
+def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
+    """The place that horovodrun gave; it knows where its own rendezvous is, and so does every rank.
+
+    Ranks meet at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise: then
+    MASTER_ADDR says where. The port is made from horovodrun's own, which no two runs share.
+    """
+    address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+    if not address:
+        raise UsageError(
+            "HOROVOD_RANK is set, and HOROVOD_GLOO_RENDEZVOUS_ADDR is not: nobody says where ranks meet",
+            hint="start it by `horovodrun --gloo`, or set MASTER_ADDR to the host of rank 0",
+        )
+    key = _parse_number(variables, "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    port = _parse_number(variables, "MASTER_PORT", _HOROVOD_PORTS[0] + key % len(_HOROVOD_PORTS))
+    environment = RankEnvironment(
+        launcher=Launcher.HOROVODRUN,
+        rank=_parse_number(variables, "HOROVOD_RANK"),
+        world_size=_parse_number(variables, "HOROVOD_SIZE"),
+        local_rank=_parse_number(variables, "HOROVOD_LOCAL_RANK"),
+        local_world_size=_parse_number(variables, "HOROVOD_LOCAL_SIZE"),
+        init_method=f"tcp://{address}:{port}",
+        run_key=f"horovodrun|{address}|{key}",
+    )
+    return _checked(environment, "HOROVOD_RANK", "HOROVOD_SIZE")
 
 
 def _checked(environment: RankEnvironment, rank_name: str, size_name: str) -> RankEnvironment:
