@@ -187,7 +187,7 @@ class RunManager:
             self._start(entry)
         else:
             self._change(entry, entry.run)
-        return entry.run
+        return self._with_position(entry)
 
     def cancel(self, identity: str) -> Run:
         """Ask a run to end; it does within some seconds.

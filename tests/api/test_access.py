@@ -1,0 +1,245 @@
+"""The attack list: each is refused with the right status, and nothing is changed."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import machine, serving
+
+READ, ACT = "read-token-0123456789abcdef", "act-token-0123456789abcdef"
+RUN = {"kind": "nccl-test", "plan": {"backend": "gloo", "nproc": 2, "max_bytes": 64}}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A service for others: on every address, with a read and an act token."""
+    state = tmp_path_factory.mktemp("state")
+    tokens = state / "tokens"
+    tokens.write_text(f"# who may do what\nread:{READ}\nact:{ACT}\n")
+    options = ("--host", "0.0.0.0", "--token-file", str(tokens), "--allow-actions")
+    with machine() as session, serving(session, state, *options) as service:
+        service.wait_for_data()
+        yield service
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def runs_of(service) -> list:
+    return service.get("/api/v1/runs", headers=bearer(READ)).json()["runs"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/devices", "/api/v1/stream", "/metrics", "/openapi.json", "/api/v1/runs"])
+def test_reading_needs_a_token_where_others_can_come(guarded, path):
+    for headers in ({}, bearer("wrong-token-0123456789"), {"Authorization": f"Basic {READ}"}):
+        response = guarded.get(path, headers=headers)
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+    if path != "/api/v1/stream":
+        assert guarded.get(path, headers=bearer(READ)).status_code == 200
+
+
+def test_health_and_the_page_need_none_and_the_page_then_holds_no_numbers(guarded):
+    assert guarded.get("/healthz").status_code == 200
+    page = guarded.get("/")
+    assert page.status_code == 200
+    assert "gpudiag.live/1" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "access.token"),
+        (bearer("wrong-token-0123456789"), 401, "access.token"),
+        (bearer(READ), 403, "access.role"),
+        ({**bearer(ACT), "Origin": "https://elsewhere.example"}, 403, "access.origin"),
+        ({**bearer(ACT), "Sec-Fetch-Site": "cross-site"}, 403, "access.origin"),
+        ({**bearer(ACT), "Host": "elsewhere.example"}, 421, "access.host"),
+        ({**bearer(ACT), "Content-Type": "text/plain"}, 415, "request.content_type"),
+    ],
+)
+def test_nothing_is_started_for_who_may_not(guarded, headers, status, code):
+    response = guarded.client.post("/api/v1/runs", json=RUN, headers=headers)
+    assert response.status_code == status
+    assert response.json()["code"] == code
+    assert runs_of(guarded) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b"null", 422),
+        (b"[]", 422),
+        (b'{"kind": "nccl-test", "plan": {"nproc": -1}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"nproc": 1e400}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"max_bytes": 99999999999999999999999999}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"nproc": true}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"op": ["../../etc/passwd"]}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"backend": "--python"}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"inject": ["kill:0@1"]}}', 422),
+        (b'{"kind": "nccl-test", "plan": {"init_method": "tcp://elsewhere:1"}}', 422),
+        (b'{"kind": "preflight", "plan": {"only": ["--store"]}}', 422),
+        (b'{"kind": "preflight", "plan": {"expect_driver": "$(id)"}}', 422),
+        (b'{"kind": "simulate", "plan": {}}', 422),
+        (b'{"kind": "nccl-test", "gpus": ["GPU-none"]}', 422),
+        (b'{"kind": "nccl-test", "command": "id"}', 422),
+        (b"[" * 20_000, 422),
+        (b'{"kind": "' + b"x" * 70_000 + b'"}', 413),
+    ],
+)
+def test_a_bad_body_is_refused_whole(guarded, body, status):
+    headers = {**bearer(ACT), "Content-Type": "application/json"}
+    response = guarded.client.post("/api/v1/runs", content=body, headers=headers)
+    assert response.status_code in (status, 400) if body.startswith(b"[[") else response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    assert runs_of(guarded) == []
+
+
+def test_a_body_without_a_length_is_bounded_too(guarded):
+    chunks = (b"x" * 8192 for _ in range(64))
+    headers = {**bearer(ACT), "Content-Type": "application/json"}
+    assert guarded.client.post("/api/v1/runs", content=chunks, headers=headers).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/..%2f..%2fetc%2fpasswd",
+        "/assets/..%2f..%2f__init__.py",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/assets/%00",
+        "/api/v1/runs/..%2f..%2fetc/report",
+    ],
+)
+def test_a_path_leads_nowhere_else(guarded, path):
+    response = guarded.get(path, headers=bearer(READ))
+    assert response.status_code in (400, 404, 422)
+    assert b"root:" not in response.content
+    assert b"import" not in response.content
+
+
+def test_headers_and_addresses_are_bounded(guarded):
+    assert guarded.get("/healthz", headers={"X-Long": "x" * 20_000}).status_code in (400, 431)
+    assert guarded.get("/healthz?" + "x" * 5000).status_code == 414
+
+
+def test_a_get_changes_nothing(guarded):
+    for path in ("/api/v1/runs/20261120-000000-abcdef/cancel", "/api/v1/session"):
+        assert guarded.get(path, headers=bearer(ACT)).status_code in (200, 404)
+    assert runs_of(guarded) == []
+
+
+def test_a_cookie_stands_for_a_token_and_says_where_it_comes_from(guarded):
+    opened = guarded.client.post("/api/v1/session", json={"token": READ}, headers={"Origin": guarded.url})
+    assert opened.status_code == 204
+    cookie = opened.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert READ not in cookie
+    try:
+        assert guarded.get("/api/v1/session").json()["role"] == "read"
+        assert guarded.get("/api/v1/devices").status_code == 200
+        refused = guarded.client.post("/api/v1/runs", json=RUN)
+        assert (refused.status_code, refused.json()["code"]) == (403, "access.origin")
+        assert guarded.client.delete("/api/v1/session", headers={"Origin": guarded.url}).status_code == 204
+    finally:
+        guarded.client.cookies.clear()
+    assert guarded.get("/api/v1/devices").status_code == 401
+
+
+def test_a_wrong_token_opens_no_session(guarded):
+    response = guarded.client.post("/api/v1/session", json={"token": "wrong-token-0123456789"})
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+
+
+def test_no_token_is_ever_logged(guarded):
+    guarded.get("/api/v1/devices", headers=bearer(READ), params={"token": "in-the-query-0123456"})
+    log = guarded.log.read_text()
+    for secret in (READ, "wrong-token-0123456789", "in-the-query-0123456"):
+        assert secret not in log
+
+
+def test_a_request_that_never_ends_is_cut_off(guarded):
+    host, _, port = guarded.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        began = time.monotonic()
+        assert slow.recv(1024) == b""
+        assert time.monotonic() - began < 15
+
+
+def test_a_body_that_never_ends_is_cut_off(guarded):
+    host, _, port = guarded.url.removeprefix("http://").partition(":")
+    head = f"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {ACT}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(head.encode())
+        assert slow.recv(1024).startswith(b"HTTP/1.1 408")
+
+
+def test_without_allow_actions_nothing_is_started_for_anybody(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"act:{ACT}\n")
+    with machine() as session, serving(session, tmp_path, "--token-file", str(tokens)) as service:
+        service.wait_for_data()
+        response = service.client.post("/api/v1/runs", json=RUN, headers=bearer(ACT))
+        assert (response.status_code, response.json()["code"]) == (403, "access.actions_off")
+
+
+def test_behind_a_proxy_with_a_prefix_and_a_name(tmp_path):
+    options = ("--root-path", "/gpus", "--allow-host", "gpus.example", "--allow-actions")
+    with machine() as session, serving(session, tmp_path, *options) as service:
+        service.url = service.url.removesuffix("/gpus")
+        service.client.base_url = service.url
+        name = {"Host": "gpus.example"}
+        service.wait(lambda: service.get("/gpus/readyz", headers=name).status_code == 200, 30)
+        assert service.get("/gpus/api/v1/devices", headers=name).status_code == 200
+        assert service.get("/api/v1/devices", headers=name).status_code == 200  # a proxy that takes it off
+        started = service.client.post("/gpus/api/v1/runs", json=RUN, headers={**name, **service.act})
+        assert started.headers["location"].startswith("/gpus/api/v1/runs/")
+        assert service.get(started.headers["location"], headers=name).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--host", "0.0.0.0"),
+        ("--port", "99999"),
+        ("--root-path", "gpus"),
+        ("--tls-cert", "/nonexistent"),
+        ("--token-file", "/nonexistent"),
+        ("--host", "203.0.113.1", "--token-file", "TOKENS"),
+    ],
+)
+def test_a_service_that_cannot_be_right_does_not_start(tmp_path, options):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"read:{READ}\n")
+    words = [str(tokens) if word == "TOKENS" else word for word in options]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudiag", "serve", *words], capture_output=True, text=True, timeout=30,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpudiag: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "read:short\n", "write:0123456789abcdef\n", "0123456789abcdefgh\n"])
+def test_a_token_file_that_is_wrong_is_refused(tmp_path, text):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudiag", "serve", "--token-file", str(tokens)], capture_output=True, text=True,
+        timeout=30, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert str(tokens) in done.stderr

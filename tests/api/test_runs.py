@@ -1,0 +1,115 @@
+import signal
+
+import pytest
+
+from gpudiag.model.run import ENDED
+from gpudiag.ranks.process import is_alive
+from tests.api.serving import descendants, machine, serving
+
+SMALL = {"backend": "gloo", "nproc": 2, "max_bytes": 64}
+LONG = {"backend": "gloo", "nproc": 2, "max_bytes": 1 << 20, "iterations": 100_000}
+RUN_SECONDS = 90.0
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+
+
+def wait_for_end(service, identity: str, seconds: float = RUN_SECONDS) -> dict:
+    return service.wait(
+        lambda: (run := service.run(identity))["state"] in ENDED and run, seconds
+    )
+
+
+def wait_until_running(service, identity: str) -> dict:
+    return service.wait(lambda: (run := service.run(identity))["stage"] == "measure" and run, RUN_SECONDS)
+
+
+def test_a_run_is_started_followed_and_its_report_read(served):
+    started = served.start(kind="nccl-test", plan=SMALL)
+    assert started.status_code == 201
+    run = wait_for_end(served, started.json()["id"])
+    assert (run["state"], run["outcome"], run["exit_status"]) == ("succeeded", "pass", 0)
+    assert run["lock"] == ["host"]
+    assert run["done"] == run["planned"] > 0
+    report = served.get(f"/api/v1/runs/{run['id']}/report").json()
+    assert (report["schema"], report["outcome"]) == ("gpudiag.collective/1", "pass")
+    assert served.get(f"/api/v1/runs/{run['id']}/report?format=text").text.startswith("PASS")
+    assert served.get(f"/api/v1/runs/{run['id']}/report?format=junit").status_code == 406
+    assert "PASS" in served.get(f"/api/v1/runs/{run['id']}/log").text
+    events = served.get(f"/api/v1/runs/{run['id']}/events").json()["events"]
+    assert events[-1]["event"]["outcome"] == "pass"
+    assert served.get(f"/api/v1/runs/{run['id']}/events?since={events[-1]['number']}").json()["events"] == []
+    kinds = [entry["kind"] for entry in served.get("/api/v1/events").json()["entries"]]
+    assert "run" in kinds
+
+
+def test_one_run_at_a_time_the_next_waits_or_is_refused_and_a_run_can_be_cancelled(served):
+    first = served.start(kind="nccl-test", plan=LONG).json()
+    refused = served.start(kind="nccl-test", plan=SMALL)
+    assert (refused.status_code, refused.json()["held_by"]) == (409, first["id"])
+    waiting = served.start(kind="nccl-test", plan=SMALL, queue=True)
+    assert waiting.status_code == 202
+    assert waiting.json()["queue_position"] == 1
+    wait_until_running(served, first["id"])
+    cancelled = served.client.post(f"/api/v1/runs/{first['id']}/cancel", headers=served.act)
+    assert cancelled.status_code == 202
+    assert wait_for_end(served, first["id"], 20)["state"] == "cancelled"
+    assert wait_for_end(served, waiting.json()["id"])["state"] == "succeeded"
+    again = served.client.post(f"/api/v1/runs/{first['id']}/cancel", headers=served.act)
+    assert again.status_code == 409
+
+
+def test_a_flood_of_runs_is_refused(served):
+    first = served.start(kind="nccl-test", plan=LONG).json()
+    answers = [served.start(kind="nccl-test", plan=SMALL, queue=True) for _ in range(20)]
+    statuses = [answer.status_code for answer in answers]
+    assert statuses.count(202) == 16
+    assert set(statuses[16:]) == {429}
+    for run in served.get("/api/v1/runs?state=queued").json()["runs"]:
+        served.client.post(f"/api/v1/runs/{run['id']}/cancel", headers=served.act)
+    served.client.post(f"/api/v1/runs/{first['id']}/cancel", headers=served.act)
+    assert wait_for_end(served, first["id"], 20)["state"] == "cancelled"
+
+
+def test_gpus_that_others_use_are_left_alone_unless_forced(served):
+    refused = served.start(kind="nccl-test", plan={"backend": "nccl"}, gpus=["0"])
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (409, "run.gpus_busy")
+    assert problem["processes"][0]["user"] == "ann"
+    forced = served.start(kind="nccl-test", plan={"backend": "nccl", "nproc": 1}, gpus=["0"], force=True)
+    assert forced.status_code == 201
+    run = wait_for_end(served, forced.json()["id"])
+    assert run["state"] == "failed"  # a simulated GPU computes nothing, and that is said
+    assert run["reason"]
+
+
+def test_the_service_stops_and_its_run_with_it(tmp_path):
+    with machine() as session, serving(session, tmp_path, "--allow-actions") as service:
+        service.wait_for_data()
+        run = service.start(kind="nccl-test", plan=LONG).json()
+        wait_until_running(service, run["id"])
+        left = service.children()
+        assert left
+    assert not [pid for pid in left if is_alive(pid)]
+    with machine() as session, serving(session, tmp_path, "--allow-actions") as service:
+        service.wait_for_data()
+        assert service.run(run["id"])["state"] == "cancelled"
+
+
+def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
+    with machine() as session:
+        with serving(session, tmp_path, "--allow-actions", ends=False) as service:
+            service.wait_for_data()
+            done = service.start(kind="nccl-test", plan=SMALL).json()
+            assert wait_for_end(service, done["id"])["state"] == "succeeded"
+            run = service.start(kind="nccl-test", plan=LONG).json()
+            wait_until_running(service, run["id"])
+            left = descendants(service.process.pid)
+            service.process.send_signal(signal.SIGKILL)
+            service.process.wait(10)
+            service.wait(lambda: not [pid for pid in left if is_alive(pid)], 10)
+        with serving(session, tmp_path, "--allow-actions") as service:
+            service.wait_for_data()
+            assert service.run(run["id"])["state"] == "lost"
+            earlier = service.run(done["id"])
+            assert (earlier["state"], earlier["outcome"]) == ("succeeded", "pass")
+            assert service.get(f"/api/v1/runs/{done['id']}/report").json()["outcome"] == "pass"
