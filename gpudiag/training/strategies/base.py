@@ -128,6 +128,11 @@ class Strategy:
         """Elements of optimizer state that this rank keeps."""
         return count_state(self.optimizer)
 
+    @property
+    def checkpoint_obstacle(self) -> str | None:
+        """Why no checkpoint can be tried here; None where it can."""
+        return None
+
     def checkpoint(self) -> Any:
         """A checkpoint of this rank's part, written to a file that disappears with this process."""
         file = tempfile.TemporaryFile()  # noqa: SIM115 - open until it was read back

@@ -120,10 +120,18 @@ class ZeroStrategy(Strategy):
         tensors = [value for state in inner.state.values() for value in state.values()]
         return sum(value.numel() for value in tensors if isinstance(value, torch.Tensor) and value.dim() > 0)
 
+    @property
+    def checkpoint_obstacle(self) -> str | None:
+        """Ranks read what others wrote, so it takes a file system that all hosts share."""
+        one_host = self.group.local_world_size == self.group.world_size
+        return None if one_host else "DeepSpeed needs a folder that all hosts share"
+
     def checkpoint(self) -> Any:
         """A checkpoint in the run's folder."""
-        folder = f"{self._folder}/checkpoint"
+        place = [f"{self._folder}/checkpoint"]
         with self.group.announced("checkpoint"):
+            torch.distributed.broadcast_object_list(place)  # every rank writes its part beside rank 0's
+            folder = place[0]
             self._engine.save_checkpoint(folder, tag="train")
         return folder
 
