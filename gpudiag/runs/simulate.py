@@ -1,5 +1,6 @@
 """Run a program on a simulated machine, as a shell would run it on a real one."""
 
+import math
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from functools import partial
 
 from gpudiag.errors import UsageError
 from gpudiag.ranks.process import die_with_parent
+from gpudiag.simulate.motion import is_in_motion, move_readings
 from gpudiag.simulate.programs import guarded, kill_programs
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
@@ -32,6 +34,7 @@ _ASKS_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GRACE_SECONDS = 10.0
 _INTERRUPTS_BEFORE_KILL = 3
 _POLL_SECONDS = 0.5
+_MOTION_SECONDS = 1.0  # a program that ends sooner sees the scenario as it is written
 _SIGNAL_STATUS_BASE = 128  # as shells report a program that a signal ended
 
 
@@ -96,13 +99,32 @@ def _prepare_child(parent_pid: int, blocked_before: set[signal.Signals]) -> None
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
 
 
+class _Motion:
+    """The ups and downs of the machine's busy GPUs, once a second for as long as the program runs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._scenario = session.scenario
+        self._started = time.monotonic()
+        self._next = self._started + _MOTION_SECONDS if is_in_motion(session.scenario) else math.inf
+
+    def go_on(self) -> None:
+        """Move the readings, if it is time."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._session.update(move_readings(self._scenario, now - self._started))
+            self._next = now + _MOTION_SECONDS
+
+
 def _wait(child: subprocess.Popen[bytes], session: Session) -> int:
     """The child's wait status, with signals passed on to it meanwhile."""
     interrupts, deadline = 0, None
+    motion = _Motion(session)
     while True:
         status = child.poll()
         if status is not None:
             return status
+        motion.go_on()
         if deadline is not None and time.monotonic() > deadline:
             kill_programs(session.folder)
             deadline = None
