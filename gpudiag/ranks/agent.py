@@ -7,15 +7,14 @@ from dataclasses import replace
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks import evidence, watchdog
+from gpudiag.ranks.assignment import Assignment
+from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.inject import Fault
-from gpudiag.ranks.interrupts import Interrupts
-from gpudiag.ranks.job import Job
 from gpudiag.ranks.ledger import Ledger
-from gpudiag.ranks.local import LocalRanks
 from gpudiag.ranks.remote import RemoteRanks
 from gpudiag.ranks.run import RankRun
-from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 from gpudiag.ranks.start_error import slow_start, start_error
 from gpudiag.ranks.stragglers import find_stragglers
 from gpudiag.ranks.view import Life, RankView
@@ -34,31 +33,24 @@ _HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISM
 class Agent:
     """Leads one run: watches every rank until all have ended well or an incident is certain."""
 
-    def __init__(
-        self,
-        local: LocalRanks,
-        remote: RemoteRanks | None,
-        job: Job,
-        budgets: Budgets,
-        ledger: Ledger,
-        host: str,
-    ) -> None:
-        """Watch the ranks of `local`, and those of other agents in `remote`; nothing happens before `watch`."""
-        self._local = local
+    def __init__(self, assignment: Assignment, remote: RemoteRanks | None, ledger: Ledger) -> None:
+        """Watch this agent's own ranks, and those of other agents in `remote`; nothing happens before `watch`."""
+        self._job = assignment.job
+        self._local = assignment.local
+        self._budgets = assignment.budgets
+        self._interrupts = assignment.interrupts
+        self._host = assignment.host
         self._remote = remote
-        self._job = job
-        self._budgets = budgets
         self._ledger = ledger
-        self._host = host
         self._incidents: tuple[Incident, ...] = ()
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
         self._timed_out = False
         self._ended_at = ledger.started
         led_after = time.monotonic() - ledger.started
-        self._absent_after = max(budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
+        self._absent_after = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
 
-    def watch(self, interrupts: Interrupts) -> bool:
+    def watch(self) -> bool:
         """Whether the run came to an end of its own; False if it is to be given up.
 
         Raises:
@@ -66,8 +58,8 @@ class Agent:
             RankStartError: the ranks could not be started.
         """
         over = False
-        while not over and not interrupts.is_due():
-            self._wait(interrupts)
+        while not over and not self._interrupts.is_due():
+            self._wait()
             self._look()
             if self._remote is not None and self._remote.interrupted:
                 return False
@@ -100,11 +92,15 @@ class Agent:
         arrivals = self._ledger.arrivals
         if len(arrivals) < self._job.world_size:
             return ()
-        return find_stragglers(arrivals, {view.rank: view.host for view in self._views}, self._ledger.started)
+        offsets = {record.local.rank: SAME_CLOCK for record in self._local.records}
+        if self._remote is not None:
+            offsets.update(self._remote.clock_offsets())
+        hosts = {view.rank: view.host for view in self._views}
+        return find_stragglers(arrivals, offsets, hosts, self._ledger.started)
 
-    def _wait(self, interrupts: Interrupts) -> None:
+    def _wait(self) -> None:
         remote = [] if self._remote is None else self._remote.filenos()
-        select.select([*self._local.filenos(), interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
+        select.select([*self._local.filenos(), self._interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
 
     def _look(self) -> None:
         self._ledger.take(self._local.poll())

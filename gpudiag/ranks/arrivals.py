@@ -2,9 +2,9 @@
 
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpudiag.ranks.host_use import HostUse, read_host_use
+from gpudiag.ranks.process import read_machine
 
 # Enough to tell a straggler, little enough to send: two numbers per iteration.
 _KEPT_ITERATIONS = 4000
@@ -14,7 +14,7 @@ _KEPT_ITERATIONS = 4000
 class Arrivals:
     """One rank's timed iterations: CLOCK_MONOTONIC of its machine, in nanoseconds."""
 
-    boot_id: str  # ranks with the same one share a clock
+    clock: str  # ranks with the same one share it
     first_iteration: int
     arrived: tuple[int, ...]
     left: tuple[int, ...]
@@ -57,7 +57,7 @@ class ArrivalRecorder:
         if self._before is None or len(self._arrived) != len(self._left) or not self._arrived:
             return None
         return Arrivals(
-            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            clock=read_machine().clock,
             first_iteration=self._last_iteration + 1 - len(self._arrived),
             arrived=tuple(self._arrived),
             left=tuple(self._left),

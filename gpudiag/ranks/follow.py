@@ -1,16 +1,17 @@
 """An agent that does not lead: it reports its own rank, and does what the leader decides."""
 
 import select
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model import codec
-from gpudiag.ranks.interrupts import Interrupts
+from gpudiag.ranks.assignment import Assignment
 from gpudiag.ranks.ledger import Ledger
 from gpudiag.ranks.link import Link
-from gpudiag.ranks.local import LocalRanks
-from gpudiag.ranks.roster import Roster
+from gpudiag.ranks.roster import AgentPlace, Roster
 from gpudiag.ranks.run import RankRun, decode_run
+from gpudiag.ranks.start_error import started_twice
 from gpudiag.ranks.view import RankView
 
 _TICK_SECONDS = 0.1
@@ -36,29 +37,34 @@ class Verdict:
 class Follower:
     """Follows one leader until its verdict."""
 
-    def __init__(self, link: Link, local: LocalRanks, ledger: Ledger, roster: Roster, host: str) -> None:
-        """Report what `local` shows over `link`; keep what the leader tells in `roster`."""
+    def __init__(self, link: Link, assignment: Assignment, ledger: Ledger, roster: Roster) -> None:
+        """Report this agent's ranks over `link`; keep what the leader tells in `roster`."""
         self._link = link
-        self._local = local
+        self._local = assignment.local
+        self._interrupts = assignment.interrupts
+        self._host = assignment.host
         self._ledger = ledger
         self._roster = roster
-        self._host = host
         self._verdict: Verdict | None = None
 
-    def follow(self, rank: int, agent_pid: int, interrupts: Interrupts) -> Verdict:
-        """The leader's verdict.
+    def follow(self, rank: int, place: AgentPlace, port: int | None) -> Verdict:
+        """The leader's verdict; `port` is where this agent listens for other machines.
 
         Raises:
+            UsageError: there is another process with this rank in the run.
             LinkLostError: the leader is gone, and gave none.
             LeaderSilentError: it has said nothing for three seconds.
         """
-        self._link.send("hello", rank=rank, agent_pid=agent_pid)
+        self._link.send("hello", rank=rank, place=codec.encode(place), port=port)
         self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             select.select(
-                [*self._local.filenos(), self._link.fileno(), interrupts.fileno()], [], [], _TICK_SECONDS
+                [*self._local.filenos(), self._link.fileno(), self._interrupts.fileno()],
+                [],
+                [],
+                _TICK_SECONDS,
             )
-            if interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
+            if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send("interrupted")
                 return Verdict(interrupted=True)
             new = self._local.poll()
@@ -81,7 +87,12 @@ class Follower:
         kind = message["kind"]
         if kind == "views":
             self._roster.views = tuple(codec.decode(RankView, view) for view in message["views"])
-            self._roster.agent_pids = {int(rank): pid for rank, pid in message["agent_pids"].items()}
+            agents = message["agents"].items()
+            self._roster.agents = {int(rank): codec.decode(AgentPlace, place) for rank, place in agents}
+        elif kind == "clock":
+            self._link.send("clock", asked_at=message["asked_at"], theirs=time.monotonic())
+        elif kind == "refused":
+            raise started_twice(message["rank"])
         elif kind == "dump":
             self._link.send("dump", dumps=codec.encode(self._local.dump()))
         elif kind == "end":

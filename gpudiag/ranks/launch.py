@@ -5,21 +5,21 @@ import importlib.util
 import itertools
 import os
 import signal
-import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agent import Agent
+from gpudiag.ranks.assignment import Assignment
 from gpudiag.ranks.environment import Launcher, RankEnvironment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.job import Job, LocalRank
 from gpudiag.ranks.ledger import Ledger
-from gpudiag.ranks.link import Meeting
 from gpudiag.ranks.local import LocalRanks
+from gpudiag.ranks.meeting import Meeting
+from gpudiag.ranks.network import loopback_interface
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
@@ -67,84 +67,84 @@ def run_ranks(
     if python is None:
         _refuse_absent_modules(preload)
     budgets = budgets or Budgets()
-    base = runtime_directory()
-    meeting = None if environment is None else Meeting(base, _run_key(environment), environment.rank)
-    with (
-        _interrupts(environment) as interrupts,
-        RunDirectory(base, "" if meeting is None else meeting.label) as directory,
-    ):
-        job = _plan_job(entry, world_size, arguments, environment, budgets, faults, preload, directory.path)
-        run = _run_job(
-            job, directory, environment, meeting, budgets, interrupts, on_event, python, variables or {}
+    with _interrupts(environment) as interrupts, _run_directory(environment) as (directory, meeting):
+        job = Job(
+            entry=entry,
+            arguments=dict(arguments),
+            ranks=_local_ranks(environment, world_size),
+            world_size=world_size,
+            local_world_size=world_size if environment is None else environment.local_world_size,
+            init_method=_init_method(environment, directory.path),
+            rendezvous_timeout_seconds=budgets.seconds_for(RENDEZVOUS) + _TORCH_GRACE_SECONDS,
+            operation_timeout_seconds=max(budgets.stage_seconds.values()) + _TORCH_GRACE_SECONDS,
+            preload=tuple(preload),
+            faults=tuple(faults),
+            run_directory=str(directory.path),
+            agent_pid=os.getpid(),
         )
+        assignment = Assignment(job, LocalRanks(job, directory), budgets, interrupts, on_event)
+        try:
+            with contextlib.ExitStack() as stack:
+                companions = _find_companions(environment, meeting, directory, stack)
+                _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
+                run = _run_alone(assignment) if companions is None else companions.run(assignment)
+        finally:
+            assignment.local.end()
     if run is None:  # another agent of this launch was interrupted, and said so
         raise TerminatedError(signal.SIGTERM)
     return run
 
 
-def _run_job(
-    job: Job,
-    directory: RunDirectory,
+def _run_alone(assignment: Assignment) -> RankRun | None:
+    """The run of ranks that are all this agent's own; None if it is given up."""
+    ledger = Ledger(assignment.started, assignment.on_event)
+    agent = Agent(assignment, None, ledger)
+    finished = agent.watch()
+    unkillable = assignment.local.end()
+    return agent.build_run(Launcher.SPAWN, unkillable) if finished else None
+
+
+def _find_companions(
     environment: RankEnvironment | None,
     meeting: Meeting | None,
-    budgets: Budgets,
-    interrupts: Interrupts,
-    on_event: Callable[[RankEvent], None] | None,
-    python: str | None,
-    variables: Mapping[str, str],
-) -> RankRun | None:
-    host = socket.gethostname()
-    local = LocalRanks(job, directory)
-    ledger = Ledger(time.monotonic(), on_event)
-    companions = None
-    try:
-        if environment is not None and meeting is not None:
-            companions = Companions(environment, meeting, directory.path, host)
-        _start(local, python, {**_rank_variables(environment), **variables})
-        if companions is not None:
-            return companions.run(local, job, budgets, interrupts, on_event)
-        agent = Agent(local, None, job, budgets, ledger, host)
-        finished = agent.watch(interrupts)
-        unkillable = local.end()
-        return agent.build_run(Launcher.SPAWN, unkillable) if finished else None
-    finally:
-        local.end()
-        if companions is not None:
-            companions.close()
+    directory: RunDirectory,
+    stack: contextlib.ExitStack,
+) -> Companions | None:
+    if environment is None or meeting is None:
+        return None
+    companions = Companions(environment.launcher, meeting, directory.path)
+    stack.callback(companions.close)
+    return companions
 
 
-def _plan_job(
-    entry: str,
-    world_size: int,
-    arguments: Mapping[str, Any],
-    environment: RankEnvironment | None,
-    budgets: Budgets,
-    faults: Sequence[Fault],
-    preload: Sequence[str],
-    directory: Path,
-) -> Job:
+@contextlib.contextmanager
+def _run_directory(environment: RankEnvironment | None) -> Iterator[tuple[RunDirectory, Meeting | None]]:
+    """The run's directory, named so that other agents of the launch find it, and the way to find theirs."""
+    base = runtime_directory()
     if environment is None:
-        ranks = tuple(LocalRank(rank, rank) for rank in range(world_size))
-        local_world_size = world_size
-        init_method = f"file://{directory}/rendezvous"  # needs no port, so none can be taken or left behind
-    else:
-        ranks = (LocalRank(environment.rank, environment.local_rank),)
-        local_world_size = environment.local_world_size
-        init_method = environment.init_method
-    return Job(
-        entry=entry,
-        arguments=dict(arguments),
-        ranks=ranks,
-        world_size=world_size,
-        local_world_size=local_world_size,
-        init_method=init_method,
-        rendezvous_timeout_seconds=budgets.seconds_for(RENDEZVOUS) + _TORCH_GRACE_SECONDS,
-        operation_timeout_seconds=max(budgets.stage_seconds.values()) + _TORCH_GRACE_SECONDS,
-        preload=tuple(preload),
-        faults=tuple(faults),
-        run_directory=str(directory),
-        agent_pid=os.getpid(),
-    )
+        with RunDirectory(base) as directory:
+            yield directory, None
+        return
+    # The same key in all processes of a run, and another one for every run of the same processes.
+    run_key = f"{environment.run_key}|{next(_runs)}"
+    master = None if environment.on_one_machine else environment.master
+    meeting = Meeting(base, run_key, environment.rank, master)
+    with RunDirectory(base, meeting.label) as directory:
+        yield directory, meeting
+
+
+def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[LocalRank, ...]:
+    if environment is None:
+        return tuple(LocalRank(rank, rank) for rank in range(world_size))
+    return (LocalRank(environment.rank, environment.local_rank),)
+
+
+def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
+    """Where torch's process group meets: where the launcher says, or at a file.
+
+    A file needs no port, so that none can be taken by others or left behind.
+    """
+    return f"file://{directory}/rendezvous" if environment is None else environment.init_method
 
 
 def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) -> None:
@@ -153,9 +153,8 @@ def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) 
     except OSError as error:
         if python is None:
             raise RankStartError(f"cannot start a process for the ranks: {error.strerror}") from None
-        raise UsageError(
-            f"--python {python}: {error.strerror}", hint="name the interpreter of your job"
-        ) from None
+        hint = "name the interpreter of your job"
+        raise UsageError(f"--python {python}: {error.strerror}", hint=hint) from None
 
 
 def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
@@ -165,22 +164,9 @@ def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
     address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
     """
     defaults = {"OMP_NUM_THREADS": "1"}
-    if environment is None or environment.local_world_size == environment.world_size:
-        defaults["GLOO_SOCKET_IFNAME"] = _loopback_interface()
+    if environment is None or environment.on_one_machine:
+        defaults["GLOO_SOCKET_IFNAME"] = loopback_interface()
     return {name: value for name, value in defaults.items() if value and name not in os.environ}
-
-
-def _loopback_interface() -> str:
-    """The name of the loopback interface; empty if there is none, which leaves the choice to gloo."""
-    loopback_flag = 0x8  # IFF_LOOPBACK of linux/if.h
-    for _, name in socket.if_nameindex():
-        try:
-            flags = int(Path(f"/sys/class/net/{name}/flags").read_text(), 16)
-        except (OSError, ValueError):
-            continue
-        if flags & loopback_flag:
-            return name
-    return ""
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:
@@ -195,8 +181,3 @@ def _interrupts(environment: RankEnvironment | None) -> contextlib.AbstractConte
         return noted_interrupts()
     launcher_pid = os.getppid() if environment.launcher is Launcher.TORCHRUN else None
     return noted_interrupts(launcher_pid=launcher_pid, grace_seconds=_LAUNCHER_GRACE_SECONDS)
-
-
-def _run_key(environment: RankEnvironment) -> str:
-    """The same text in all processes of a run, and another one for every run of the same processes."""
-    return f"{environment.run_key}|{next(_runs)}"

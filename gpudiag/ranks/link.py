@@ -1,21 +1,13 @@
-"""The line between agents: JSON messages over a socket that is not the process group's.
+"""The line between two agents: JSON messages over a socket that is not the process group's."""
 
-Agents of one machine meet at unix sockets, one in each agent's run directory, which is named after
-the run and the rank; so there is no port to choose, to leave open or to take from somebody.
-"""
-
-import contextlib
-import hashlib
 import json
-import os
+import select
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-_SOCKET_NAME = "agent.sock"
 _LISTENED_AT_MOST_SECONDS = 0.5  # agents look ten times a second
+_MESSAGE_BYTES = 64 << 20  # no message of ours comes near it
 _SEND_SECONDS = 1.0  # a peer that does not read for so long is hung
 
 
@@ -30,6 +22,7 @@ class Link:
         """Use `connection`, which this object closes."""
         self._connection = connection
         self._received = b""
+        self._waiting: list[dict[str, Any]] = []  # received, and not yet returned
         self._unsendable = False
         self._looked_at = time.monotonic()
         self.unheard_seconds = 0.0  # for how long `receive` has brought nothing
@@ -37,6 +30,14 @@ class Link:
     def fileno(self) -> int:
         """The descriptor to wait for."""
         return self._connection.fileno()
+
+    @property
+    def peer_address(self) -> str | None:
+        """The IP address of the other end; None for a unix socket."""
+        if self._connection.family == socket.AF_UNIX:
+            return None
+        address: str = self._connection.getpeername()[0]
+        return address
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one message; one that cannot be sent is dropped, and `receive` says that the line is lost.
@@ -70,9 +71,32 @@ class Link:
             lost = True
         *lines, self._received = self._received.split(b"\n")
         self._count_silence(bool(lines))
-        if lost and not lines:
+        if (lost and not lines) or len(self._received) > _MESSAGE_BYTES:
             raise LinkLostError
-        return [json.loads(line) for line in lines]
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError as error:  # whoever that is, it is no agent of ours
+            raise LinkLostError from error
+        waiting, self._waiting = self._waiting, []
+        return waiting + messages
+
+    def await_message(self, kind: str, seconds: float) -> dict[str, Any] | None:
+        """The next message if it is of that kind and comes within so many seconds; else None.
+
+        What came after it is kept for `receive`.
+        """
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            select.select([self._connection], [], [], remaining)
+            try:
+                messages = self.receive()
+            except LinkLostError:
+                return None
+            if messages:
+                first, *self._waiting = messages
+                matches = isinstance(first, dict) and first.get("kind") == kind
+                return first if matches else None
+        return None
 
     def close(self) -> None:
         """Close the connection; calling it twice does no harm."""
@@ -83,54 +107,3 @@ class Link:
         now = time.monotonic()
         gap, self._looked_at = now - self._looked_at, now
         self.unheard_seconds = 0.0 if heard else self.unheard_seconds + min(gap, _LISTENED_AT_MOST_SECONDS)
-
-
-class Meeting:
-    """Where the agents of one run find each other; every agent can be found, so that any can lead."""
-
-    def __init__(self, base: Path, run_key: str, rank: int) -> None:
-        """Meet under `base`, the folder with the run directories."""
-        self._base = base
-        self._key = hashlib.sha256(run_key.encode()).hexdigest()[:16]
-        self.rank = rank
-
-    @property
-    def label(self) -> str:
-        """What the run directory of this agent must be called for the others to find it."""
-        return self._label(self.rank)
-
-    def listen(self, directory: Path) -> socket.socket:
-        """A socket on which the others can reach this agent, in its run directory."""
-        listener = socket.socket(socket.AF_UNIX)
-        with _short_path(directory) as path:
-            listener.bind(f"{path}/{_SOCKET_NAME}")
-        listener.listen(128)
-        listener.setblocking(False)
-        return listener
-
-    def connect(self, rank: int) -> Link | None:
-        """A line to the agent of that rank; None if there is none (yet, or any more)."""
-        for directory in self._base.glob(f"run-{self._label(rank)}-*"):
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(_SEND_SECONDS)
-            try:
-                with _short_path(directory) as path:
-                    connection.connect(f"{path}/{_SOCKET_NAME}")
-            except OSError:  # left behind by a dead agent, or not listening yet
-                connection.close()
-            else:
-                return Link(connection)
-        return None
-
-    def _label(self, rank: int) -> str:
-        return f"{self._key}-{rank}"
-
-
-@contextlib.contextmanager
-def _short_path(directory: Path) -> Iterator[str]:
-    """A path to a directory that fits into a socket address, which holds 107 bytes (unix(7))."""
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)

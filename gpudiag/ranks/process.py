@@ -29,6 +29,28 @@ class ProcessState:
     start_ticks: int  # since boot; with the pid it names a process for good
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What processes must share to compare their clocks, and to know each other by pid."""
+
+    clock: str  # the same for processes with the same CLOCK_MONOTONIC
+    process_table: str  # the same for processes that see the same pids
+
+
+def read_machine() -> Machine:
+    """Where this process runs: the boot, and the namespaces of time and pids."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return Machine(f"{boot} {_namespace('time')}", f"{boot} {_namespace('pid')}")
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:  # a kernel without that kind: then there is only one
+        return ""
+
+
 def read_process(pid: int) -> ProcessState | None:
     """The process as /proc shows it; None when there is no such process."""
     try:

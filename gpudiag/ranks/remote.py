@@ -1,23 +1,22 @@
 """The ranks of other agents, as the leading agent knows them: by what those agents report."""
 
-import os
 import socket
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpudiag.model import codec
-from gpudiag.ranks import evidence, process
+from gpudiag.ranks.clock import ClockOffset
 from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.ledger import RawEvent
 from gpudiag.ranks.link import Link, LinkLostError
-from gpudiag.ranks.roster import Roster
+from gpudiag.ranks.meeting import Address
+from gpudiag.ranks.remote_record import RemoteRecord, absent_records
+from gpudiag.ranks.roster import AgentPlace, Roster
 from gpudiag.ranks.start_error import StartFailure
-from gpudiag.ranks.view import Life, RankView
+from gpudiag.ranks.view import RankView
 from gpudiag.ranks.watchdog import UNHEARD_SECONDS
-
-# Agents report every tenth of a second; only a longer gap is worth a figure.
-_UNHEARD_FLOOR_SECONDS = 0.5
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
@@ -32,59 +31,54 @@ _GATHER_SECONDS = 2.0
 _TELL_SECONDS = 0.5
 
 
-@dataclass(slots=True)
-class RemoteRecord:
-    """One rank of another agent."""
-
-    rank: int
-    view: RankView
-    link: Link | None = None
-    agent_pid: int | None = None
-    lost: bool = False
-    silent_since: float | None = None  # it led, and stopped to do its work
-    ended: bool = False  # its agent has killed it after the verdict
-    unkillable: tuple[int, ...] = ()
-    dumps: tuple[RankDump, ...] | None = None  # None: not asked, or not answered yet
-
-
 class RemoteRanks:
     """All ranks but this agent's own: accepts their agents, keeps what they report, ends them."""
 
-    def __init__(self, listener: socket.socket, world_size: int, own_rank: int, host: str) -> None:
-        """Wait on `listener` for the agents of all ranks but `own_rank`."""
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        key: str,
+        world_size: int,
+        own_rank: int,
+        own: AgentPlace,
+        host: str,
+    ) -> None:
+        """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
+
+        `own` is where this agent is, with the address at which other machines reach this one.
+        """
         self.interrupted = False  # one of the agents was told to give up
         self.start_failure: tuple[StartFailure, str] | None = None  # with what its template wrote
-        self._listener = listener
-        self._host = host
+        self._listeners = listeners
+        self._key = key
         self._own_rank = own_rank
+        self._own = own
         self._greeting: list[Link] = []  # connected, rank not yet said
         self._told_at = 0.0
-        self._records = {
-            rank: RemoteRecord(rank, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED))
-            for rank in range(world_size)
-            if rank != own_rank
-        }
+        others = (rank for rank in range(world_size) if rank != own_rank)
+        self._records = absent_records(others, own.machine, host)
 
     def remember(self, roster: Roster) -> None:
         """Start from what the last leaders told, and from which agents are gone."""
         for view in roster.views:
             if view.rank in self._records:
                 self._records[view.rank].view = view
-        for rank, agent_pid in roster.agent_pids.items():
+        for rank, place in roster.agents.items():
             if rank in self._records:
-                self._records[rank].agent_pid = agent_pid
+                self._records[rank].place = place
         for rank, silent_since in roster.leaders_silent.items():
             self._records[rank].silent_since = silent_since
-        for rank in roster.leaders_lost | (roster.unreachable & roster.agent_pids.keys()):
-            self._lose(self._records[rank])
+        for rank in roster.leaders_lost | (roster.unreachable & roster.agents.keys()):
+            self._records[rank].lose()
 
     def filenos(self) -> list[int]:
         """The descriptors to wait for."""
         links = [record.link for record in self._records.values() if record.link is not None]
-        return [self._listener.fileno(), *(link.fileno() for link in (*links, *self._greeting))]
+        listening = [listener.fileno() for listener in self._listeners]
+        return listening + [link.fileno() for link in (*links, *self._greeting)]
 
     def poll(self) -> list[RawEvent]:
-        """Take in what has come; the events among it, with their rank."""
+        """Take in what has come; the events among it, with their rank and times of our clock."""
         self._accept()
         events = [event for link in tuple(self._greeting) for event in self._greet(link)]
         for record in self._records.values():
@@ -94,7 +88,11 @@ class RemoteRanks:
 
     def views(self) -> tuple[RankView, ...]:
         """Every remote rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
-        return tuple(map(self._current_view, self._records.values()))
+        return tuple(record.current_view() for record in self._records.values())
+
+    def clock_offsets(self) -> Mapping[int, ClockOffset]:
+        """How far the clocks of the ranks are from ours, where that is known."""
+        return {rank: record.offset for rank, record in self._records.items() if record.offset is not None}
 
     @property
     def unkillable(self) -> tuple[int, ...]:
@@ -102,12 +100,15 @@ class RemoteRanks:
         return tuple(pid for record in self._records.values() for pid in record.unkillable)
 
     def tell(self, views: tuple[RankView, ...]) -> None:
-        """Tell the followers, twice a second, what the leader knows of every rank."""
+        """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
         if time.monotonic() - self._told_at < _TELL_SECONDS:
             return
         self._told_at = time.monotonic()
-        agent_pids = {record.rank: record.agent_pid for record in self._records.values() if record.agent_pid}
-        self.send("views", views=codec.encode(views), agent_pids={**agent_pids, self._own_rank: os.getpid()})
+        places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
+        agents = {str(rank): codec.encode(place) for rank, place in places.items()}
+        agents[str(self._own_rank)] = codec.encode(self._own)
+        self.send("views", views=codec.encode(views), agents=agents)
+        self.send("clock", asked_at=time.monotonic())
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one message to every agent that is connected."""
@@ -117,31 +118,19 @@ class RemoteRanks:
 
     def await_greetings(self) -> None:
         """Wait two seconds at most until every agent is connected, so that all can be told something."""
-        deadline = time.monotonic() + _GATHER_SECONDS
-        while time.monotonic() < deadline and any(record.link is None for record in self._records.values()):
-            time.sleep(0.01)
-            self.poll()
+        self._poll_while(lambda record: record.link is None, _GATHER_SECONDS)
 
     def collect_dumps(self) -> tuple[RankDump, ...]:
         """What the ranks of agents that were sent `dump` told, as far as it comes within a second."""
-        deadline = time.monotonic() + _DUMP_SECONDS
-        while time.monotonic() < deadline and any(
-            record.link is not None and record.dumps is None for record in self._records.values()
-        ):
-            time.sleep(0.01)
-            self.poll()
+        self._poll_while(lambda record: record.link is not None and record.dumps is None, _DUMP_SECONDS)
         return tuple(dump for record in self._records.values() for dump in record.dumps or ())
 
     def await_end(self) -> None:
         """Wait until every agent that was sent `end` has killed its rank; kill those that do not answer."""
-        deadline = time.monotonic() + _END_SECONDS
-        while self._still_ending() and time.monotonic() < deadline:
-            time.sleep(0.01)
-            self.poll()
+        self._poll_while(_is_ending, _END_SECONDS)
         for record in self._records.values():
-            unanswered = not record.ended and not record.lost
-            if unanswered and record.agent_pid is not None and record.view.host == self._host:
-                process.kill(record.agent_pid)  # its ranks die with it
+            if not record.ended and not record.lost:
+                record.kill_agent()
 
     def release_links(self) -> list[Link]:
         """The lines that are open, which are the caller's to close from now on."""
@@ -155,56 +144,68 @@ class RemoteRanks:
         for link in (*self.release_links(), *self._greeting):
             link.close()
 
-    def _still_ending(self) -> bool:
-        return any(
-            record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS
-            for record in self._records.values()
-        )
+    def _poll_while(self, condition: Callable[[RemoteRecord], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(map(condition, self._records.values())):
+            time.sleep(0.01)
+            self.poll()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # nobody is waiting
-                break
-            self._greeting.append(Link(connection))
+        for listener in self._listeners:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # nobody is waiting
+                    break
+                self._greeting.append(Link(connection))
 
     def _greet(self, link: Link) -> list[RawEvent]:
         """Find out whose line this is; the events that came with the greeting."""
         try:
-            received = link.receive()
+            messages = link.receive()
         except LinkLostError:
             self._greeting.remove(link)
             link.close()
             return []
-        if not received:
-            return []
+        for place, message in enumerate(messages):
+            if message["kind"] == "agent" and message["key"] == self._key:
+                link.send("agent", key=self._key)
+            elif message["kind"] == "hello":
+                return self._welcome(link, message, messages[place + 1 :])
+        return []
+
+    def _welcome(self, link: Link, hello: dict[str, Any], messages: list[dict[str, Any]]) -> list[RawEvent]:
         self._greeting.remove(link)
-        hello, *messages = received
         record = self._records.get(hello["rank"])
-        if hello["kind"] != "hello" or record is None:
+        if record is None or record.link is not None:
+            link.send("refused", rank=hello["rank"])
             link.close()
             return []
-        record.link, record.agent_pid, record.lost = link, hello["agent_pid"], False
+        place: AgentPlace = codec.decode(AgentPlace, hello["place"])
+        record.link, record.lost = link, False
+        record.place = replace(place, address=self._address_of(link, hello["port"]))
         self._told_at = 0.0  # let the others know at once
         return [event for message in messages for event in self._take(record, message)]
+
+    def _address_of(self, link: Link, port: int | None) -> Address | None:
+        """Where other machines reach the agent at the other end, as far as the line shows it."""
+        machine = link.peer_address or (self._own.address and self._own.address[0])
+        return None if port is None or machine is None else (machine, port)
 
     def _receive(self, record: RemoteRecord, link: Link) -> list[RawEvent]:
         try:
             messages = link.receive()
         except LinkLostError:
-            self._lose(record)
+            record.lose()
             return []
-        events: list[RawEvent] = []
-        for message in messages:
-            events += self._take(record, message)
-        return events
+        return [event for message in messages for event in self._take(record, message)]
 
     def _take(self, record: RemoteRecord, message: dict[str, Any]) -> list[RawEvent]:
         kind = message["kind"]
         if kind == "report":
-            record.view = codec.decode(RankView, message["view"])
-            return [(record.rank, event) for event in message["events"]]
+            return record.take_report(message)
+        if kind == "clock":
+            return record.take_clock(message)
         if kind == "ended":
             record.ended, record.unkillable = True, tuple(message["unkillable"])
         elif kind == "dump":
@@ -215,27 +216,7 @@ class RemoteRanks:
             self.start_failure = codec.decode(StartFailure, message["failure"]), message["stderr"]
         return []
 
-    def _lose(self, record: RemoteRecord) -> None:
-        """Note that the agent is gone, and that its rank, which the kernel kills with it, is so too."""
-        if record.link is not None:
-            record.link.close()
-        record.link, record.lost = None, True
-        if record.view.life is not Life.ENDED:
-            record.view = replace(
-                record.view,
-                life=Life.ENDED,
-                exit=None,
-                changed_at=time.monotonic(),
-                traces=(*record.view.traces, evidence.of_lost_agent()),
-            )
 
-    def _current_view(self, record: RemoteRecord) -> RankView:
-        unheard = record.link.unheard_seconds if record.link is not None else 0.0
-        if record.silent_since is not None:
-            unheard = time.monotonic() - record.silent_since
-        if unheard < _UNHEARD_FLOOR_SECONDS or record.ended:
-            return record.view
-        traces = record.view.traces
-        if record.agent_pid is not None and record.view.host == self._host:
-            traces = (*traces, *evidence.of_agent_process(process.read_process(record.agent_pid)))
-        return replace(record.view, unheard_seconds=unheard, traces=traces)
+def _is_ending(record: RemoteRecord) -> bool:
+    """Whether its agent still has to say that it has killed the rank, and may be expected to."""
+    return record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS

@@ -2,7 +2,18 @@
 
 from dataclasses import dataclass, field
 
+from gpudiag.ranks.meeting import Address
+from gpudiag.ranks.process import Machine
 from gpudiag.ranks.view import RankView
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlace:
+    """Where the agent of a rank runs, and where it can be reached from other machines."""
+
+    pid: int
+    machine: Machine
+    address: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -10,7 +21,7 @@ class Roster:
     """Kept up to date by what leaders tell, and by which agents can be reached."""
 
     views: tuple[RankView, ...] = ()
-    agent_pids: dict[int, int] = field(default_factory=dict)  # of the agents that have come
+    agents: dict[int, AgentPlace] = field(default_factory=dict)  # those that have come
     leaders_lost: set[int] = field(default_factory=set)  # ranks that led, and are gone
     leaders_silent: dict[int, float] = field(
         default_factory=dict
@@ -20,9 +31,14 @@ class Roster:
     @property
     def met(self) -> bool:
         """Whether there has been a leader: then every agent is up that ever will be."""
-        return bool(self.agent_pids or self.leaders_lost or self.leaders_silent)
+        return bool(self.agents or self.leaders_lost or self.leaders_silent)
 
     @property
     def gone(self) -> set[int]:
         """Ranks that cannot lead."""
         return self.leaders_lost | self.leaders_silent.keys() | self.unreachable
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Where agents listen for other machines."""
+        return {rank: place.address for rank, place in self.agents.items() if place.address is not None}

@@ -47,6 +47,14 @@ def absent_module(name: str) -> UsageError:
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 
 
+def started_twice(rank: int) -> UsageError:
+    """The exception for two processes with the same rank in one run."""
+    return UsageError(
+        f"rank {rank} was started twice in this run",
+        hint="give every process its own RANK, or let the launcher do so",
+    )
+
+
 def slow_start(limit_seconds: float, preload: Sequence[str]) -> RankStartError:
     """The exception for an import that does not come to an end."""
     what = preload[0] if preload else "the entry"

@@ -7,13 +7,14 @@ others (collectives.md section 6.4, with a floor that an oversubscribed host doe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.arrivals import Arrivals
+from gpudiag.ranks.clock import ClockOffset
 from gpudiag.ranks.host_use import HostUse
 from gpudiag.ranks.stages import MEASURE
 
@@ -46,8 +47,21 @@ class Lateness:
 _Samples = Mapping[int, Sequence[float]]  # rank -> seconds late, iteration by iteration
 
 
-def measure_lateness(arrivals: Mapping[int, Arrivals]) -> Lateness | None:
-    """The lateness of all ranks; None where their clocks or their iterations cannot be compared."""
+def align(arrivals: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset]) -> Mapping[int, Arrivals]:
+    """The arrivals on one clock, of those ranks whose clock is known to be that far away."""
+    return {
+        rank: replace(
+            told,
+            arrived=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.arrived),
+            left=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.left),
+        )
+        for rank, told in arrivals.items()
+        if rank in offsets
+    }
+
+
+def measure_lateness(arrivals: Mapping[int, Arrivals], clock_error_seconds: float = 0.0) -> Lateness | None:
+    """The lateness of all ranks, their arrivals on one clock; None where their iterations differ."""
     samples = _lateness_samples(arrivals)
     if samples is None:
         return None
@@ -61,18 +75,26 @@ def measure_lateness(arrivals: Mapping[int, Arrivals]) -> Lateness | None:
         late_seconds={rank: median(values) for rank, values in samples.items()},
         transfer_seconds=median(transfers) / 1e9,
         step_seconds=median(steps) / 1e9,
-        clock_error_seconds=0.0,  # one machine, one clock
+        clock_error_seconds=clock_error_seconds,
     )
 
 
 def find_stragglers(
-    arrivals: Mapping[int, Arrivals], hosts: Mapping[int, str], started: float
+    told: Mapping[int, Arrivals],
+    offsets: Mapping[int, ClockOffset],
+    hosts: Mapping[int, str],
+    started: float,
 ) -> tuple[Incident, ...]:
     """The ranks that the others wait for in most iterations, the latest first, each with the cause.
 
-    `started` is CLOCK_MONOTONIC of the run's start, in seconds.
+    `offsets` are from each rank's clock to that on which `started`, the run's start, is counted in
+    seconds. Nothing is said where a rank's clock is not known, for it could be the late one.
     """
-    lateness, samples = measure_lateness(arrivals), _lateness_samples(arrivals)
+    if not told or not told.keys() <= offsets.keys():
+        return ()
+    arrivals = align(told, offsets)
+    clock_error_seconds = max(offsets[rank].error_seconds for rank in arrivals)
+    lateness, samples = measure_lateness(arrivals, clock_error_seconds), _lateness_samples(arrivals)
     if lateness is None or samples is None or lateness.iterations < ITERATIONS_AT_LEAST:
         return ()
     limit = limit_seconds(lateness)
@@ -103,7 +125,7 @@ def limit_seconds(lateness: Lateness) -> float:
 def _lateness_samples(arrivals: Mapping[int, Arrivals]) -> _Samples | None:
     """Seconds that each rank came after the ranks in the middle, iteration by iteration."""
     ranks = list(arrivals.values())
-    comparable = len({(rank.boot_id, rank.first_iteration, len(rank.arrived)) for rank in ranks}) == 1
+    comparable = len({(rank.first_iteration, len(rank.arrived)) for rank in ranks}) == 1
     if len(ranks) < 2 or not comparable:
         return None
     # Of an even number of ranks the earlier of the two in the middle: of two ranks, the first.
@@ -123,13 +145,17 @@ def _share_above(values: Sequence[float], limit: float) -> float:
 
 def _lateness_evidence(rank: int, lateness: Lateness, limit: float) -> tuple[Evidence, ...]:
     source = f"arrival times of {lateness.iterations} iterations"
-    return (
+    facts = (
         Evidence(
             "late_by", round(lateness.late_seconds[rank], 6), unit="s", limit=round(limit, 6), source=source
         ),
         Evidence("transfer", round(lateness.transfer_seconds, 6), unit="s", source=source),
         Evidence("step", round(lateness.step_seconds, 6), unit="s", source=source),
     )
+    if lateness.clock_error_seconds == 0.0:
+        return facts
+    error = round(lateness.clock_error_seconds, 6)
+    return (*facts, Evidence("clock_error", error, unit="s", source="messages between the agents"))
 
 
 def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrivals]) -> tuple[Evidence, ...]:

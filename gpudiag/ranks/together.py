@@ -4,28 +4,32 @@ import atexit
 import os
 import select
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from gpudiag.errors import GpudiagError, UsageError
+from gpudiag.errors import GpudiagError
 from gpudiag.ranks.agent import Agent
-from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.assignment import Assignment
 from gpudiag.ranks.follow import LAUNCHER_PATIENCE_SECONDS, Follower, LeaderSilentError, Verdict
-from gpudiag.ranks.interrupts import Interrupts
-from gpudiag.ranks.job import Job
 from gpudiag.ranks.ledger import Ledger
-from gpudiag.ranks.link import Link, LinkLostError, Meeting
-from gpudiag.ranks.local import LocalRanks
+from gpudiag.ranks.link import Link, LinkLostError
+from gpudiag.ranks.meeting import Meeting
+from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.remote import RemoteRanks
-from gpudiag.ranks.roster import Roster
-from gpudiag.ranks.run import RankEvent, RankRun, encode_run
-from gpudiag.ranks.stages import RENDEZVOUS, Budgets
+from gpudiag.ranks.roster import AgentPlace, Roster
+from gpudiag.ranks.run import RankRun, encode_run
+from gpudiag.ranks.stages import RENDEZVOUS
+from gpudiag.ranks.start_error import started_twice
 
 # How long a follower that has nothing left to do waits for the leader to print the report and end.
 _REPORT_SECONDS = 10.0
 
 # An agent whose ranks cannot start looks for a leader to tell it to for so long.
 _FAILED_START_SECONDS = 3.0
+
+# How long an agent that has lost its leader tries to reach the next one: on other machines it may
+# notice the loss a little later.
+_NEXT_LEADER_SECONDS = 1.0
 
 # The lines of the last run. The leader keeps them open until its process ends; a follower's process
 # does not end before: launchers kill everybody as soon as one process has failed, and the report
@@ -37,54 +41,42 @@ _lines_to_leader: list[Link] = []
 class Companions:
     """This process's agent among those of its launch, for one run."""
 
-    def __init__(self, environment: RankEnvironment, meeting: Meeting, directory: Path, host: str) -> None:
-        """Make this agent findable.
+    def __init__(self, launcher: str, meeting: Meeting, directory: Path) -> None:
+        """Make this agent findable, in its run directory.
 
         Raises:
             UsageError: there is another process with the same rank in this run.
         """
-        if (twin := meeting.connect(meeting.rank)) is not None:
-            twin.close()
-            raise UsageError(
-                f"rank {meeting.rank} was started twice in this run",
-                hint="give every process its own RANK, or let the launcher do so",
-            )
+        if meeting.find_twin():
+            raise started_twice(meeting.rank)
         _forget_lines()
-        self._environment = environment
+        self._launcher = launcher
         self._meeting = meeting
-        self._listener = meeting.listen(directory)
-        self._host = host
+        self._listeners = meeting.listen(directory)
+        self._place = AgentPlace(os.getpid(), read_machine())
         self._roster = Roster()
-        self._started = time.monotonic()
 
-    def run(
-        self,
-        local: LocalRanks,
-        job: Job,
-        budgets: Budgets,
-        interrupts: Interrupts,
-        on_event: Callable[[RankEvent], None] | None,
-    ) -> RankRun | None:
+    def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, its ranks ended; None if it is given up.
 
         Raises:
-            UsageError: the interpreter cannot run ranks.
+            UsageError: the interpreter cannot run ranks, or a rank was started twice.
             RankStartError: the ranks could not be started.
             SystemExit: the leader reports such an error; its exit status is this process's too.
         """
-        own = Ledger(self._started)
+        own = Ledger(assignment.started)
         while True:
-            found = self._find_leader(local, own, budgets, interrupts)
-            if interrupts.is_due():
+            found = self._find_leader(assignment, own)
+            if assignment.interrupts.is_due():
                 return None
             if found is None:
-                ledger = Ledger(self._started, on_event)
+                ledger = Ledger(assignment.started, assignment.on_event)
                 ledger.take(own.raw)
-                return self._lead(local, job, budgets, interrupts, ledger)
+                return self._lead(assignment, ledger)
             leader, link = found
-            follower = Follower(link, local, own, self._roster, self._host)
+            follower = Follower(link, assignment, own, self._roster)
             try:
-                verdict = follower.follow(self._meeting.rank, os.getpid(), interrupts)
+                verdict = follower.follow(self._meeting.rank, self._place, self._meeting.port)
             except LinkLostError:
                 link.close()
                 self._roster.leaders_lost.add(leader)
@@ -96,48 +88,49 @@ class Companions:
 
     def close(self) -> None:
         """Stop being findable."""
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
-    def _find_leader(
-        self, local: LocalRanks, own: Ledger, budgets: Budgets, interrupts: Interrupts
-    ) -> tuple[int, Link] | None:
+    def _find_leader(self, assignment: Assignment, own: Ledger) -> tuple[int, Link] | None:
         """The lowest live rank and a line to its agent; None if that is this one, or the run is given up.
 
         At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
-        everybody is up who ever will be.
+        everybody is up who ever will be, and needs a moment at most to notice that it leads now.
         """
-        patience = 0.0 if self._roster.met else budgets.seconds_for(RENDEZVOUS)
-        deadline = time.monotonic() + patience
+        local, roster, interrupts = assignment.local, self._roster, assignment.interrupts
+        rendezvous_seconds = assignment.budgets.seconds_for(RENDEZVOUS)
+        deadline = time.monotonic() + (_NEXT_LEADER_SECONDS if roster.met else rendezvous_seconds)
         rank = 0
         while rank != self._meeting.rank and not interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
             own.take(local.poll())
             if local.start_failure is not None:
                 deadline = min(deadline, time.monotonic() + _FAILED_START_SECONDS)
-            if rank not in self._roster.gone:
-                link = self._meeting.connect(rank)
+            if rank not in roster.gone:
+                link = self._meeting.connect(rank, roster.addresses)
                 if link is not None:
                     return rank, link
                 if time.monotonic() < deadline:
                     time.sleep(0.02)
                     continue
-                self._roster.unreachable.add(rank)
+                roster.unreachable.add(rank)
             rank += 1
         return None
 
-    def _lead(
-        self, local: LocalRanks, job: Job, budgets: Budgets, interrupts: Interrupts, ledger: Ledger
-    ) -> RankRun | None:
-        remote = RemoteRanks(self._listener, job.world_size, self._meeting.rank, self._host)
+    def _lead(self, assignment: Assignment, ledger: Ledger) -> RankRun | None:
+        meeting = self._meeting
+        own = replace(self._place, address=meeting.own_address or self._roster.addresses.get(meeting.rank))
+        world_size = assignment.job.world_size
+        remote = RemoteRanks(self._listeners, meeting.key, world_size, meeting.rank, own, assignment.host)
         remote.remember(self._roster)
-        agent = Agent(local, remote, job, budgets, ledger, self._host)
+        agent = Agent(assignment, remote, ledger)
         try:
-            if not agent.watch(interrupts):
+            if not agent.watch():
                 remote.send("interrupted")
                 return None
             remote.send("end")
-            unkillable = local.end()
+            unkillable = assignment.local.end()
             remote.await_end()
-            run = agent.build_run(self._environment.launcher, (*unkillable, *remote.unkillable))
+            run = agent.build_run(self._launcher, (*unkillable, *remote.unkillable))
             remote.send("run", run=encode_run(run))
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:

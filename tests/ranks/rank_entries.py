@@ -29,6 +29,17 @@ def rounds(context: RankContext) -> dict[str, Any]:
     return {"rank": context.rank, "flipped": flipped, "arguments": dict(context.arguments)}
 
 
+def timed(context: RankContext) -> dict[str, Any]:
+    """Enough timed iterations to tell who is late."""
+    context.progress.enter_stage("measure")
+    for iteration in range(30):
+        context.progress.before_iteration(iteration)
+        context.progress.before_operation(iteration, "barrier", "uint8", 1, 0.1)
+        meet(context, iteration)
+        context.progress.after_operation(iteration)
+    return {}
+
+
 def meet(context: RankContext, sequence: int) -> None:
     """Return when every rank is here; raise after 30 s, far beyond what any test waits."""
     folder = Path(context.arguments["folder"])

@@ -1,81 +1,19 @@
 """Agents that a launcher started, one per rank: one run, one report, whoever dies."""
 
-import json
 import signal
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.ranks.launching import LIMIT_SECONDS, Launches, wait_for
-
-WORLD_SIZE = 3
-
-
-@dataclass
-class Outcome:
-    """How the programs of one launch ended."""
-
-    statuses: list[int]
-    reports: list[dict[str, Any]]  # what each printed run says, with its `reporter`
-    errors: list[str]
-
-    @property
-    def incidents(self) -> list[tuple[str, int]]:
-        return [(incident["kind"], incident["rank"]) for incident in self.reports[0]["run"]["incidents"]]
-
-
-class Group:
-    """The programs of one launch, as somebody who sets RANK and the like would start them."""
-
-    def __init__(self, launches: Launches) -> None:
-        self._launches = launches
-        self.programs: list[subprocess.Popen[str]] = []
-
-    def start(self, entry: str, ranks: tuple[int, ...] = tuple(range(WORLD_SIZE)), **options: Any) -> "Group":
-        for rank in ranks:
-            variables = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(WORLD_SIZE),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": "29555",
-            }
-            self.programs.append(self._launches.start_program(entry, variables=variables, **options))
-        return self
-
-    def wait_for_ranks(self) -> None:
-        """Wait until every rank says that it is there."""
-        wait_for(lambda: len(rank_pids(self._launches)) == WORLD_SIZE, "every rank")
-
-    def end(self) -> Outcome:
-        outputs = [program.communicate(timeout=LIMIT_SECONDS) for program in self.programs]
-        assert not any(
-            "Traceback" in errors and "KeyboardInterrupt" not in errors for _, errors in outputs
-        ), outputs
-        lines = [json.loads(line) for output, _ in outputs for line in output.splitlines()]
-        return Outcome(
-            statuses=[program.returncode for program in self.programs],
-            reports=[line for line in lines if "run" in line],
-            errors=[line["error"] for line in lines if "error" in line],
-        )
-
-
-def rank_pids(launches: Launches) -> list[int]:
-    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in launches.processes()}
-    return [pid for pid, name in names.items() if name.startswith("gpudiag-rank")]
+from tests.ranks.grouping import WORLD_SIZE, Group
+from tests.ranks.launching import Launches
 
 
 @pytest.fixture
 def group(launches: Launches) -> Iterator[Group]:
     group = Group(launches)
     yield group
-    for program in group.programs:
-        program.kill()
-        program.communicate()
+    group.kill()
 
 
 def test_agents_agree_on_one_run_and_the_lowest_rank_reports_it(group: Group) -> None:
@@ -199,7 +137,7 @@ def test_sigterm_after_a_death_does_not_stop_the_report(group: Group) -> None:
 
 def test_a_rank_started_twice_is_refused(group: Group) -> None:
     group.start("wait").wait_for_ranks()
-    twin = Group(group._launches).start("wait", ranks=(1,))
+    twin = Group(group.launches).start("wait", ranks=(1,))
     assert twin.end().errors == ["rank 1 was started twice in this run"]
     for program in group.programs:
         program.terminate()

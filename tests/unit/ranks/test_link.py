@@ -1,10 +1,9 @@
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.link import Link, LinkLostError, Meeting
+from gpudiag.ranks.link import Link, LinkLostError
 
 
 @pytest.fixture
@@ -49,25 +48,23 @@ def test_silence_is_counted_and_ends_with_a_word(pair: tuple[Link, Link]) -> Non
     assert theirs.unheard_seconds == 0
 
 
-def test_agents_find_each_other_by_run_and_rank(tmp_path: Path) -> None:
-    meeting = Meeting(tmp_path, "run 1", 0)
-    directory = tmp_path / f"run-{meeting.label}-abc"
-    directory.mkdir()
-    with meeting.listen(directory):
-        found = Meeting(tmp_path, "run 1", 1).connect(0)
-        assert found is not None
-        found.close()
-        assert Meeting(tmp_path, "run 1", 1).connect(2) is None
-        assert Meeting(tmp_path, "run 2", 1).connect(0) is None
-    assert Meeting(tmp_path, "run 1", 1).connect(0) is None
+def test_what_is_not_json_comes_from_no_agent(pair: tuple[Link, Link]) -> None:
+    _, theirs = pair
+    theirs._connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(LinkLostError):
+        pair[0].receive()
 
 
-def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
-    base = tmp_path / ("x" * 120)
-    meeting = Meeting(base, "run", 0)
-    directory = base / f"run-{meeting.label}-abc"
-    directory.mkdir(parents=True)
-    with meeting.listen(directory):
-        found = meeting.connect(0)
-        assert found is not None
-        found.close()
+def test_a_message_is_awaited_and_what_came_with_it_is_kept(pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    theirs.send("agent", key="k")
+    theirs.send("views")
+    assert ours.await_message("agent", 1.0) == {"kind": "agent", "key": "k"}
+    assert ours.receive() == [{"kind": "views"}]
+
+
+def test_another_message_or_none_is_not_what_was_awaited(pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    assert ours.await_message("agent", 0.05) is None
+    theirs.send("views")
+    assert ours.await_message("agent", 1.0) is None

@@ -1,6 +1,6 @@
 """Lateness by arrival: who is late, who only waited, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +9,7 @@ from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.arrivals import Arrivals
+from gpudiag.ranks.clock import SAME_CLOCK, ClockOffset
 from gpudiag.ranks.host_use import HostUse
 from gpudiag.ranks.stragglers import find_stragglers, limit_seconds, measure_lateness
 
@@ -32,7 +33,7 @@ def rank(
     late = [late_milliseconds] * iterations if isinstance(late_milliseconds, float) else late_milliseconds
     starts = [number * STEP for number in range(len(late))]
     return Arrivals(
-        boot_id="one",
+        clock="one",
         first_iteration=0,
         arrived=tuple(start + int(value * MILLISECOND) for start, value in zip(starts, late, strict=True)),
         left=tuple(start + 25 * MILLISECOND for start in starts),
@@ -40,9 +41,10 @@ def rank(
     )
 
 
-def find(*ranks: Arrivals) -> tuple[Incident, ...]:
+def find(*ranks: Arrivals, offsets: Mapping[int, ClockOffset] | None = None) -> tuple[Incident, ...]:
     arrivals = dict(enumerate(ranks))
-    return find_stragglers(arrivals, dict.fromkeys(arrivals, "a1"), started=0.0)
+    known = dict.fromkeys(arrivals, SAME_CLOCK) if offsets is None else offsets
+    return find_stragglers(arrivals, known, dict.fromkeys(arrivals, "a1"), started=0.0)
 
 
 def facts(incident: Incident) -> dict[str, Scalar]:
@@ -81,8 +83,27 @@ def test_a_few_iterations_prove_nothing() -> None:
     assert find(rank(iterations=19), rank(20.0, iterations=19)) == ()
 
 
-def test_clocks_of_two_machines_are_not_compared() -> None:
-    assert find(rank(), replace(rank(20.0), boot_id="two")) == ()
+def test_a_clock_that_is_not_known_could_be_the_late_ones() -> None:
+    assert find(rank(), rank(20.0), offsets={0: SAME_CLOCK}) == ()
+
+
+def test_other_clocks_are_brought_to_ours() -> None:
+    ahead = replace(
+        rank(20.0),
+        arrived=tuple(moment + 5_000_000_000 for moment in rank(20.0).arrived),
+        left=tuple(moment + 5_000_000_000 for moment in rank(20.0).left),
+    )
+    (incident,) = find(
+        rank(), ahead, rank(), offsets={0: SAME_CLOCK, 1: ClockOffset(5.0, 0.001), 2: SAME_CLOCK}
+    )
+    assert incident.rank == 1
+    assert facts(incident)["late_by"] == pytest.approx(0.02)
+    assert facts(incident)["clock_error"] == 0.001
+
+
+def test_what_the_clocks_cannot_tell_is_not_lateness() -> None:
+    offsets = {0: SAME_CLOCK, 1: ClockOffset(0.0, 0.008)}
+    assert find(rank(), rank(20.0), offsets=offsets) == ()  # three times the error is more
 
 
 def test_ranks_with_other_iterations_are_not_compared() -> None:
