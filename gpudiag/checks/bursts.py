@@ -42,6 +42,13 @@ class GpuBurst:
         """The other lines."""
         return tuple(event for event in self.events if event is not self.root)
 
+    @property
+    def stated_by(self) -> tuple[str, ...]:
+        """The findings by which NVML states what this burst is about: its root first, then its hardware faults."""
+        entries = [self.xid, *(entry_of(event) for event in self.followers)]
+        told = [entry for entry in entries if entry is self.xid or (entry and entry.kind is XidKind.HARDWARE)]
+        return tuple(dict.fromkeys(code for entry in told if entry for code in entry.stated_by))
+
 
 def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
     """The GPU of this snapshot that an event is about, by UUID or PCI bus id."""

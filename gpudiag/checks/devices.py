@@ -2,7 +2,7 @@
 
 from gpudiag.checks.allocation import granted
 from gpudiag.checks.needs import NO_TRACE
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.registry import FindingKind, Judgement, Restated, check, does_not_apply, judged
 from gpudiag.checks.subjects import device_subject, name_device, name_pci_gpu
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.model.context import Context
@@ -78,6 +78,14 @@ GPU_COUNT = FindingKind(
 
 # The words of NVML's GPU recovery action (field 230) that make a GPU unfit until they are followed.
 _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "system_reboot")
+# What the driver asks a recovery for, worst first: where one of these is found, that is the fault, and what
+# the driver asks for is its remedy.
+ASKED_FOR_BY = (
+    "memory.unrepairable", "memory.row_remap_failed", "ecc.sram_threshold_exceeded", "ecc.sram_uncorrected",
+    "ecc.uncorrected_rising", "ecc.uncorrected_volatile", "nvlink.link_down", "nvlink.recovery_failed",
+    "xid.repeated", "xid.hardware", "memory.row_remap_pending", "memory.page_retirement_pending",
+    "memory.repair_pending",
+)  # fmt: skip
 
 
 @check(
@@ -92,7 +100,8 @@ _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "s
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""
     found = (_lost(context.snapshot, device) for device in _listed(context.snapshot))
-    return judged(*(finding for finding in found if finding is not None))
+    findings = tuple(finding for finding in found if finding is not None)
+    return judged(*findings, restated=tuple(map(_request, findings)))
 
 
 @check(
@@ -150,6 +159,16 @@ def _lost(snapshot: Snapshot, device: Device) -> Finding | None:
     message = f"{name_device(device)}: the driver asks for {action.replace('_', ' ')}"
     evidence = Evidence("recovery_action", action, source="NVML field 230")
     return kind.finding(subject, message, evidence)
+
+
+def _request(finding: Finding) -> Restated:
+    """What the driver asks for, to be told with the fault that it asks it for; a loss is told by itself."""
+    if finding.code == GPU_LOST.code:
+        return Restated(finding, ())
+    unfit = finding.code == GPU_RECOVERY_NEEDED.code
+    request = str(finding.evidence[0].value).replace("_", " ")
+    advice = f"The driver asks for {request}." if unfit else ""
+    return Restated(finding, ASKED_FOR_BY, advice=advice)
 
 
 def _silent(snapshot: Snapshot, device: Device) -> Finding | None:

@@ -165,7 +165,7 @@ def _judge_uncorrected(context: Context, device: Device) -> Iterator[Finding]:
     volatile, aggregate = device.ecc_uncorrected_volatile, device.ecc_uncorrected_aggregate
     places = _places(device, "uncorrected_volatile")
     if not isinstance(volatile, Missing) and volatile > 0:
-        message = f"{name_device(device)}: {volatile} uncorrectable memory errors since the driver was loaded"
+        message = f"{name_device(device)}: {_errors(volatile)} since the driver was loaded"
         evidence = Evidence("ecc_uncorrected_volatile", volatile, "errors", 0, "NVML")
         yield ECC_UNCORRECTED_VOLATILE.finding(subject, message, evidence, *places)
         return  # the life counts below hold the same errors
@@ -177,13 +177,15 @@ def _judge_uncorrected(context: Context, device: Device) -> Iterator[Finding]:
         evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", before.before, before.source)
         yield ECC_UNCORRECTED_RISING.finding(subject, message, evidence)
         return
-    message = (
-        f"{name_device(device)}: {aggregate} uncorrectable memory errors in its life, none since driver load"
-    )
+    message = f"{name_device(device)}: {_errors(aggregate)} in its life, none since driver load"
     evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", 0, "NVML")
     yield ECC_UNCORRECTED_AGGREGATE.finding(
         subject, message, evidence, *_places(device, "uncorrected_aggregate")
     )
+
+
+def _errors(count: int) -> str:
+    return f"{count} uncorrectable memory error{'' if count == 1 else 's'}"
 
 
 def _places(device: Device, field: str) -> tuple[Evidence, ...]:

@@ -9,13 +9,18 @@ from collections.abc import Callable, Mapping
 from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply, not_readable
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.context import Context
-from gpudiag.model.device import SourceState
+from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 
 NO_TRACE = "no GPU and no trace of one"
 
 _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
+
+
+def nvml_silent(status: SourceStatus) -> Judgement:
+    """ERROR, in the same short words for every check that wants NVML: source.nvml tells the cause, once."""
+    return could_not_look(f"NVML does not work: {status.state.value.replace('_', ' ')} (see source.nvml)")
 
 
 def _nvml(context: Context) -> Judgement | None:
@@ -27,7 +32,7 @@ def _nvml(context: Context) -> Judgement | None:
         return does_not_apply("NVML was not asked")
     if not gpu_traces(context.snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
-    return could_not_look(f"NVML gave no answer: {status.reason or status.state.value}")
+    return nvml_silent(status)
 
 
 def _gpus(context: Context) -> Judgement | None:

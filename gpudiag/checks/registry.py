@@ -58,22 +58,38 @@ class FindingKind:
 
 
 @dataclass(frozen=True, slots=True)
+class Restated:
+    """A finding whose fault another check may state better: there it is evidence, and no second finding.
+
+    `stated_by` are the codes that state it, best first, on the same GPU. `citation` goes behind the other
+    finding's message, `advice` before its remedy.
+    """
+
+    finding: Finding
+    stated_by: tuple[str, ...]
+    citation: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What a check concluded. Build it with `judged`, `does_not_apply`, `could_not_look` or `not_readable`.
 
     `missing_reason` is why a reading was not there, where that is why the check was skipped or could not look.
+    `restated` are those of the findings that another check may state better.
     """
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reason: str | None = None
     missing_reason: MissingReason | None = None
+    restated: tuple[Restated, ...] = ()
 
 
-def judged(*findings: Finding) -> Judgement:
+def judged(*findings: Finding, restated: tuple[Restated, ...] = ()) -> Judgement:
     """The judgement of a check that looked: the worst of its findings, PASS where there is none."""
     outcome = worst(tuple(finding.outcome for finding in findings)) if findings else Outcome.PASS
-    return Judgement(outcome, findings)
+    return Judgement(outcome, findings, restated=restated)
 
 
 def does_not_apply(reason: str) -> Judgement:

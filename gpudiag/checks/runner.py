@@ -4,14 +4,20 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from gpudiag.checks.needs import NEEDS
-from gpudiag.checks.registry import Check, Judgement, could_not_look
+from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
+from gpudiag.checks.same_fault import join_restated
 from gpudiag.model.context import Context
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, worst
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
-    """One result per check, in order. Never raises: a check that does is ERROR, with its words."""
-    return tuple(_run(context, check) for check in checks)
+    """One result per check, in order, each fault named once.
+
+    Never raises: a check that does is ERROR, with its words.
+    """
+    ran = [_run(context, check) for check in checks]
+    restated = tuple(one for _, told in ran for one in told)
+    return join_restated(tuple(result for result, _ in ran), restated)
 
 
 def verdict(results: tuple[CheckResult, ...]) -> Outcome:
@@ -26,7 +32,7 @@ def findings_worst_first(results: tuple[CheckResult, ...]) -> tuple[Finding, ...
     return tuple(sorted(findings, key=lambda finding: order.get(finding.outcome, len(order))))
 
 
-def _run(context: Context, check: Check) -> CheckResult:
+def _run(context: Context, check: Check) -> tuple[CheckResult, tuple[Restated, ...]]:
     started = perf_counter()
     try:
         judgement: object = _judge(context, check)
@@ -35,9 +41,10 @@ def _run(context: Context, check: Check) -> CheckResult:
     if not isinstance(judgement, Judgement):
         judgement = could_not_look("the check itself failed: it gave no judgement")
     seconds = perf_counter() - started
-    return CheckResult(
+    result = CheckResult(
         check.name, judgement.outcome, judgement.findings, judgement.reason, seconds, judgement.missing_reason
     )
+    return result, judgement.restated
 
 
 def _judge(context: Context, check: Check) -> Judgement:

@@ -1,13 +1,13 @@
 """Checks of the sources: does NVML answer, and do the sources tell the same story."""
 
-from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.registry import FindingKind, Judgement, check, could_not_look, does_not_apply, judged
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.model.context import Context
 from gpudiag.model.device import Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason
 
 # The driver is set up, and does not answer as it should.
 _UNCLEAR_STATES = (SourceState.TIMED_OUT, SourceState.FAILED)
@@ -119,12 +119,26 @@ def sources_agree(context: Context) -> Judgement:
     asked = [status for status in seers if status.state is not SourceState.NOT_ASKED]
     if not gpu_traces(snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
-    answered = [status for status in asked if status.state in (SourceState.OK, SourceState.NO_DEVICES)]
-    if len(answered) > 1:
-        return judged()
-    if len(asked) > 1:
-        return could_not_look("fewer than two sources answered")
-    return does_not_apply("only one source was asked")
+    if len(asked) < 2:
+        return does_not_apply("only one source was asked")
+    silent = [status for status in asked if status.state not in (SourceState.OK, SourceState.NO_DEVICES)]
+    return judged() if len(asked) - len(silent) > 1 else _nobody_to_compare_with(silent)
+
+
+def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
+    """Which sources did not answer and why: SKIP where none of them is installed, else ERROR."""
+    nvml = next((status for status in silent if status.name == "nvml"), None)
+    if nvml is not None:
+        return nvml_silent(nvml)
+    told = "; ".join(f"{status.name}: {status.reason or _words(status.state)}" for status in silent)
+    reason = f"only NVML answered; {told}"
+    if all(status.state is SourceState.LIBRARY_ABSENT for status in silent):
+        return Judgement(Outcome.SKIP, reason=reason, missing_reason=MissingReason.SOURCE_ABSENT)
+    return could_not_look(reason)
+
+
+def _words(state: SourceState) -> str:
+    return state.value.replace("_", " ")
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:

@@ -158,6 +158,8 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
 
 
 def _judge_gradients(measurement: StrategyMeasurement, together: Together) -> Finding | None:
+    if any(step.skipped for step in together.values()):
+        return None  # infinite gradients, which the loss scaler saw and left out
     number = next(iter(together.values())).step
     limit = gradient_limit(measurement, number)
     wrong = [rank for rank, step in together.items() if _exceeds(step.gradient_error, limit)]
@@ -192,8 +194,9 @@ def _judge_gradients(measurement: StrategyMeasurement, together: Together) -> Fi
             f"gradients are {workers} times what they should be, from step {number} on: summed, not averaged"
         )
         return SUMMED.finding(HostSubject(measurement.host), message, *facts)
-    message = f"gradients of {name_ranks(odd or wrong)} are wrong in step {number}"
-    return GRADIENT.finding(where(measurement, odd or wrong), message, *facts)
+    guilty = wrong if 0 < len(wrong) < len(together) else odd or wrong
+    message = f"gradients of {name_ranks(guilty)} are wrong in step {number}"
+    return GRADIENT.finding(where(measurement, guilty), message, *facts)
 
 
 def _judge_parameters(measurement: StrategyMeasurement, together: Together) -> Finding | None:

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from gpudiag.checks.allocation import granted
 from gpudiag.checks.bursts import GpuBurst, outcome_of
 from gpudiag.checks.needs import NO_TRACE
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.registry import FindingKind, Judgement, Restated, check, does_not_apply, judged
 from gpudiag.checks.subjects import device_subject
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.checks.xid_faults import RECOVERY_XID, GpuFault, Recovery, collect_faults, read_recovery
-from gpudiag.checks.xid_words import describe_fault, fault_evidence
+from gpudiag.checks.xid_words import cite_fault, describe_fault, fault_evidence, say_request
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
@@ -137,10 +137,11 @@ def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    findings = judge_xids(context.snapshot, log, _of_earlier_runs(context, log))
-    if not findings and not gpu_traces(context.snapshot, context.expected_gpus):
+    found = _judge_faults(context.snapshot, log, _of_earlier_runs(context, log))
+    if not found and not gpu_traces(context.snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
-    return judged(*findings)
+    restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
+    return judged(*(finding for _, finding in found), restated=restated)
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
@@ -163,10 +164,27 @@ def judge_xids(
     snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent] = ()
 ) -> tuple[Finding, ...]:
     """Findings about `events`, worst first; `earlier` are stored ones, which only count as repeats."""
-    found = (_judge_fault(snapshot, fault) for fault in collect_faults(snapshot, events, earlier))
-    findings = [finding for finding in found if finding is not None]
+    return tuple(finding for _, finding in _judge_faults(snapshot, events, earlier))
+
+
+def _judge_faults(
+    snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent]
+) -> tuple[tuple[GpuFault, Finding], ...]:
+    """Each fault with its finding, worst first, without those that are too old to matter."""
+    judged_faults = (
+        (fault, _judge_fault(snapshot, fault)) for fault in collect_faults(snapshot, events, earlier)
+    )
+    found = [(fault, finding) for fault, finding in judged_faults if finding is not None]
     order = (Outcome.FAIL, Outcome.WARN, Outcome.PASS)
-    return tuple(sorted(findings, key=lambda finding: order.index(finding.outcome)))
+    return tuple(sorted(found, key=lambda pair: order.index(pair[1].outcome)))
+
+
+def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
+    """By which findings NVML states the same fault now, and what this one adds to them."""
+    action = read_recovery(fault).action
+    said = [_say_again(fault)] if finding.code == XID_REPEATED.code else []
+    said += [say_request(action)] if action in _UNFIT_ACTIONS else []
+    return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), " ".join(said))
 
 
 def _judge_fault(snapshot: Snapshot, fault: GpuFault) -> Finding | None:
@@ -254,5 +272,10 @@ def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
     if entry is None:
         return ""
     if kind is XID_REPEATED:
-        return f"It came back {fault.times - 1} times. {action_text(escalated(entry.immediate))}"
+        return f"{_say_again(fault)} {action_text(escalated(entry.immediate))}"
     return action_text(entry.immediate)
+
+
+def _say_again(fault: GpuFault) -> str:
+    again = fault.times - 1
+    return "It came back once." if again == 1 else f"It came back {again} times."

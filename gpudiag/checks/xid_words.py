@@ -21,6 +21,19 @@ def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     return f"{_name(fault.last.device, root)}: {times}{_when(root.at, snapshot.taken_at)}{what}"
 
 
+def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
+    """The same in short, behind the words of another finding: `Xid 79 at 14:02 UTC`."""
+    root = fault.last.root
+    when = _when(root.at, snapshot.taken_at).strip()
+    times = f" ({len(fault.bursts)} times)" if len(fault.bursts) > 1 else ""
+    return f"{_label(root)} at {when}{times}" if when else f"{_label(root)}{times}"
+
+
+def say_request(action: str | None) -> str:
+    """What the driver asks for to recover a GPU, as the first sentence of a remedy."""
+    return f"The driver asks for {str(action).replace('_', ' ')}."
+
+
 def _label(event: KernelEvent) -> str:
     """`Xid 149 (NETIR_LINK_EVT, link 8, subcode 4)`, or how a GPU was lost without an Xid."""
     if event.kind is KernelEventKind.GPU_OFF_BUS:

@@ -24,6 +24,7 @@ from gpudiag.model.training import (
 )
 
 _FORMATS = ("text", "json", "markdown")
+FRAMEWORKS = ("torch", "deepspeed", "horovod", "tensorflow")
 
 
 def _strategies(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -75,7 +76,12 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
     metavar="SECONDS",
     help="With --script: no rank moves for so long.  [default: 60]",
 )
-@click.option("--python", metavar="PATH", help="The interpreter of the ranks, as your job uses it.")
+@click.option(
+    "--python",
+    multiple=True,
+    metavar="PATH",
+    help="The interpreter of the ranks, as your job uses it; tensorflow=PATH for one framework alone.",
+)
 @click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="For each strategy.")
@@ -145,7 +151,7 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
             words = f"{len(done)} of {len(plan.strategy)}: {result.strategy} {result.outcome.value}"
             print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
 
-    run = run_training(plan, place, python=options["python"], on_result=show)
+    run = run_training(plan, place, pythons=parse_pythons(options["python"]), on_result=show)
     if sys.stderr.isatty() and len(plan.strategy) > 1:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if run.reporter:
@@ -167,10 +173,30 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
         hang_seconds=options["hang_after"],
     )
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
-    run = run_script(script, place, python=options["python"])
+    run = run_script(script, place, python=parse_pythons(options["python"]).get(""))
     if run.reporter:
         _print(run.report, options)
     return EXIT_STATUSES[run.report.outcome]
+
+
+def parse_pythons(texts: tuple[str, ...]) -> dict[str, str]:
+    """Interpreters by framework, from `PATH` (under "") and `FRAMEWORK=PATH`.
+
+    Raises:
+        UsageError: there is no such framework.
+    """
+    pythons = {}
+    for text in texts:
+        framework, equals, path = text.partition("=")
+        if not equals or "/" in framework:
+            framework, path = "", text
+        elif framework not in FRAMEWORKS:
+            raise UsageError(
+                f"--python {text}: there is no framework {framework!r}",
+                hint=f"choose from {', '.join(FRAMEWORKS)}, or give the path alone",
+            )
+        pythons[framework] = path
+    return pythons
 
 
 def _refuse_contradictions(options: dict[str, Any]) -> None:

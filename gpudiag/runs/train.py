@@ -4,7 +4,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import encode
@@ -21,7 +21,7 @@ from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
-from gpudiag.training.faults import BADINIT, DATA_FAULTS, GRADIENT_FAULTS, NAN, parse_training_fault
+from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
 
 DEFAULT_CPU_RANKS = 2
@@ -50,9 +50,12 @@ class _Place:
     environment: RankEnvironment | None
     placement: Placement
     world_size: int
-    python: str | None
+    pythons: Mapping[str, str]
     on_event: Callable[[RankEvent], None] | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def python_for(self, facts: StrategyFacts) -> str | None:
+        """The interpreter of a strategy's ranks; None for this one."""
+        return self.pythons.get(facts.framework, self.pythons.get(""))
 
     @property
     def device_kind(self) -> str:
@@ -64,14 +67,14 @@ def run_training(
     plan: TrainingPlan,
     place: RankPlace | None = None,
     *,
-    python: str | None = None,
+    pythons: Mapping[str, str] | None = None,
     here: Placement | None = None,
     on_result: ResultListener | None = None,
     on_event: Callable[[RankEvent], None] | None = None,
 ) -> TrainingRun:
     """Every strategy of the plan on its ranks, one after the other, and the report.
 
-    `python` is the interpreter of the ranks. `here` is where they run, for a caller that has looked
+    `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is where they run, for a caller that has looked
     at this machine already. `on_result` is told each strategy's result as it is there, `on_event`
     what ranks tell meanwhile; in rank 0's process only.
 
@@ -83,13 +86,11 @@ def run_training(
     environment = read_environment(
         os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
     )
-    placement = here or place_ranks(_placing_plan(plan), environment, python=python)
+    pythons = pythons or {}
+    placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
-    where = _Place(
-        environment, placement, _world_size(plan, environment, placement, given=here is not None), python
-    )
-    if told and on_event is not None:
-        where = _Place(environment, placement, where.world_size, python, on_event)
+    world_size = _world_size(plan, environment, placement, given=here is not None)
+    where = _Place(environment, placement, world_size, pythons, on_event if told else None)
     results, reporter = [], True
     for number, strategy in enumerate(plan.strategy):
         result, reports = _run_strategy(plan, strategy, where, number)
@@ -146,8 +147,10 @@ def _run_strategy(
     """One strategy's result, and whether this process reports it."""
     facts = strategy_facts()[strategy]
     faults = tuple(parse_training_fault(text, place.world_size, plan.steps) for text in plan.inject)
-    _refuse_faults(plan, facts, faults)
-    unable = _why_not(plan, facts, place)
+    unable = _why_no_fault(plan, facts, faults)
+    if unable is not None and len(plan.strategy) == 1:
+        raise UsageError(unable[0], hint=unable[1] or "")
+    unable = unable or _why_not(plan, facts, place)
     if unable is not None:
         reporter = place.environment is None or place.environment.rank == 0
         result = skipped_result(plan, strategy, place.world_size, Outcome.SKIP, *unable)
@@ -192,39 +195,30 @@ def _run(
         ),
         faults=faults,
         on_event=place.on_event,
-        python=place.python,
+        python=place.python_for(facts),
         variables=place.placement.variables,
         preload=() if mirrored else _PRELOAD,
     )
 
 
-def _refuse_faults(
+def _why_no_fault(
     plan: TrainingPlan, facts: StrategyFacts, faults: tuple[TrainingFault | Fault, ...]
-) -> None:
-    """Return if these faults can be done to that strategy.
-
-    Raises:
-        UsageError: they cannot; nothing would be shown by a run without them.
-    """
+) -> tuple[str, str | None] | None:
+    """Why one of these faults cannot be done to that strategy, and what can; None if all can."""
+    instead = "inject it into ddp, fsdp2 or horovod"
     for fault in faults:
         if not isinstance(fault, TrainingFault):
             continue
+        what = f"--inject {fault.specification} cannot be done to {facts.name}"
         in_gradients = fault.kind in GRADIENT_FAULTS or fault.kind == BADINIT
         if facts.framework == "deepspeed" and in_gradients:
-            raise UsageError(
-                f"--inject {fault.specification} cannot be done to {facts.name}: its engine keeps the gradients",
-                hint="inject it into ddp, fsdp2 or horovod",
-            )
-        if facts.one_process and (in_gradients or fault.kind in DATA_FAULTS):
-            raise UsageError(
-                f"--inject {fault.specification} cannot be done to {facts.name}: one process drives all workers",
-                hint="inject it into ddp, fsdp2 or horovod",
-            )
+            return f"{what}: its engine keeps the gradients", instead
+        if facts.one_process:
+            return f"{what}: one process drives all workers", instead
         if fault.kind == NAN and plan.workload == "transformer":
-            raise UsageError(
-                f"--inject {fault.specification}: the samples of the transformer are tokens, which cannot be NaN",
-                hint="choose --workload regression",
-            )
+            words = f"--inject {fault.specification}: the samples of the transformer are tokens, never NaN"
+            return words, "choose --workload regression"
+    return None
 
 
 def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[str, str | None] | None:
@@ -237,7 +231,7 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
         return f"workload {plan.workload} has no TensorFlow model here", "--workload regression"
     if facts.name == "mirrored" and plan.dtype != "float32":
         return f"{plan.dtype} is not tried with TensorFlow here", "--dtype float32"
-    absent = absent_modules(facts.modules, place.python)
+    absent = absent_modules(facts.modules, place.python_for(facts))
     if absent:
         return f"{absent[0]} is not installed", facts.install
     return None

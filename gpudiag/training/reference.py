@@ -79,7 +79,7 @@ class Reference:
             outputs = self.model(inputs)
         loss = MODELS[self._job.workload].loss(outputs.float(), targets)
         self._precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return float(loss)
+        return float(loss.detach())
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         return {

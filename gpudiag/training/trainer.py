@@ -110,7 +110,7 @@ class VerifiedTraining:
                 step=step,
                 epoch=epoch,
                 samples=tuple(indices.tolist()),
-                loss=finite(float(loss)),
+                loss=finite(float(loss.detach())),
                 reference_loss=finite(expected.loss),
                 gradients=describe(gradients, expected.gradients, self._small_gradient),
                 gradient_error=difference(gradients, expected.gradients, self._small_gradient),

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
+from gpudiag.training.tensors import describe, difference, digest, finite, projection
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_one_flipped_bit_changes_the_digest(dtype: torch.dtype) -> None:
+    tensor = torch.arange(1000).to(dtype)
+    for place in (0, 500, 999):
+        other = tensor.clone()
+        bits = other.view(torch.uint8)
+        bits[place * tensor.element_size()] ^= 1
+        assert digest(other) != digest(tensor)
+    assert digest(tensor.clone()) == digest(tensor)
+
+
+def test_the_digest_tells_order_length_and_the_sign_of_zero() -> None:
+    assert digest(torch.tensor([1.0, 2.0])) != digest(torch.tensor([2.0, 1.0]))
+    assert digest(torch.zeros(2)) != digest(torch.zeros(3))
+    assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+
+
+def test_the_digest_sees_the_values_of_a_view() -> None:
+    matrix = torch.arange(6.0).view(2, 3)
+    assert digest(matrix.t()) == digest(matrix.t().contiguous())
+
+
+def test_errors_are_relative_to_the_norm_of_all_tensors_or_to_the_floor() -> None:
+    expected = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
+    found = {"a": torch.tensor([3.5]), "b": torch.tensor([4.0])}
+    assert difference(found, expected) == pytest.approx(0.1)
+    assert difference(found, expected, floor=50.0) == pytest.approx(0.01)
+    assert [fact.error for fact in describe(found, expected)] == pytest.approx([0.1, 0.0])
+
+
+def test_the_projection_tells_a_multiple() -> None:
+    expected = {"a": torch.tensor([1.0, -2.0])}
+    assert projection({"a": torch.tensor([2.0, -4.0])}, expected) == pytest.approx(2.0)
+
+
+def test_what_is_not_finite_is_none() -> None:
+    expected = {"a": torch.tensor([1.0])}
+    assert difference({"a": torch.tensor([float("nan")])}, expected) is None
+    assert finite(float("inf")) is None
+
+
+def test_tolerances_lie_between_rounding_and_faults() -> None:
+    assert 1e-6 < gradient_tolerance("float32", "cpu") < 1e-4
+    assert gradient_tolerance("bfloat16", "cpu") < 0.1
+    assert gradient_tolerance("float32", "cuda") > gradient_tolerance("float32", "cpu")
+    assert parameter_tolerance("float32", "cpu", "adam") > parameter_tolerance("float32", "cpu", "sgd")
