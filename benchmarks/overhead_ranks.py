@@ -18,17 +18,17 @@ _AREA_BYTES = 64 * 1024**2
 
 
 class Listener:
-    """A side channel that keeps what the sweep tells, and passes operations on where it is open."""
+    """A side channel that keeps what the sweep tells, and passes the rest on where it is open."""
 
     def __init__(self, channel: Progress, *, is_open: bool) -> None:
-        """Pass stages on to `channel`, and operations too if `is_open`."""
+        """Pass positions on to `channel` if `is_open`."""
         self.times_nanoseconds: list[int] = []
-        self._stages = channel
         self._channel = channel if is_open else None
 
     def enter_stage(self, stage: str) -> None:
-        """Pass it on: ranks whose stages differ for long would look left behind."""
-        self._stages.enter_stage(stage)
+        """Pass it on, as the next ones."""
+        if self._channel is not None:
+            self._channel.enter_stage(stage)
 
     def before_operation(
         self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
@@ -113,4 +113,5 @@ def time_sweep(
     case = Case("all_reduce", "sum", "float32", size // 4, size, in_place=True, unaligned=False)
     sweep = Sweep("gloo", (case,), iterations, WARMUP, "every")
     SweepRunner(ProcessGroup(group.rank, group.world_size, group.device, listener), sweep).run()
+    dist.barrier()  # a rank that went ahead to what is announced would make those behind look idle
     return listener.times_nanoseconds
