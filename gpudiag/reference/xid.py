@@ -20,7 +20,10 @@ class XidKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One code of the catalogue; `immediate` and `then` are names of `action_text`."""
+    """One code of the catalogue; `immediate` and `then` are names of `action_text`.
+
+    `stated_by` are the codes of findings by which NVML states the same fault, best first.
+    """
 
     code: int
     meaning: str
@@ -30,6 +33,7 @@ class Xid:
     immediate: str
     then: str
     note: str
+    stated_by: tuple[str, ...] = ()
 
 
 # What is tried next where an action did not help: restart, reset, power cycle, replace.
@@ -50,6 +54,7 @@ def xids() -> dict[int, Xid]:
             immediate=entry["immediate"],
             then=entry["then"],
             note=entry["note"],
+            stated_by=tuple(entry.get("stated_by", ())),
         )
         for entry in read_table("xid.toml")["xid"]
         for code in entry["codes"]

@@ -13,6 +13,7 @@ from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 
 _MAX_FINDINGS = 3
+_MAX_CHECKS_NAMED = 4  # of those that could not look for one reason
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
 
@@ -86,8 +87,13 @@ def _unlooked(report: Report, *, explained: bool) -> list[str]:
     return [
         line
         for reason, checks in reasons.items()
-        for line in wrapped(f"Could not judge {', '.join(checks)}{reason}", first="  ", indent="    ")
+        for line in wrapped(f"Could not judge {_named(checks)}{reason}", first="  ", indent="    ")
     ]
+
+
+def _named(checks: list[str]) -> str:
+    more = len(checks) - _MAX_CHECKS_NAMED
+    return ", ".join(checks[:_MAX_CHECKS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:

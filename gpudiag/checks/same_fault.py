@@ -1,0 +1,96 @@
+"""One fault, one finding: what a check tells again becomes evidence of the finding that states it best.
+
+NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
+it. The worst outcome, severity and owner of them count, and nothing is told twice. The check whose finding
+was joined to another keeps its outcome, and says where it is told.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpudiag.checks.registry import Restated
+from gpudiag.model.evidence import DeviceSubject, Subject
+from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Owner, Severity, worst
+from gpudiag.model.reading import Missing
+
+_GRAVEST_FIRST = (
+    Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
+    Severity.NONE,
+)  # fmt: skip
+# A fault that is the hardware's in one source's eyes is nobody else's to mend.
+_OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
+
+
+def join_restated(
+    results: tuple[CheckResult, ...], restated: tuple[Restated, ...]
+) -> tuple[CheckResult, ...]:
+    """The results with each restated finding joined to the one that states it, where that was found.
+
+    The last first: the kernel log finds NVML's statement before the driver's request finds its cause.
+    """
+    for one in reversed(restated):
+        results = _join(results, one)
+    return results
+
+
+def _join(results: tuple[CheckResult, ...], one: Restated) -> tuple[CheckResult, ...]:
+    told, subject = one.finding, one.finding.subject
+    source = _find(results, lambda other: (other.code, other.subject) == (told.code, subject))
+    if source is None:
+        return results
+    for code in one.stated_by:
+        stated = _find(results, lambda other: other.code == code and same_gpu(other.subject, subject))  # noqa: B023
+        if stated is not None and stated is not source:
+            joined = _merged(stated, source, one)
+            return tuple(_without(_with(result, stated, joined), source, joined.code) for result in results)
+    return results
+
+
+def same_gpu(subject: Subject, other: Subject) -> bool:
+    """Whether both are about one GPU; one may know less of it than the other."""
+    if not isinstance(subject, DeviceSubject) or not isinstance(other, DeviceSubject):
+        return False
+    pairs = ((subject.bus_id, other.bus_id), (subject.uuid, other.uuid))
+    return any(not isinstance(mine, Missing) and mine == theirs for mine, theirs in pairs)
+
+
+def _find(results: tuple[CheckResult, ...], is_it: Callable[[Finding], bool]) -> Finding | None:
+    return next((finding for result in results for finding in result.findings if is_it(finding)), None)
+
+
+def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
+    new = tuple(fact for fact in told.evidence if fact not in stated.evidence)
+    return replace(
+        stated,
+        outcome=min(stated.outcome, told.outcome, key=WORST_FIRST.index),
+        severity=min(stated.severity, told.severity, key=_GRAVEST_FIRST.index),
+        owner=min(stated.owner, told.owner, key=_OWNERS_FIRST.index),
+        message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
+        evidence=(*stated.evidence, *new),
+        remedy=_advised(stated.remedy, how.advice),
+    )
+
+
+def _advised(remedy: str, advice: str) -> str:
+    """The remedy with the advice before it, unless it says so already."""
+    return remedy if advice.rstrip(".") in remedy else f"{advice} {remedy}"
+
+
+def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
+    """The result with the finding as it is now, and no better than that."""
+    if not any(finding is stated for finding in result.findings):
+        return result
+    findings = tuple(joined if finding is stated else finding for finding in result.findings)
+    return replace(result, findings=findings, outcome=worst((result.outcome, joined.outcome)))
+
+
+def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
+    """The result without that finding, saying under which code it is told; its outcome stays."""
+    if not any(finding is told for finding in result.findings):
+        return result
+    findings = tuple(finding for finding in result.findings if finding is not told)
+    if result.reason is None:
+        reason = f"told by {code}"
+    else:
+        reason = result.reason if code in result.reason else f"{result.reason}, {code}"
+    return replace(result, findings=findings, reason=reason)
