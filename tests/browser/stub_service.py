@@ -140,7 +140,7 @@ class StubHandler(BaseHTTPRequestHandler):
                 )
                 return
             self.state.session = {"role": "act", "actions_allowed": True, "token_required": True}
-            self._json(self.state.session)
+            self._send(204, b"", "application/json")
         elif path == "runs":
             if body.get("kind") == "bandwidth" and not body.get("queue"):
                 held = next(iter(self.state.runs), "")

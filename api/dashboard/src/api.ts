@@ -28,7 +28,8 @@ export async function readText(path: string): Promise<string> {
 
 export async function send<T>(path: string, body: unknown, headers: Record<string, string> = {}): Promise<T> {
   const request = { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body) };
-  return (await (await ask(path, request)).json()) as T;
+  const response = await ask(path, request);
+  return (response.status === 204 ? null : await response.json()) as T;
 }
 
 async function ask(path: string, request: RequestInit): Promise<Response> {

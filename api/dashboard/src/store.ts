@@ -101,7 +101,8 @@ export async function start(): Promise<void> {
 // Null, or why the token was not taken.
 export async function logIn(token: string): Promise<Problem | null> {
   try {
-    update({ session: await send<Session>("session", { token }) });
+    await send("session", { token });
+    update({ session: await read<Session>("session") });
     connect();
     return null;
   } catch (error) {

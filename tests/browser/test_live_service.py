@@ -1,0 +1,148 @@
+"""The page on the real service: living numbers, faults that come and go, runs, history over a restart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.live_service import LiveService, live_service
+from tests.browser.watched_page import DESKTOP, PHONE, Browsing, WatchedPage
+
+HEALTHY = "h100x8+busy:0+busy:1"
+WITHIN_MS = 10_000  # what the page promises: the right state within 10 s
+RUN_WITHIN_MS = 90_000  # ranks import torch on a busy machine
+VIEWS = {
+    "": "Throttling and events",
+    "gpu/0": "Compute capability",
+    "processes": "By user",
+    "checks": "checks that disturb nothing",
+    "history": "Drag over a chart to look closer.",
+    "topology": "Slots",
+    "sources": "Each GPU as each source sees it",
+    "runs": "Start preflight",
+    "explain/gpu.lost": "What it means",
+}
+
+
+@pytest.fixture(scope="module")
+def service(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with live_service(HEALTHY, tmp_path_factory.mktemp("state")) as service:
+        yield service
+
+
+@pytest.fixture
+def watched(browsing: Browsing, service: LiveService) -> Iterator[WatchedPage]:
+    service.change_machine(HEALTHY)
+    with browsing.page(service.address) as watched:
+        watched.page.goto(f"{service.address}#token={service.token}")
+        watched.page.locator("table.gpus").wait_for()
+        yield watched
+
+
+@pytest.mark.parametrize(("size", "colours"), [(DESKTOP, "light"), (PHONE, "dark")], ids=str)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_the_real_service_is_whole(
+    browsing: Browsing, service: LiveService, view: str, size: tuple[int, int], colours: str
+) -> None:
+    with browsing.page(service.address, size, colours) as watched:
+        watched.page.goto(f"{service.address}#token={service.token}")
+        watched.page.locator("table.gpus").wait_for()
+        watched.open(view)
+        watched.sees(VIEWS[view])
+        assert watched.violations() == []
+        assert not watched.is_wider_than_the_screen()
+        assert watched.complaints == []
+        assert watched.strangers() == []
+
+
+def test_the_numbers_are_in_the_first_response(browsing: Browsing, service: LiveService) -> None:
+    with browsing.page(service.address, java_script_enabled=False) as watched:
+        watched.page.goto(service.address)
+        inlined = watched.page.locator("#gpudiag-live").text_content()
+        assert '"gpudiag.live/1"' in inlined
+        assert inlined.count('"power_draw_watts"') == 8
+
+
+def test_the_numbers_live(watched: WatchedPage, service: LiveService) -> None:
+    first = watched.page.locator("table.gpus tbody tr").first
+    before = first.inner_text()
+    service.change_machine("h100x8")
+    watched.page.wait_for_function(
+        "before => document.querySelector('table.gpus tbody tr').innerText !== before",
+        arg=before,
+        timeout=WITHIN_MS,
+    )
+    first.get_by_text("free").wait_for(timeout=WITHIN_MS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "row", "text"),
+    [
+        ("lost:5", 5, "GPU lost"),
+        ("hot:6", 6, "heat"),
+        ("throttle:2", 2, "power brake"),
+        ("hang:3", 3, "no answer in time"),
+    ],
+)
+def test_a_fault_shows_within_ten_seconds_and_goes_again(
+    watched: WatchedPage, service: LiveService, fault: str, row: int, text: str
+) -> None:
+    place = watched.page.locator(f"table.gpus tbody tr:nth-child({row + 1})", has_text=text)
+    service.change_machine(f"{HEALTHY}+{fault}")
+    place.wait_for(timeout=WITHIN_MS)
+    service.change_machine(HEALTHY)
+    place.wait_for(state="detached", timeout=2 * WITHIN_MS)
+    assert watched.complaints == []
+
+
+def test_a_driver_that_goes_is_said_and_comes_back(watched: WatchedPage, service: LiveService) -> None:
+    service.change_machine("h100x8+no-driver")
+    watched.page.get_by_role("alert").wait_for(timeout=WITHIN_MS)
+    service.change_machine(HEALTHY)
+    watched.page.get_by_role("alert").wait_for(state="detached", timeout=2 * WITHIN_MS)
+    watched.page.locator("table.gpus tbody tr").nth(7).get_by_text("ok").wait_for(timeout=WITHIN_MS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_preflight_is_started_followed_and_read(watched: WatchedPage) -> None:
+    watched.open("runs")
+    form = watched.page.locator("form.start")
+    form.get_by_label("level").select_option("instant")
+    form.get_by_role("button", name="Start preflight").click()
+    watched.page.get_by_role("heading", name="Report").wait_for(timeout=RUN_WITHIN_MS)
+    watched.sees("show what was skipped")
+    assert "succeeded" in watched.page.locator("main").inner_text()
+    assert watched.violations() == []
+    assert watched.complaints == []
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.timeout(240)
+def test_a_run_on_ranks_is_cancelled(watched: WatchedPage) -> None:
+    watched.open("runs")
+    form = watched.page.locator("form.start")
+    form.locator("label", has_text="nccl-test").first.click()
+    form.get_by_label("backend").select_option("gloo")
+    form.get_by_role("button", name="Start nccl-test").click()
+    watched.page.get_by_role("button", name="Cancel").click(timeout=RUN_WITHIN_MS)
+    watched.page.locator(".run-head .status", has_text="cancelled").wait_for(timeout=RUN_WITHIN_MS)
+    assert watched.complaints == []
+
+
+def test_history_outlives_the_page_and_the_service(
+    browsing: Browsing, built_page: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        with live_service(HEALTHY, tmp_path) as service, browsing.page(service.address) as watched:
+            watched.open()
+            watched.page.locator("table.gpus").wait_for()
+            watched.page.wait_for_timeout(4000)
+            watched.open("history?last=600")
+            watched.page.get_by_label("Power: show as table").click()
+            rows = watched.page.locator("figure.chart tbody tr")
+            rows.first.wait_for()
+            shown = [text for text in rows.all_inner_texts() if any(part.isdigit() for part in text.split())]
+            service.stop()
+    assert len(shown) >= 2
