@@ -20,8 +20,9 @@ def rounds(context: RankContext) -> dict[str, Any]:
         for iteration in range(ITERATIONS if stage == "measure" else 1):
             if stage == "measure":
                 progress.before_iteration(iteration)
-            progress.before_operation(sequence, "barrier", "uint8", 1, 0.001)
-            meet(context, sequence)
+            mismatch = progress.take_mismatch()
+            progress.before_operation(sequence, "barrier", "uint8", 1 if mismatch is None else 2, 0.001)
+            meet(context, sequence, comes=mismatch is None)
             progress.after_operation(sequence)
             sequence += 1
         progress.emit({"finished": stage})
@@ -40,10 +41,14 @@ def timed(context: RankContext) -> dict[str, Any]:
     return {}
 
 
-def meet(context: RankContext, sequence: int) -> None:
-    """Return when every rank is here; raise after 30 s, far beyond what any test waits."""
+def meet(context: RankContext, sequence: int, *, comes: bool = True) -> None:
+    """Return when every rank is here; raise after 30 s, far beyond what any test waits.
+
+    A rank that does not come waits as the others do, somewhere else.
+    """
     folder = Path(context.arguments["folder"])
-    (folder / f"{sequence}.{context.rank}").touch()
+    if comes:
+        (folder / f"{sequence}.{context.rank}").touch()
     deadline = time.monotonic() + 30
     while len(list(folder.glob(f"{sequence}.*"))) < context.world_size:
         if time.monotonic() > deadline:
@@ -207,6 +212,14 @@ def wait(context: RankContext) -> dict[str, Any]:
     context.progress.emit({"pid": os.getpid()})
     time.sleep(60)
     return {}
+
+
+def exhaust_memory(context: RankContext) -> dict[str, Any]:
+    """Rank 1 takes more memory than there is; the others wait."""
+    context.progress.enter_stage("measure")
+    blocks = [bytearray(1 << 20) for _ in range(400)] if context.rank == 1 else []
+    time.sleep(30)
+    return {"blocks": len(blocks)}
 
 
 def report_environment(context: RankContext) -> dict[str, Any]:

@@ -54,6 +54,41 @@ def test_a_killed_or_stopped_rank_is_named_with_its_stage(
     assert run.seconds - run.incidents[0].at_seconds < 3
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_rank_that_stays_out_is_named_with_the_stage_it_missed(launches: Launches, stage: str) -> None:
+    run = launches.run("rounds", faults=[f"skip:2@{stage}"])
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.SILENT, 2)]
+    assert facts(run.incidents[0])["not_reached"] == f"stage {stage}"
+    assert run.seconds - run.incidents[0].at_seconds < 3
+
+
+def test_a_rank_that_stays_out_of_an_iteration_is_shown_with_its_stack(launches: Launches) -> None:
+    run = launches.run("rounds", faults=["skip:1@2"])
+    evidence = facts(run.incidents[0])
+    assert evidence["iteration"] == 2
+    assert evidence["stuck_at"].endswith("in rounds")
+    assert "misbehave.py" in evidence["stack"]
+    stacks = [report.stack for report in run.reports]
+    assert not any(isinstance(stack, Missing) for stack in stacks)
+    assert "in meet" in str(stacks[0])
+
+
+def test_a_rank_that_enters_something_else_is_named_with_both_sides(launches: Launches) -> None:
+    run = launches.run("rounds", faults=["mismatch:2@1"])
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.MISMATCHED, 2)]
+    evidence = facts(run.incidents[0])
+    assert evidence["operation"] == "barrier uint8[2]"
+    assert evidence["expected_operation"] == "barrier uint8[1]"
+
+
+@pytest.mark.parametrize("stage", ["import", "measure", "teardown"])
+def test_a_rank_without_memory_is_told_by_its_exception(launches: Launches, stage: str) -> None:
+    run = launches.run("rounds", faults=[f"oom:0@{stage}"])
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.RAISED, 0)]
+    assert facts(run.incidents[0])["exception"] == "MemoryError"
+    assert run.incidents[0].stage == stage
+
+
 def test_a_killed_rank_is_shown_with_signal_iteration_and_collective(launches: Launches) -> None:
     run = launches.run("rounds", faults=["kill:2@3"])
     evidence = facts(run.incidents[0])

@@ -1,0 +1,197 @@
+"""`gpudiag train` whole, on real gloo ranks: the maths proved, every fault found and named, nothing left behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from gpudiag.model.schemas import json_schema
+from tests.ranks.nccl_test_command import Completed
+from tests.ranks.train_command import torchrun_train, train
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+
+PROVED = 17  # things that are proved where nothing is injected
+SOON = 2  # steps within which a fault must be found
+
+
+def assert_clean(completed: Completed) -> None:
+    assert completed.left_behind == ()
+    assert "Traceback" not in completed.error
+
+
+def read_report(completed: Completed) -> Any:
+    document = completed.document()
+    Draft202012Validator(json_schema("gpudiag.training/1")).validate(document)
+    return document
+
+
+def facts_of(finding: Any) -> dict[str, Any]:
+    return {fact["name"]: fact["value"] for fact in finding["evidence"]}
+
+
+def test_ddp_and_fsdp2_are_proved_measured_and_leave_nothing() -> None:
+    completed = train("--strategy", "data-parallel,ddp,fsdp2", "--json")
+    report = read_report(completed)
+    assert_clean(completed)
+    assert (completed.status, report["outcome"], report["findings"]) == (0, "pass", [])
+    skipped, *ran = report["strategies"]
+    assert (skipped["strategy"], skipped["outcome"]) == ("data-parallel", "skip")
+    assert "two GPUs" in skipped["reason"]
+    assert [result["strategy"] for result in ran] == ["ddp", "fsdp2"]
+    for result in ran:
+        assert (result["outcome"], result["verified"], result["world_size"]) == ("pass", True, 2)
+        assert [one["passed"] for one in result["verifications"]] == [True] * PROVED
+        assert result["samples_per_second"] == pytest.approx(16 / result["step_p50_seconds"])
+        assert sum(result["shares"].values()) == pytest.approx(1.0)
+        assert result["scaling_efficiency"] > 0
+        assert [pace["rank"] for pace in result["paces"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("workload", "dtype", "optimizer"),
+    [
+        ("classification", "float32", "adam"),
+        ("transformer", "bfloat16", "sgd"),
+        ("convolution", "float16", "sgd"),
+    ],
+)
+def test_every_workload_and_dtype_is_proved(workload: str, dtype: str, optimizer: str) -> None:
+    flags = ("--workload", workload, "--dtype", dtype, "--optimizer", optimizer, "--strategy", "ddp,fsdp2")
+    completed = train(*flags, "--json")
+    report = read_report(completed)
+    assert (completed.status, report["outcome"], report["findings"]) == (0, "pass", [])
+    assert all(result["verified"] is True for result in report["strategies"])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    ("fault", "code", "step"),
+    [
+        ("nosync:3", "train.not_averaged", 3),
+        ("sumgrad", "train.gradients_summed", 0),
+        ("samedata", "train.same_samples", 0),
+        ("noset_epoch", "train.order_repeats", 3),
+        ("badinit", "train.initial_parameters", 0),
+        ("onebias", "train.tensor_not_averaged", 0),
+    ],
+)
+def test_a_fault_in_the_maths_is_found_and_named_at_once(
+    strategy: str, fault: str, code: str, step: int
+) -> None:
+    completed = train("--strategy", strategy, "--inject", fault, "--steps", "6", "--json")
+    report = read_report(completed)
+    assert_clean(completed)
+    assert (completed.status, report["outcome"]) == (1, "fail")
+    assert [finding["code"] for finding in report["findings"] if finding["outcome"] == "fail"] == [code]
+    assert step <= facts_of(report["findings"][0])["step"] <= step + SOON
+    (result,) = report["strategies"]
+    assert result["verified"] is False
+    assert [(one["specification"], one["fired"]) for one in result["injected"]] == [(fault, True)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "status"),
+    [
+        ("nan:1@3", "train.not_finite", 1),
+        ("uneven", "train.uneven_steps", 1),
+        ("slow:1:80", "train.straggler", 0),
+        ("kill:1@3", "rank.died", 1),
+        ("stop:1@3", "rank.stopped", 1),
+        ("oom:1", "train.out_of_memory", 1),
+    ],
+)
+def test_a_fault_of_one_rank_names_that_rank(fault: str, code: str, status: int) -> None:
+    completed = train("--inject", fault, "--steps", "6", "--json")
+    report = read_report(completed)
+    assert_clean(completed)
+    assert completed.status == status
+    first = report["findings"][0]
+    assert (first["code"], first["subject"]["kind"], first["subject"]["rank"]) == (code, "rank", 1)
+
+
+def test_adam_hides_a_wrong_scale_from_parameters_but_not_from_gradients() -> None:
+    report = read_report(train("--optimizer", "adam", "--inject", "sumgrad", "--json"))
+    assert [finding["code"] for finding in report["findings"]] == ["train.gradients_summed"]
+
+
+def test_a_fault_that_never_fires_is_an_error() -> None:
+    completed = train("--steps", "1", "--inject", "noset_epoch", "--json")
+    report = read_report(completed)
+    assert (completed.status, [finding["code"] for finding in report["findings"]]) == (
+        3,
+        ["inject.not_fired"],
+    )
+
+
+def test_one_worker_is_said_to_be_one() -> None:
+    report = read_report(train("--nproc", "1", "--json"))
+    assert (report["outcome"], [finding["code"] for finding in report["findings"]]) == (
+        "warn",
+        ["train.single_worker"],
+    )
+
+
+def test_torchrun_runs_several_strategies_and_prints_one_report() -> None:
+    completed = torchrun_train(2, "--strategy", "ddp,fsdp2", "--json")
+    report = read_report(completed)
+    assert completed.left_behind == ()
+    assert (completed.status, report["outcome"], report["findings"]) == (0, "pass", [])
+    assert [result["launcher"] for result in report["strategies"]] == ["torchrun"] * 2
+    assert all(result["verified"] is True for result in report["strategies"])
+
+
+def test_a_fault_under_torchrun_is_named_too() -> None:
+    completed = torchrun_train(2, "--inject", "nosync:3", "--json")
+    assert completed.status == 1
+    assert read_report(completed)["findings"][0]["code"] == "train.not_averaged"
+
+
+SCRIPTS = {
+    "together": "import torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "dist.all_reduce(torch.ones(1))\n"
+    "dist.destroy_process_group()\n",
+    "alone": "print('training')\n",
+    "hangs": "import time, torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "def evaluate():\n    time.sleep(600)\n"
+    "if dist.get_rank() == 1:\n    evaluate()\n"
+    "dist.barrier()\n",
+    "exits": "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(3)\ntime.sleep(600)\n",
+    "raises": "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad')\ntime.sleep(600)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code", "rank"),
+    [
+        ("together", 0, None, None),
+        ("alone", 1, "train.not_parallel", None),
+        ("hangs", 1, "train.script_hung", 1),
+        ("exits", 1, "train.script_failed", 1),
+        ("raises", 1, "rank.raised", 1),
+    ],
+)
+def test_a_script_is_watched_and_what_its_ranks_did_is_told(
+    tmp_path: Path, name: str, status: int, code: str | None, rank: int | None
+) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text(SCRIPTS[name])
+    completed = train("--nproc", "3", "--script", str(script), "--hang-after", "3", "--json")
+    report = read_report(completed)
+    assert completed.left_behind == ()
+    assert completed.status == status
+    assert [finding["code"] for finding in report["findings"]] == ([] if code is None else [code])
+    if rank is not None:
+        assert report["findings"][0]["subject"]["rank"] == rank
+
+
+def test_what_a_script_prints_is_shown_and_its_arguments_arrive(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('got', sys.argv[1:])\n")
+    completed = train("--nproc", "1", "--script", str(script), "--json", "--", "--epochs", "3")
+    assert completed.status == 0
+    assert "got ['--epochs', '3']" in completed.error
+    assert read_report(completed)["script"]["world_size"] == 1

@@ -1,0 +1,19 @@
+"""Runs `gpudiag train` as a user does, in a process of its own, and looks for what it leaves."""
+
+import sys
+
+from tests.ranks.nccl_test_command import Completed, run
+
+TRAIN = (sys.executable, "-m", "gpudiag", "train", "--backend", "gloo")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+def train(*flags: str) -> Completed:
+    """`gpudiag train --backend gloo` with those flags."""
+    return run(*TRAIN, *flags)
+
+
+def torchrun_train(world_size: int, *flags: str) -> Completed:
+    """The same under torchrun, one process per rank."""
+    launcher = (*TORCHRUN, "--nproc-per-node", str(world_size))
+    return run(*launcher, "-m", "gpudiag", "train", "--backend", "gloo", *flags)
