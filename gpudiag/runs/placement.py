@@ -117,10 +117,11 @@ def _on_cpu(
     available = snapshot.machine.memory_available_bytes
     fitting = _fitting_bytes(plan, available, here)
     possible = _fitting_bytes(plan, available, here, _ASKED_MEMORY_SHARE)
-    if plan.max_bytes is not None and possible is not None and plan.max_bytes > possible:
+    asked = plan.max_bytes or plan.min_bytes
+    if possible is not None and asked > possible:
         raise UsageError(
-            f"--max-bytes {plan.max_bytes} needs {format_size(plan.max_bytes * _buffers_per_rank(plan) * here)} "
-            f"for {here} ranks here, which is more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
+            f"{format_size(asked)} need {format_size(asked * _buffers_per_rank(plan) * here)} for {here} ranks "
+            f"here, which is more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
             hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
