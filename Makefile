@@ -1,5 +1,6 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict
 # make test   the whole test suite
+# make test-frameworks  DeepSpeed, Horovod and TensorFlow under `gpudiag train`; installs them once, in FRAMEWORKS
 # make check  formatting, lint, types and the import contracts
 #
 # Both first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
@@ -9,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test check format schemas benchmarks clean
+.PHONY: run test test-frameworks check format schemas benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -19,6 +20,12 @@ run: $(VENV)/.installed-torch
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not ranks" -n 2
 	$(BIN)/pytest -m ranks
+
+FRAMEWORKS ?= build/frameworks
+
+test-frameworks: $(VENV)/.installed-dev
+	$(BIN)/python tools/install_frameworks.py $(FRAMEWORKS)
+	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/pytest -m frameworks
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,103 @@
+"""The command line of `gpudiag train`, without starting ranks: flags, plans, refusals."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudiag.cli.main import main
+from gpudiag.cli.train import parse_pythons, plan_from, train
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.training import OPTIMIZERS, STRATEGIES, TRAINING_DTYPES, WORKLOADS, TrainingPlan
+
+
+def plan_of(*argv: str) -> TrainingPlan:
+    with train.make_context("train", list(argv)) as context:
+        return plan_from(context.params)
+
+
+def test_no_flag_at_all_is_the_default_plan() -> None:
+    assert plan_of() == TrainingPlan()
+
+
+def test_all_strategies_are_named() -> None:
+    assert plan_of("--strategy", "all").strategy == STRATEGIES
+
+
+plans = st.builds(
+    TrainingPlan,
+    strategy=st.lists(st.sampled_from(STRATEGIES), min_size=1, unique=True).map(tuple),
+    workload=st.sampled_from(WORKLOADS),
+    nproc=st.none() | st.integers(1, 256),
+    steps=st.integers(1, 10_000),
+    batch_size=st.integers(1, 4096),
+    dtype=st.sampled_from(TRAINING_DTYPES),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    seed=st.integers(0, 2**31 - 1),
+    inject=st.lists(st.sampled_from(["sumgrad", "kill:1@3"])).map(tuple),
+    timeout_seconds=st.none() | st.floats(1, 1000),
+)
+
+
+@given(plans)
+def test_a_plan_comes_back_from_its_own_flags(plan: TrainingPlan) -> None:
+    assert plan_of(*plan.to_argv()) == plan
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--strategy", "dpp"),
+        ("--workload", "bert"),
+        ("--steps", "0"),
+        ("--nproc", "0"),
+        ("--dtype", "float64"),
+        ("--optimizer", "lamb"),
+        ("--format", "yaml"),
+        ("--parameters", "7B"),
+        ("stray",),
+        ("--backend", "gloo", "--inject", "nosync:99"),
+        ("--backend", "gloo", "--inject", "nan:1@1", "--workload", "transformer"),
+        ("--backend", "gloo", "--strategy", "zero2", "--inject", "sumgrad"),
+        ("--backend", "gloo", "--python", "jax=/usr/bin/python3"),
+        ("--script", "/nowhere/at/all.py"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *argv]) == ExitStatus.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("gpudiag: ")
+    assert "Traceback" not in error
+
+
+def test_interpreters_are_given_for_all_or_for_one_framework() -> None:
+    assert parse_pythons(("/opt/a=b/python", "tensorflow=/opt/tf/python")) == {
+        "": "/opt/a=b/python",
+        "tensorflow": "/opt/tf/python",
+    }
+    with pytest.raises(UsageError):
+        parse_pythons(("caffe=/opt/python",))
+
+
+def test_advice_needs_no_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert main(["train", "--advise", "--parameters", "7B", "--json"]) == ExitStatus.PASS
+    assert '"advice"' in capsys.readouterr().out
+
+
+def test_a_strategy_that_is_not_installed_says_how_to_install_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho '[\"deepspeed\"]'\n")
+    interpreter.chmod(0o755)
+    status = main(
+        ["train", "--strategy", "zero1", "--backend", "gloo", "--python", f"deepspeed={interpreter}"]
+    )
+    out = capsys.readouterr().out
+    assert status == ExitStatus.ERROR
+    assert "deepspeed is not installed" in out
+    assert "gpudiag[deepspeed]" in out
