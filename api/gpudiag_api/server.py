@@ -63,10 +63,15 @@ def describe_addresses(settings: Settings) -> list[str]:
 def run_service(
     settings: Settings, listening: socket.socket, *, terminal: bool, tls: tuple[Path, Path] | None = None
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then end runs, children and streams."""
+    """Serve until SIGINT or SIGTERM; then end runs, children and streams.
+
+    Raises:
+        Exception: a bug of ours ended the watch of the machine, and the service with it.
+    """
     start_logging(terminal=terminal)
+    application = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        application,
         http=TimedProtocol,
         ws="none",
         lifespan="on",
@@ -84,6 +89,8 @@ def run_service(
     server = _Server(config)
     with contextlib.suppress(asyncio.CancelledError):
         server.run(sockets=[listening])
+    if application.service.bug is not None:
+        raise application.service.bug
 
 
 class _Server(uvicorn.Server):

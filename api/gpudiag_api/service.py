@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import json
+import logging
+import os
+import signal
 from datetime import UTC, datetime
 
 from gpudiag import __version__
@@ -23,6 +26,7 @@ from gpudiag_api.replies import Cache, Encoded, encode_body
 from gpudiag_api.settings import Settings
 from gpudiag_api.tokens import Sessions
 
+_log = logging.getLogger("gpudiag.service")
 _FRESH = (SamplerState.OK, SamplerState.SLOW, SamplerState.PAUSED, SamplerState.NO_GPU, SamplerState.OFF)
 
 
@@ -48,6 +52,7 @@ class Service:
             settings.kinds,
         )
         self.live: Encoded | None = None
+        self.bug: BaseException | None = None  # what ended the service, if it was not asked to end
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,17 +60,16 @@ class Service:
         """Watch the machine, and go on with what was queued."""
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self.runs.run())]
         for task in self._tasks:
-            task.add_done_callback(_stop_on_bug)
+            task.add_done_callback(self._end_by_bug)
 
     async def stop(self) -> None:
         """End runs, children and streams; write what was read."""
         self.hub.close()
         await self.runs.close()
         for task in self._tasks:
-            task.remove_done_callback(_stop_on_bug)
+            task.remove_done_callback(self._end_by_bug)
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.readings.close()
 
     async def wait_for_live(self, seconds: float) -> None:
@@ -106,6 +110,14 @@ class Service:
             warnings=warnings,
         )
 
+    def _end_by_bug(self, task: asyncio.Task[None]) -> None:
+        """A watch that ended would leave old numbers on the page as if they were new: end the service."""
+        if task.cancelled() or task.exception() is None:
+            return
+        self.bug = task.exception()
+        _log.critical("a bug of gpudiag: the service ends", exc_info=self.bug)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def _is_fresh(self, live: Live | None) -> bool:
         if live is None or live.sampler.state not in (SamplerState.OK, SamplerState.SLOW):
             return live is not None
@@ -138,11 +150,3 @@ class Service:
 
 def _entry_text(entry: TimelineEntry) -> str:
     return json.dumps(encode(entry), ensure_ascii=False)
-
-
-def _stop_on_bug(task: asyncio.Task[None]) -> None:
-    """A watch that ends by an exception is a bug of ours: the service must not go on without it."""
-    if not task.cancelled() and task.exception() is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "the service's watch ended", "exception": task.exception(), "task": task}
-        )

@@ -6,13 +6,39 @@ from gpudiag.errors import UsageError
 from gpudiag.model.device import Snapshot
 from gpudiag.model.event import RunEvent
 from gpudiag.model.history import History
+from gpudiag.model.live import Live
 from gpudiag.model.merged import MergedReport
 from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.run import Run, RunEvents
+from gpudiag.model.service import (
+    DeviceDocument,
+    ExplanationDocument,
+    Findings,
+    Processes,
+    ServiceHealth,
+    Session,
+    Sources,
+    Topology,
+)
+from gpudiag.model.timeline import Series, Timeline
 from gpudiag.model.training import TrainingReport
 
+_OF_SERVICE: tuple[type, ...] = (
+    Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
+    Run, RunEvents, Series, Timeline,
+)  # fmt: skip
 DOCUMENTS: dict[str, type] = {
     noun.SCHEMA: noun
-    for noun in (Snapshot, Report, MergedReport, CollectiveReport, TrainingReport, RunEvent, History)
+    for noun in (
+        Snapshot,
+        Report,
+        MergedReport,
+        CollectiveReport,
+        TrainingReport,
+        RunEvent,
+        History,
+        *_OF_SERVICE,
+    )
 }
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from gpudiag.errors import ExitStatus, GpudiagError, RunConflictError, RunNotFoundError, UsageError
+from gpudiag.errors import ExitStatus, RunConflictError, RunNotFoundError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.device import Snapshot
 from gpudiag.model.event import EventKind, RunEvent
@@ -118,19 +118,17 @@ class RunManager:
         self._records = records
         self._disk = DiskThread("runs are not remembered", self._warn)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._loaded: list[tuple[Run, str]] | None = None
-        self._ready = False
+        self._loaded: list[tuple[Run, str]] | None = None  # by the disk's thread, until it is taken in
         self._closing = False
 
     async def run(self) -> None:
         """Carry out what is asked for, until cancelled."""
         if self._records is not None:
             self._disk.do(self._load)
-        until = monotonic() + _DISK_SECONDS
-        while self._records is not None and self._loaded is None and monotonic() < until:
-            await asyncio.sleep(0.02)
-        self._take_earlier()
         while True:
+            if self._loaded is not None:
+                self._take_earlier(self._loaded)
+                self._loaded = None
             self._look()
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -465,11 +463,7 @@ class RunManager:
     def _load(self) -> None:
         """In the disk's thread: the runs of earlier services."""
         assert self._records is not None  # noqa: S101 - the caller has looked
-        try:
-            self._loaded = [*self._records.load(self._machine_soon())]
-        except GpudiagError:
-            self._loaded = []
-            raise
+        self._loaded = [*self._records.load(self._machine_soon())]
 
     def _machine_soon(self) -> str:
         """The machine's name for the store; the first picture says whether it is a simulated one."""
@@ -478,11 +472,11 @@ class RunManager:
             _pause()
         return self._machine()
 
-    def _take_earlier(self) -> None:
+    def _take_earlier(self, loaded: list[tuple[Run, str]]) -> None:
         """Take in the runs of earlier services; one that was going on when its service died is LOST."""
         earlier: OrderedDict[str, _Entry] = OrderedDict()
         lost = []
-        for run, service in (self._loaded or [])[-KEPT_RUNS:]:
+        for run, service in loaded[-KEPT_RUNS:]:
             if run.state not in ENDED and _is_alive(service):
                 continue  # another service of this machine carries it out
             entry = _Entry(run, folder=self._folder / run.id)

@@ -260,7 +260,7 @@ class MachineWatch:
 
     def _silence(self) -> float | None:
         """Seconds without a word from the child beyond its pace; None where it is heard."""
-        if not self._polls or self._paused_by or self._heard_at == 0.0:
+        if not self._polls or self._paused_by or self._heard_at == 0.0 or self._picture.failure is not None:
             return None
         silence = monotonic() - self._heard_at
         return silence if silence > self.interval_seconds + _SILENT_SECONDS else None

@@ -74,7 +74,7 @@ class Child:
         self._emit({"kind": "library", "document": start.library, "count": start.count})
         event_set = start.event_set if start.count else None
         rows = [Row(pynvml, index, event_set, self._root) for index in range(start.count)]
-        census = _Census(pynvml, start.count)
+        census = _Census(pynvml, start.count, self._root)
         if event_set is not None:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
         workers = Workers(len(rows) + 2)
@@ -196,13 +196,19 @@ class _Start:
 
 
 class _Census:
-    """How many GPUs NVML counts now, asked like a row."""
+    """How many GPUs NVML counts now, and which driver the kernel has; asked like a row.
 
-    def __init__(self, pynvml: Any, count: int) -> None:
+    A library that has started goes on answering when the driver under it is replaced or taken away, as
+    far as it can; what is started then fails. The driver's own file tells.
+    """
+
+    def __init__(self, pynvml: Any, count: int, root: str) -> None:
         self.asking_since: float | None = None
-        self.changed_to: int | None = None
+        self.changed: str | None = None
         self._pynvml = pynvml
         self._count = count
+        self._version_file = os.path.join(root, "proc/driver/nvidia/version")
+        self._version = self._read_version()
 
     def read(self, tier: str, rows: list[Row]) -> None:
         self.asking_since = monotonic()
@@ -211,8 +217,17 @@ class _Census:
         except Exception:  # noqa: BLE001 - the rows notice a driver that has gone
             count = self._count
         if count != self._count:
-            self.changed_to = count
+            self.changed = f"NVML counts {count} GPUs, not {self._count}"
+        elif self._read_version() != self._version:
+            self.changed = "the kernel's driver is another one"
         self.asking_since = None
+
+    def _read_version(self) -> bytes:
+        try:
+            with open(self._version_file, "rb") as file:
+                return file.read(4096)
+        except OSError:
+            return b""
 
 
 def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
@@ -220,9 +235,7 @@ def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
     for row in rows:
         if row.gone is not None:
             return f"the driver has gone (NVML {row.gone})"
-    if census.changed_to is not None:
-        return f"NVML counts {census.changed_to} GPUs, not {len(rows)}"
-    return None
+    return census.changed
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from gpudiag.sampler.tiers import FAST_SECONDS
 
 _MODULE = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
-_SILENT_SECONDS = 3.0  # beyond its own pace; then the child itself is stuck
+_SILENT_SECONDS = 2.5  # beyond its own pace; then the child itself is stuck
 _WEDGED_SECONDS = 4.0  # a call that takes longer is not waited for any more
 _BETWEEN_SUCCESSORS_SECONDS = 6.0
 _LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first minute
@@ -27,7 +27,8 @@ _LOST_LATER_SECONDS = 30.0
 _LOST_SOON = 60.0
 _SUCCESSOR_SECONDS = 3.0  # a successor that is not heard of by then goes
 _MAX_STUCK = 3
-_RESTART_SECONDS = (0.2, 1.0, 2.0, 4.0)  # after the 1st, 2nd ... end in a row
+_RESTART_SECONDS = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end in a row
+_FAILED_SECONDS = 4.0  # after one that NVML refused: nothing will have changed at once
 _STEADY_SECONDS = 20.0  # a child that lived that long was well
 
 
@@ -60,6 +61,7 @@ class Supervisor:
         self._abandoned: list[ChildProcess] = []
         self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
         self._ends_in_a_row = 0
+        self._failed = False  # the last word of the current child was that NVML cannot be asked
         self._start_at = 0.0
         self._renewed_at = 0.0
 
@@ -120,7 +122,7 @@ class Supervisor:
         self.restarts += 1
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
         step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
-        self._start_at = now + _RESTART_SECONDS[step]
+        self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
 
     def _wants_successor(self, now: float) -> bool:
         if self._pace["paused"]:
@@ -144,7 +146,7 @@ class Supervisor:
                 self.restarts += 1
             self._current = child
             for message in self._held:
-                self._take(message)
+                self._hear(child, message)
         else:
             self._abandon(child)
         self._held = []
@@ -159,11 +161,12 @@ class Supervisor:
         return None
 
     def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+        self._failed = message["kind"] == "failed"
         self._take(message)
 
     def _hear_successor(self, child: ChildProcess, message: dict[str, Any]) -> None:
         if child is self._current:
-            self._take(message)
+            self._hear(child, message)
         else:
             self._held.append(message)
 

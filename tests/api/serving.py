@@ -48,7 +48,7 @@ class Served:
             if answer:
                 return answer
             time.sleep(0.1)
-        raise AssertionError(f"not reached within {seconds} s: {reached}")
+        raise AssertionError(f"not reached within {seconds} s; the log ends: {self.log.read_text()[-1500:]}")
 
     def wait_for_data(self) -> None:
         self.wait(lambda: self.get("/readyz").status_code == 200, START_SECONDS)

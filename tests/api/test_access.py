@@ -34,7 +34,9 @@ def runs_of(service) -> list:
     return service.get("/api/v1/runs", headers=bearer(READ)).json()["runs"]
 
 
-@pytest.mark.parametrize("path", ["/api/v1/devices", "/api/v1/stream", "/metrics", "/openapi.json", "/api/v1/runs"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/devices", "/api/v1/stream", "/metrics", "/openapi.json", "/api/v1/runs"]
+)
 def test_reading_needs_a_token_where_others_can_come(guarded, path):
     for headers in ({}, bearer("wrong-token-0123456789"), {"Authorization": f"Basic {READ}"}):
         response = guarded.get(path, headers=headers)

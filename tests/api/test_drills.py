@@ -1,5 +1,6 @@
 """Faults that come and go on a machine under watch: seen within 10 s, gone within 10 s, without a restart."""
 
+import contextlib
 import os
 import signal
 import time
@@ -25,8 +26,10 @@ def gpu(live: dict, index: int) -> dict:
 
 
 def healthy(live: dict) -> bool:
-    return live["sampler"]["state"] == "ok" and len(live["devices"]) == 8 and all(
-        device["responding"] for device in live["devices"]
+    return (
+        live["sampler"]["state"] == "ok"
+        and len(live["devices"]) == 8
+        and all(device["responding"] for device in live["devices"])
     )
 
 
@@ -35,18 +38,23 @@ def codes(service) -> set[str]:
 
 
 CASES = {
-    "hot:3": lambda live: "temperature.gpu_too_hot" in gpu(live, 3)["finding_codes"]
-    and gpu(live, 3)["throttled"],
+    "hot:3": lambda live: (
+        "temperature.gpu_too_hot" in gpu(live, 3)["finding_codes"] and gpu(live, 3)["throttled"]
+    ),
     "throttle:2": lambda live: gpu(live, 2)["throttled"],
     "ecc:1": lambda live: gpu(live, 1)["ecc_uncorrected_volatile"] and gpu(live, 1)["health"] == "fail",
     "lost:5": lambda live: gpu(live, 5)["missing"].get("responding") == "device_lost",
-    "hang:6": lambda live: gpu(live, 6)["missing"].get("responding") == "timed_out"
-    and live["sampler"]["state"] == "wedged",
+    "hang:6": lambda live: (
+        gpu(live, 6)["missing"].get("responding") == "timed_out" and live["sampler"]["state"] == "wedged"
+    ),
     "hang-call:4:nvmlDeviceGetPowerUsage": lambda live: True,  # a call that a new driver does not need
     "gone:7": lambda live: len(live["devices"]) == 7,
     "init-hang": lambda live: healthy(live),  # who is started is not stopped by it
-    "no-driver": lambda live: live["sampler"]["state"] == "failed"
-    and next(source for source in live["sources"] if source["name"] == "nvml")["state"] == "driver_not_loaded",
+    "no-driver": lambda live: (
+        live["sampler"]["state"] == "failed"
+        and next(source for source in live["sources"] if source["name"] == "nvml")["state"]
+        == "driver_not_loaded"
+    ),
     "version-mismatch": lambda live: live["sampler"]["state"] == "failed",
     "zero-gpus": lambda live: live["sampler"]["state"] == "no_gpu",
 }
@@ -132,14 +140,17 @@ def test_an_xid_is_told(drilled):
         )
     finally:
         drilled.change("h100x8")
-    drilled.wait(
-        lambda: 'gpudiag_gpu_xid_events_total{gpu="2"' in drilled.get("/metrics").text, SEEN_SECONDS
-    )
+    drilled.wait(lambda: 'gpudiag_gpu_xid_events_total{gpu="2"' in drilled.get("/metrics").text, SEEN_SECONDS)
 
 
 def _sampler_pid(service) -> int:
-    for pid in service.children():
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if b"gpudiag.sampler.child" in file.read():
-                return pid
-    raise AssertionError("no sampler")
+    """The child that samples; for a moment there may be none, when one takes another's place."""
+
+    def find() -> int | None:
+        for pid in service.children():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+                if b"gpudiag.sampler.child" in file.read():
+                    return pid
+        return None
+
+    return service.wait(find, SEEN_SECONDS)

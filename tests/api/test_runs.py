@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
 
 def wait_for_end(service, identity: str, seconds: float = RUN_SECONDS) -> dict:
-    return service.wait(
-        lambda: (run := service.run(identity))["state"] in ENDED and run, seconds
-    )
+    return service.wait(lambda: (run := service.run(identity))["state"] in ENDED and run, seconds)
 
 
 def wait_until_running(service, identity: str) -> dict:
@@ -91,8 +89,7 @@ def test_the_service_stops_and_its_run_with_it(tmp_path):
         assert left
     assert not [pid for pid in left if is_alive(pid)]
     with machine() as session, serving(session, tmp_path, "--allow-actions") as service:
-        service.wait_for_data()
-        assert service.run(run["id"])["state"] == "cancelled"
+        service.wait(lambda: service.run(run["id"]).get("state") == "cancelled")
 
 
 def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
@@ -108,8 +105,7 @@ def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
             service.process.wait(10)
             service.wait(lambda: not [pid for pid in left if is_alive(pid)], 10)
         with serving(session, tmp_path, "--allow-actions") as service:
-            service.wait_for_data()
-            assert service.run(run["id"])["state"] == "lost"
+            service.wait(lambda: service.run(run["id"]).get("state") == "lost")
             earlier = service.run(done["id"])
             assert (earlier["state"], earlier["outcome"]) == ("succeeded", "pass")
             assert service.get(f"/api/v1/runs/{done['id']}/report").json()["outcome"] == "pass"

@@ -66,7 +66,7 @@ function Waiting() {
   const connection = useStore((state) => state.connection);
   if (connection !== "lost") return <Loading what="the GPUs" />;
   return (
-    <Notice tone="fail" title="gpudiag serve cannot be reached." live>
+    <Notice tone="fail" title="gpudiag serve cannot be reached." announce="gpudiag serve cannot be reached.">
       The page keeps trying. Start it again with <Command>gpudiag serve</Command>; <Command>gpudiag</Command> in a terminal answers without it.
     </Notice>
   );
@@ -142,7 +142,7 @@ function View({ route, live }: { route: Route; live: Live }) {
   }, [first]);
   if (first) return <Overview live={live} />;
   if (failed) {
-    return <Notice tone="fail" title="This view could not be loaded." live>gpudiag serve may have been updated or stopped: reload the page.</Notice>;
+    return <Notice tone="fail" title="This view could not be loaded." announce="This view could not be loaded.">gpudiag serve may have been updated or stopped: reload the page.</Notice>;
   }
   return more ? <OtherView views={more} route={route} live={live} /> : <Loading what="the view" />;
 }

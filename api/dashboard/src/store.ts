@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem, read, send } from "./api";
-import type { Finding, Live, Outcome, Session } from "./model";
+import type { Live, Session } from "./model";
 import { type Connection, openStream, type StreamEvent } from "./stream";
 
 export interface State {
@@ -10,7 +10,6 @@ export interface State {
   receivedAt: number; // milliseconds of this machine's clock
   connection: Connection;
   session: Session | null;
-  findings: { verdict: Outcome; findings: Finding[] } | null;
 }
 
 const HIDDEN_MS = 30_000; // then the stream is given up: the sampler slows down when nobody looks
@@ -20,7 +19,6 @@ export let state: State = {
   receivedAt: Date.now(),
   connection: "connecting",
   session: inlined<Session>("gpudiag-session"),
-  findings: null,
 };
 
 const watchers = new Set<() => void>();
@@ -68,7 +66,6 @@ export const serviceNow = (): number =>
 
 function receive(event: StreamEvent): void {
   if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });
-  if (event.name === "findings") update({ findings: event.data as NonNullable<State["findings"]> });
   for (const listener of listeners) listener(event);
 }
 

@@ -20,7 +20,7 @@ export function Banners({ live }: { live: Live }) {
         <Notice title={`Simulated GPUs: ${live.simulated}`}>No real GPU was read; every number on this page is made up.</Notice>
       )}
       {age > limit ? (
-        <Notice tone="fail" title={`No news for ${duration(Math.round(age))}: these numbers are from ${clock(seconds(live.at))}.`} live>
+        <Notice tone="fail" title={`No news for ${duration(Math.round(age))}: these numbers are from ${clock(seconds(live.at))}.`} announce="These numbers are old.">
           {connection === "lost" ? "gpudiag serve cannot be reached, and the page keeps trying. " : "gpudiag serve sends nothing. "}
           Is it still running on {live.host}? <Command>gpudiag serve</Command> starts it; <Command>gpudiag</Command> answers without it.
         </Notice>
@@ -31,12 +31,20 @@ export function Banners({ live }: { live: Live }) {
   );
 }
 
+const ANNOUNCED: Partial<Record<SamplerStatus["state"], string>> = {
+  wedged: "The driver does not answer.",
+  failed: "NVML cannot be asked.",
+  paused: "Sampling is paused.",
+};
+
 function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: boolean }) {
   const silent = sampler.last_good_at ? serviceNow() - seconds(sampler.last_good_at) : null;
   const age = silent === null ? null : duration(Math.round(silent));
   const stale = silent === null || silent > sampler.stale_after_seconds;
   const old = !stale || empty ? "" : age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
-  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => <Notice tone={tone} title={title} live>{body}</Notice>;
+  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => (
+    <Notice tone={tone} title={title} announce={ANNOUNCED[sampler.state] ?? ""}>{body}</Notice>
+  );
   switch (sampler.state) {
     case "wedged":
       return say("fail", `The driver does not answer. ${sampler.reason ?? `${sampler.wedged_call ?? "An NVML call"} has not come back.`}`, (

@@ -7,12 +7,13 @@ interface NoticeProps {
   tone?: "quiet" | "warn" | "fail";
   title: string;
   children?: ComponentChildren;
-  live?: boolean; // it appears while someone reads: tell a screen reader
+  announce?: string; // told to a screen reader once, as the notice appears: its own text may change every second
 }
 
-export function Notice({ tone = "quiet", title, children, live = false }: NoticeProps) {
+export function Notice({ tone = "quiet", title, children, announce }: NoticeProps) {
   return (
-    <div class={`notice ${tone}`} {...(live ? { role: tone === "fail" ? "alert" : "status" } : {})}>
+    <div class={`notice ${tone}`}>
+      {announce && <span class="unseen" role={tone === "fail" ? "alert" : "status"}>{announce}</span>}
       <strong>{title}</strong>
       {children && <div>{children}</div>}
     </div>
@@ -21,7 +22,7 @@ export function Notice({ tone = "quiet", title, children, live = false }: Notice
 
 export function ProblemNotice({ problem }: { problem: Problem }) {
   return (
-    <Notice tone="fail" title={problem.detail} live>
+    <Notice tone="fail" title={problem.detail} announce={problem.detail}>
       {problem.hint}
     </Notice>
   );

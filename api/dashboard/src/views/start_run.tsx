@@ -74,7 +74,7 @@ function GpuChoice({ live, chosen, choose }: { live: Live; chosen: string[]; cho
 function Refusal({ problem, again }: { problem: Problem; again: (more: Record<string, boolean>) => void }) {
   const holder = typeof problem.body.held_by === "string" ? problem.body.held_by : null;
   return (
-    <Notice tone="fail" title={problem.detail} live>
+    <Notice tone="fail" title={problem.detail} announce={problem.detail}>
       {problem.hint}
       {problem.code === "run.conflict" && (
         <p class="actions">

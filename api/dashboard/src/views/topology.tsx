@@ -76,11 +76,14 @@ function Matrix({ topology: { devices, links } }: { topology: Topology }) {
 function Cell({ own, between }: { own: boolean; between: Link | undefined }) {
   if (own) return <td class="link own"><span class="unseen">itself</span></td>;
   if (!between) return <td class="link">{DASH}</td>;
-  const nvlinks = between.nvlink_count ?? 0;
   const { measured } = between;
+  // Through a switch there is no count of links to that one GPU.
+  const count = between.nvlink_count ? ` ×${between.nvlink_count}` : "";
+  const nvlink = between.nvlink === "ok" || count !== "";
   return (
-    <td class={`link ${nvlinks ? "nvlink" : "pcie"}`}>
-      <span>{nvlinks ? `NVLink ×${nvlinks}` : <Reading of={between} field="path">{words(between.path ?? "")}</Reading>}</span>
+    <td class={`link ${nvlink ? "nvlink" : "pcie"}`}>
+      {nvlink && <span>NVLink{count}</span>}
+      <span class={nvlink ? "calm" : ""}><Reading of={between} field="path">{words(between.path ?? "")}</Reading></span>
       {measured && <b>{measured.unit === "B/s" ? rate(measured.value) : `${significant(measured.value)} ${measured.unit}`}</b>}
     </td>
   );
