@@ -1,0 +1,76 @@
+"""Four machines on one: network namespaces on a bridge, each with a host name and an address of its own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_PREFIX = f"gd{os.getpid()}"
+_NETWORK = "198.18.77"
+_HOSTS_FOLDER = Path("/etc/netns")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One namespace: a command in it is found by the others under `name`."""
+
+    name: str
+    address: str
+    namespace: str
+
+    def command(self, *words: str) -> tuple[str, ...]:
+        """The words, as a command that runs on this machine."""
+        rename = f'hostname {self.name} && exec "$@"'
+        return ("ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename, "sh", *words)
+
+
+@contextmanager
+def four_machines() -> Iterator[list[Machine]]:
+    """machine1 to machine4; skips, or fails in CI, where namespaces cannot be made."""
+    machines = [
+        Machine(f"machine{number}", f"{_NETWORK}.{number}", f"{_PREFIX}m{number}") for number in range(1, 5)
+    ]
+    switch = f"{_PREFIX}sw"
+    try:
+        _require_namespaces(switch)
+        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "link", "set", "br0", "up")
+        for machine in machines:
+            _connect(machine, switch, machines)
+        yield machines
+    finally:
+        for namespace in (*(machine.namespace for machine in machines), switch):
+            subprocess.run(("ip", "netns", "delete", namespace), capture_output=True, check=False)
+            shutil.rmtree(_HOSTS_FOLDER / namespace, ignore_errors=True)
+
+
+def _connect(machine: Machine, switch: str, machines: list[Machine]) -> None:
+    folder = _HOSTS_FOLDER / machine.namespace
+    folder.mkdir(parents=True)
+    names = [f"{one.address} {one.name}" for one in machines]
+    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+    _ip("netns", "add", machine.namespace)
+    port = f"p{machine.name[-1]}"
+    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
+    _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+    _ip("-n", machine.namespace, "addr", "add", f"{machine.address}/24", "dev", "eth0")
+    _ip("-n", machine.namespace, "link", "set", "eth0", "up")
+    _ip("-n", machine.namespace, "link", "set", "lo", "up")
+
+
+def _require_namespaces(name: str) -> None:
+    done = subprocess.run(("ip", "netns", "add", name), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"no network namespaces: {done.stderr.strip()}")
+    pytest.skip(f"needs network namespaces, as root: {done.stderr.strip()}")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True, capture_output=True, text=True)
