@@ -1,9 +1,11 @@
 """What the browser tests share: a built page, a browser, machines, and a page that is watched while it is open."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,33 +44,47 @@ def absent(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """While it lasts, no other worker of this test run builds or installs in the checkout."""
+    lock = ROOT / ".pytest_cache" / "dashboard.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # another worker holds it for as long as npm takes, which is bounded
+        yield
+
+
 @pytest.fixture(scope="session")
 def built_page() -> Path:
     """The folder of the page, built from the sources as they are now."""
-    if not hatch_build.is_built(SOURCE, STATIC):
-        try:
-            hatch_build.build(SOURCE, STATIC)
-        except (OSError, subprocess.SubprocessError) as error:
-            absent(f"the dashboard cannot be built: {error}")
+    with one_at_a_time():
+        if not hatch_build.is_built(SOURCE, STATIC):
+            try:
+                hatch_build.build(SOURCE, STATIC)
+            except (OSError, subprocess.SubprocessError) as error:
+                absent(f"the dashboard cannot be built: {error}")
     return STATIC
 
 
 @pytest.fixture(scope="session")
-def axe_source() -> Path:
-    """The file of axe-core, which the dashboard's lock file pins."""
-    if not AXE.is_file():
+def node_modules() -> Path:
+    """The dashboard's packages for development, as its lock file pins them: axe-core, TypeScript."""
+    folder = SOURCE / "node_modules"
+    with one_at_a_time():
+        if AXE.is_file():
+            return folder
         environment = dict(os.environ)
         try:
             npm = hatch_build.find_npm(environment)
             command = [*npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
             subprocess.run(command, cwd=SOURCE, env=environment, check=True, timeout=300, capture_output=True)
         except (OSError, subprocess.SubprocessError) as error:
-            absent(f"axe-core cannot be installed: {error}")
-    return AXE
+            absent(f"the dashboard's packages cannot be installed: {error}")
+    return folder
 
 
 @pytest.fixture(scope="session")
-def browsing(built_page: Path, axe_source: Path) -> Iterator[Browsing]:
+def browsing(built_page: Path, node_modules: Path) -> Iterator[Browsing]:
     """Debian's chromium, started once."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = shutil.which("chromium")

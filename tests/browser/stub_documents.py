@@ -254,7 +254,7 @@ def topology_of(machine: Machine) -> dict[str, Any]:
             }
             between.append({
                 "from": one.id.uuid, "to": other.id.uuid, "path": "numa_node" if near else "system", "read": "ok",
-                "nvlink": "ok", "nvlink_count": 0 if near else 18, "measured": None if near else measured,
+                "nvlink": "not_supported" if near else "ok", "nvlink_count": 0 if near else 18, "measured": None if near else measured,
             })  # fmt: skip
     return {"schema": "gpudiag.topology/1", "host": machine.snapshot.host, "devices": rows, "links": between}
 

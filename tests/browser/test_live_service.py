@@ -97,9 +97,9 @@ def test_a_fault_shows_within_ten_seconds_and_goes_again(
 
 def test_a_driver_that_goes_is_said_and_comes_back(watched: WatchedPage, service: LiveService) -> None:
     service.change_machine("h100x8+no-driver")
-    watched.page.get_by_role("alert").wait_for(timeout=WITHIN_MS)
+    watched.page.locator(".banners .notice.fail").wait_for(timeout=WITHIN_MS)
     service.change_machine(HEALTHY)
-    watched.page.get_by_role("alert").wait_for(state="detached", timeout=2 * WITHIN_MS)
+    watched.page.locator(".banners .notice.fail").wait_for(state="detached", timeout=2 * WITHIN_MS)
     watched.page.locator("table.gpus tbody tr").nth(7).get_by_text("ok").wait_for(timeout=WITHIN_MS)
 
 

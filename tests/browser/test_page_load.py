@@ -1,15 +1,20 @@
 """What the page costs and promises before anyone clicks: its weight, its requests, its first numbers, its policy."""
 
 import gzip
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import hatch_build
 from tests.browser.stub_documents import Machine
 from tests.browser.stub_service import POLICY, stub_service
 from tests.browser.watched_page import Browsing, watch
 
+ROOT = Path(__file__).parents[2]
 BUDGET_BYTES = 45_000  # gzipped, all that the first screen loads
 MORE_BUDGET_BYTES = 15_000  # gzipped, what any other view loads once
 PAGE_REQUESTS = 3  # the document, one script, one style sheet
@@ -42,6 +47,21 @@ def test_the_page_names_no_other_host(built_page: Path) -> None:
     for path in built_page.rglob("*"):
         if path.suffix in (".html", ".js", ".css"):
             assert set(re.findall(r"https?://[a-zA-Z0-9.-]+", path.read_text())) <= allowed, path.name
+
+
+def test_the_sources_are_of_the_right_types(node_modules: Path) -> None:
+    environment = dict(os.environ)
+    command = [*hatch_build.find_npm(environment), "run", "check", "--silent"]
+    done = subprocess.run(
+        command, cwd=node_modules.parent, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    packages = json.loads((ROOT / hatch_build.SOURCE / "package-lock.json").read_text())["packages"]
+    assert len(packages) > 3
+    assert [name for name, package in packages.items() if "resolved" in package] == []
 
 
 def test_the_licences_of_what_is_bundled_are_beside_it(built_page: Path) -> None:

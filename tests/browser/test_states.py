@@ -38,7 +38,7 @@ def test_a_call_that_hangs_is_named_on_every_view(browsing: Browsing, hung_machi
     with stub_service(hung_machine) as (address, _), browsing.page(address) as watched:
         for view in ("", "processes", "topology"):
             watched.open(view)
-            alert = watched.page.get_by_role("alert")
+            alert = watched.page.locator(".banners .notice.fail")
             alert.wait_for()
             assert "nvmlDeviceGetTemperatureV has not come back" in alert.inner_text()
             assert "dmesg" in alert.inner_text()
@@ -69,11 +69,14 @@ def test_numbers_that_grow_old_are_called_old(browsing: Browsing, busy_machine: 
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         watched.open()
         watched.page.locator(".connection.live").wait_for()
-        assert watched.page.get_by_role("alert").count() == 0
+        assert watched.page.locator(".banners .notice.fail").count() == 0
         state.silent = True
-        alert = watched.page.get_by_role("alert")
+        alert = watched.page.locator(".banners .notice.fail")
         alert.wait_for(timeout=15_000)
         assert "No news for" in alert.inner_text()
+        assert (
+            watched.page.get_by_role("alert").inner_text() == "These numbers are old."
+        )  # said once, not every second
         assert "gpudiag serve" in alert.inner_text()
         state.silent = False
         alert.wait_for(state="detached", timeout=15_000)
@@ -85,8 +88,8 @@ def test_a_service_that_went_away_is_noticed(browsing: Browsing, busy_machine: M
             watched.address = address
             watched.open()
             watched.page.locator(".connection.live").wait_for()
-        watched.page.get_by_role("alert").wait_for(timeout=20_000)
-        assert "cannot be reached" in watched.page.get_by_role("alert").inner_text()
+        watched.page.locator(".banners .notice.fail").wait_for(timeout=20_000)
+        assert "cannot be reached" in watched.page.locator(".banners .notice.fail").inner_text()
         assert "63.3" in watched.page.locator("table.gpus").inner_text()  # what was known stays
 
 

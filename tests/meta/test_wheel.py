@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -42,9 +43,18 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel_names: list[str]) -> N
         here = {
             f"{package}/{path.relative_to(folder)}"
             for path in folder.rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
+            if path.is_file() and not {"__pycache__", "static"} & set(path.parts)  # static: built anew
         }
         assert here - set(wheel_names) == set(), package
+
+
+def test_the_wheel_holds_the_page_where_it_can_be_built(wheel_names: list[str]) -> None:
+    page = [name for name in wheel_names if name.startswith("gpudiag_api/static/")]
+    if not page and os.environ.get("CI") != "true":
+        pytest.skip("the dashboard could not be built: npm does not reach its packages")
+    assert "gpudiag_api/static/index.html" in page
+    assert any(name.endswith(".js") for name in page)
+    assert not any("node_modules" in name for name in wheel_names)
 
 
 def test_the_wheel_holds_nothing_else(wheel_names: list[str]) -> None:
