@@ -1,0 +1,35 @@
+# gpudiag's service. `--target slim` (the default) has no torch: it watches, judges and answers. `--target full`
+# has torch too, and runs nccl-test and train. Both want the GPUs of the machine (docker run --gpus all, or the
+# NVIDIA container toolkit under Kubernetes) and the host's process ids (--pid=host) to name processes.
+ARG PYTHON=3.11-slim-bookworm
+
+FROM docker.io/library/python:${PYTHON} AS build
+WORKDIR /src
+COPY . .
+RUN python -m venv /opt/gpudiag \
+ && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve]'
+
+FROM build AS build-full
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve,torch]'
+
+FROM docker.io/library/python:${PYTHON} AS base
+RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag
+ENV PATH=/opt/gpudiag/bin:$PATH \
+    GPUDIAG_STATE_DIR=/var/lib/gpudiag \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=utility,compute \
+    PYTHONDONTWRITEBYTECODE=1
+USER 10001
+VOLUME /var/lib/gpudiag
+EXPOSE 8765
+# 127.0.0.1 is inside the container's own network: add --host 0.0.0.0 --token-file FILE to let others in.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD \
+    ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/healthz', timeout=4)"]
+ENTRYPOINT ["gpudiag"]
+CMD ["serve"]
+
+FROM base AS full
+COPY --from=build-full /opt/gpudiag /opt/gpudiag
+
+FROM base AS slim
+COPY --from=build /opt/gpudiag /opt/gpudiag

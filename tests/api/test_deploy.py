@@ -1,0 +1,116 @@
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpudiag.render.metrics_table import METRICS
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+RULES = DEPLOY / "prometheus"
+# What the service exports beside the table of GPU metrics.
+OTHERS = {
+    "gpudiag_build_info", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
+    "gpudiag_collect_last_success_timestamp_seconds", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
+}  # fmt: skip
+EXPORTED = {metric.name for metric in METRICS} | OTHERS
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\bgpudiag_[a-z0-9_]+", text))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize(
+    "command", [("check", "rules", "gpudiag.rules.yml"), ("test", "rules", "gpudiag.rules.test.yml")]
+)
+def test_the_alert_rules_pass_their_own_tests(command):
+    done = subprocess.run(["promtool", *command], cwd=RULES, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_about_a_metric_that_there_is():
+    rules = yaml.safe_load((RULES / "gpudiag.rules.yml").read_text())["groups"][0]["rules"]
+    for rule in rules:
+        assert names_in(rule["expr"]) <= EXPORTED, rule["alert"]
+        assert rule["annotations"]["summary"]
+    tested = {
+        case["alertname"]
+        for test in yaml.safe_load((RULES / "gpudiag.rules.test.yml").read_text())["tests"]
+        for case in test["alert_rule_test"]
+    }
+    assert tested <= {rule["alert"] for rule in rules}
+    assert len(tested) >= 4
+
+
+def test_every_panel_shows_a_metric_that_there_is():
+    board = json.loads((DEPLOY / "grafana" / "gpudiag.json").read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert expressions
+    for expression in expressions:
+        assert names_in(expression)
+        assert names_in(expression) <= EXPORTED
+
+
+def test_the_names_beside_the_table_are_really_exported(served):
+    exported = names_in(served.get("/metrics").text)
+    assert OTHERS - {"gpudiag_gpu_xid_last_timestamp_seconds"} <= exported
+
+
+def test_the_manifests_belong_together():
+    folder = DEPLOY / "kubernetes"
+    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    found = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(listed) == found
+    pod = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert "--token-file" in container["args"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    port = container["ports"][0]["name"]
+    assert container["livenessProbe"]["httpGet"]["port"] == port
+    service = yaml.safe_load((folder / "service.yaml").read_text())["spec"]
+    assert service["ports"][0]["targetPort"] == port
+    labels = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_own_metrics_are_lint_clean_and_dcgm_ones_parse(served):
+    for dialect in ("native", "dcgm"):
+        text = served.get(f"/metrics?dialect={dialect}&processes=1").text
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
+        )
+        if dialect == "native":
+            assert done.returncode == 0, done.stderr
+        else:  # dcgm-exporter's own names break the lint's style, and nothing else
+            style = ("camelCase", "_total", "should not include type")
+            assert all(any(word in line for word in style) for line in done.stderr.splitlines() if line)
+
+
+def test_the_dcgm_dialect_has_dcgms_names_labels_and_units(served):
+    text = served.get("/metrics?dialect=dcgm").text
+    total = next(line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_FB_TOTAL{"))
+    labels = re.findall(r'(\w+)="', total)
+    assert labels == [
+        "gpu",
+        "UUID",
+        "pci_bus_id",
+        "device",
+        "modelName",
+        "Hostname",
+        "DCGM_FI_DRIVER_VERSION",
+    ]
+    assert 80_000 < float(total.rsplit(" ", 1)[1]) < 82_000  # MiB
+    busy = next(line for line in text.splitlines() if line.startswith('DCGM_FI_DEV_GPU_UTIL{gpu="0"'))
+    assert float(busy.rsplit(" ", 1)[1]) > 90  # per cent
+
+
+def test_what_a_gpu_does_not_report_has_no_series(served):
+    text = served.get("/metrics").text
+    assert "gpudiag_gpu_fan_speed_ratio{" not in text
+    assert "nan" not in text.lower().replace("nvidia", "")

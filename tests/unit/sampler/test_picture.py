@@ -1,0 +1,106 @@
+from gpudiag.model.device import SourceState
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.sampler.picture import NvmlPicture
+
+LIBRARY = {"driver_version": "580.105.08", "nvml_version": "13", "cuda_driver_version": "13.0", "missing": {},
+           "missing_detail": {}}  # fmt: skip
+
+
+def sheet(index: int, **readings) -> dict:
+    known = {"uuid": f"GPU-{index}", "bus_id": f"00000000:0{index}:00.0", "name": "NVIDIA H100", "temperature_celsius": 30,
+             "utilization_percent": 5, "power_draw_watts": 70.0, "memory_total_bytes": 1, "pstate": 0, "sm_clock_mhz": 1980}  # fmt: skip
+    return {**known, **readings, "missing": {}, "missing_detail": {}}
+
+
+def tick(fast=None, slow=None, late=None, **more) -> dict:
+    slow = {str(index): {"document": document, "processes": {}} for index, document in (slow or {}).items()}
+    return {"kind": "tick", "sequence": 1, "at": 1.0, "seconds": 0.001, "peers": {}, "xids": [], "slow": slow,
+            "fast": {str(index): one for index, one in (fast or {}).items()},
+            "late": {str(index): told for index, told in (late or {}).items()}, **more}  # fmt: skip
+
+
+def started(count: int = 2, now: float = 100.0) -> NvmlPicture:
+    picture = NvmlPicture()
+    picture.take({"kind": "library", "document": LIBRARY, "count": count}, now)
+    picture.take(tick(slow={index: sheet(index) for index in range(count)}), now)
+    return picture
+
+
+def device(picture: NvmlPicture, index: int, now: float = 100.0):
+    return next(one for one in picture.answer(now).devices if one.id.nvml_index == index)
+
+
+def test_fast_readings_replace_those_of_the_whole_one():
+    picture = started()
+    fast = {"temperature_celsius": 61, "missing": {"power_draw_watts": "not_supported"}, "missing_detail": {}}
+    assert picture.take(tick(fast={1: fast}), 101.0) is False
+    hot = device(picture, 1)
+    assert hot.temperature_celsius == 61
+    assert hot.power_draw_watts == Missing(MissingReason.NOT_SUPPORTED)
+    assert hot.utilization_percent == 5
+    assert picture.with_fast(device(started(), 1)).temperature_celsius == 61
+
+
+def test_a_gpu_is_silent_after_the_deadline_and_keeps_who_it_is():
+    picture = started()
+    late = {1: ["nvmlDeviceGetPowerUsage", 0.5, None]}
+    picture.take(tick(fast={}, late=late), 101.0)
+    assert device(picture, 1, 101.0).responding is True
+    assert picture.late(103.0).keys() == {1}
+    silent = device(picture, 1, 103.0)
+    assert silent.responding.reason is MissingReason.TIMED_OUT
+    assert "nvmlDeviceGetPowerUsage" in silent.responding.detail
+    assert silent.temperature_celsius.reason is MissingReason.TIMED_OUT
+    assert silent.id.uuid == "GPU-1"
+    assert device(picture, 0, 103.0).responding is True
+
+
+def test_a_successor_that_counts_anew_does_not_make_a_silent_gpu_well():
+    picture = started()
+    picture.take(tick(late={1: ["nvmlDeviceGetName", 2.5, None]}), 103.0)
+    picture.take({"kind": "library", "document": LIBRARY, "count": 2}, 104.0)
+    picture.take(
+        tick(slow={0: sheet(0)}, late={1: ["nvmlDeviceGetUUID", 0.1, {"missing": {}, "missing_detail": {}}]}),
+        104.0,
+    )
+    assert picture.late(104.0).keys() == {1}
+    assert device(picture, 1, 104.0).id.uuid == "GPU-1"
+    picture.take(tick(slow={1: sheet(1)}), 105.0)
+    assert picture.late(110.0) == {}
+    assert device(picture, 1, 110.0).responding is True
+
+
+def test_a_gpu_lost_between_two_whole_readings_has_no_reading_left():
+    picture = started()
+    lost = {"missing": {"temperature_celsius": "device_lost", "pstate": "device_lost"},
+            "missing_detail": {"temperature_celsius": "GPU is lost (NVML 15)"}}  # fmt: skip
+    assert picture.take(tick(fast={0: lost}), 101.0) is True
+    gone = device(picture, 0)
+    assert gone.responding.reason is MissingReason.DEVICE_LOST
+    assert gone.power_draw_watts.reason is MissingReason.DEVICE_LOST
+    assert gone.id.uuid == "GPU-0"
+    assert picture.lost() == [0]
+
+
+def test_an_init_that_hangs_silences_every_gpu_that_was_known():
+    picture = started()
+    picture.take({"kind": "starting", "call": "nvmlInit", "seconds": 1.0}, 105.0)
+    picture.take({"kind": "starting", "call": "nvmlInit", "seconds": 2.5}, 106.5)
+    assert picture.late(106.5).keys() == {0, 1}
+
+
+def test_a_refusal_forgets_the_gpus_and_gives_the_state():
+    picture = started()
+    document = {"state": "driver_not_loaded", "words": "Driver Not Loaded", "code": 9, "library": None}
+    assert picture.take({"kind": "failed", "document": document}) is True
+    assert picture.take({"kind": "failed", "document": document}) is False
+    answer = picture.answer()
+    assert answer.status.state is SourceState.DRIVER_NOT_LOADED
+    assert answer.devices == ()
+
+
+def test_another_number_of_gpus_starts_from_nothing():
+    picture = started(2)
+    picture.take({"kind": "library", "document": LIBRARY, "count": 1}, 101.0)
+    picture.take(tick(slow={0: sheet(5)}), 101.0)
+    assert [one.id.uuid for one in picture.answer(101.0).devices] == ["GPU-5"]

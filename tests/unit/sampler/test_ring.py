@@ -1,0 +1,85 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudiag.sampler.ring import COARSE, FINE, MAX_DEVICES, MAX_POINTS, Ring, plan_window, read_window
+from gpudiag.sampler.series import NAMES
+
+NOW = 1_800_000_000.0
+
+
+def filled(samples: dict[float, dict[str, float]]) -> Ring:
+    ring = Ring()
+    for at, sample in samples.items():
+        ring.add("GPU-1", at, sample)
+    return ring
+
+
+def points(ring: Ring, name: str, from_at: float, to_at: float, step: float, now: float = NOW):
+    window = plan_window(from_at, to_at, step, now)
+    return dict(zip(window.times(), read_window(ring.devices["GPU-1"], name, window), strict=True))
+
+
+def test_a_second_without_a_sample_is_a_gap_and_not_zero():
+    ring = filled({NOW - 3: {"power_draw_watts": 70.0}, NOW - 1: {"power_draw_watts": 0.0}})
+    found = points(ring, "power_draw_watts", NOW - 4, NOW, 1)
+    assert found == {NOW - 4: None, NOW - 3: 70.0, NOW - 2: None, NOW - 1: 0.0, NOW: None}
+
+
+def test_a_longer_step_is_the_mean_of_what_is_there():
+    ring = filled({NOW + at: {"temperature_celsius": 40.0 + at} for at in (0, 1, 3)})
+    assert points(ring, "temperature_celsius", NOW, NOW + 3, 4, NOW + 3) == {NOW: pytest.approx(41.333)}
+
+
+def test_masks_keep_every_bit_and_counters_the_last():
+    ring = filled({NOW: {"clocks_event_mask": 8.0, "pcie_replay_count": 5.0},
+                   NOW + 1: {"clocks_event_mask": 64.0, "pcie_replay_count": 7.0}})  # fmt: skip
+    assert points(ring, "clocks_event_mask", NOW, NOW + 1, 2, NOW + 1) == {NOW: 72.0}
+    assert points(ring, "pcie_replay_count", NOW, NOW + 1, 2, NOW + 1) == {NOW: 7.0}
+
+
+def test_after_an_hour_there_are_ten_seconds_and_after_a_day_nothing():
+    ring = filled({NOW: {"sm_clock_mhz": 1980.0}, NOW + 7200: {"sm_clock_mhz": 345.0}})
+    now = NOW + 7200
+    assert points(ring, "sm_clock_mhz", NOW, NOW + 9, 1, now) == {NOW: 1980.0}
+    ring.add("GPU-1", NOW + 2 * 86400, {"sm_clock_mhz": 345.0})
+    assert set(points(ring, "sm_clock_mhz", NOW, NOW + 7300, 10, NOW + 2 * 86400).values()) == {None}
+
+
+def test_time_that_goes_back_writes_nothing():
+    ring = filled({NOW: {"pstate": 0.0}, NOW - 50: {"pstate": 8.0}})
+    assert points(ring, "pstate", NOW - 50, NOW, 1)[NOW - 50] is None
+
+
+def test_there_is_room_for_so_many_gpus_and_a_stale_one_makes_room():
+    ring = Ring()
+    for number in range(MAX_DEVICES):
+        assert ring.add(f"GPU-{number}", NOW, {})
+    assert ring.add("GPU-new", NOW, {}) is None
+    assert ring.add("GPU-new", NOW + 2 * 86400, {}) is not None
+
+
+def test_eight_gpus_take_less_than_ten_megabytes():
+    ring = filled({NOW: {}})
+    values = sum(len(one) * one.itemsize for tier in ring.devices["GPU-1"].arrays.values() for one in tier)
+    assert 8 * values < 10_000_000
+
+
+@given(st.floats(0, 4e9), st.floats(0, 4e9), st.floats(0.1, 1e6), st.floats(0, 4e9))
+def test_a_window_is_bounded_and_covers_the_range(start, end, step, now):
+    low, high = sorted((start, end))
+    window = plan_window(low, high, step, now)
+    assert 1 <= window.count <= MAX_POINTS + 1
+    assert window.step_seconds >= min(step, 1.0)
+    times = window.times()
+    assert times[0] <= low
+    assert times[-1] + window.step_seconds > math.floor(high)
+    assert window.tier in (FINE, COARSE)
+
+
+def test_every_series_has_a_place():
+    ring = filled({NOW: dict.fromkeys(NAMES, 1.0)})
+    for name in NAMES:
+        assert points(ring, name, NOW, NOW, 1) == {NOW: 1.0}
