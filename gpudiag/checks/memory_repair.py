@@ -1,12 +1,13 @@
 """Checks of how a GPU mends its memory: remapped rows, retired pages, repairs that are due or impossible."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import moved
 from gpudiag.checks.per_device import judge_devices
-from gpudiag.checks.registry import FindingKind, Judgement, check
+from gpudiag.checks.registry import FindingKind, Judgement, Restated, check
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, RowRemapHistogram, Snapshot
@@ -74,6 +75,14 @@ MEMORY_REPAIR_PENDING = _warn(
 )
 
 
+# The errors because of which a row or a page is to be replaced, and what is said behind them.
+_SPOILED_BY = ("ecc.uncorrected_volatile", "ecc.uncorrected_rising")
+_WAITS = {
+    ROW_REMAP_PENDING.code: "a bad row waits to be remapped",
+    PAGE_RETIREMENT_PENDING.code: "a bad page waits to be retired",
+}
+
+
 @check(
     "memory.row_remap",
     title="bad rows are replaced, and spare ones are left",
@@ -88,7 +97,7 @@ MEMORY_REPAIR_PENDING = _warn(
 def memory_row_remap(context: Context) -> Judgement:
     """FAIL where remapping failed or has no spare left; WARN where it is pending or the spares run low."""
     fields = ("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable")
-    return judge_devices(context.snapshot, fields, _judge_rows)
+    return _with_their_errors(judge_devices(context.snapshot, fields, _judge_rows))
 
 
 @check(
@@ -103,11 +112,12 @@ def memory_row_remap(context: Context) -> Judgement:
 )
 def memory_page_retirement(context: Context) -> Judgement:
     """FAIL at the limits of NVIDIA's policy; WARN where a retirement is pending (GPUs before Ampere)."""
-    return judge_devices(
+    judgement = judge_devices(
         context.snapshot,
         ("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
         lambda snapshot, device: _judge_pages(context, device),
     )
+    return _with_their_errors(judgement)
 
 
 @check(
@@ -123,6 +133,16 @@ def memory_repair(context: Context) -> Judgement:
     """FAIL where the driver calls memory unrepairable; WARN where a repair waits for a reset."""
     repairs = (("memory_channel_repair_pending",), ("tpc_repair_pending",))
     return judge_devices(context.snapshot, ("memory_unrepairable",), _judge_repair, either=repairs)
+
+
+def _with_their_errors(judgement: Judgement) -> Judgement:
+    """The same, where a row or page that waits for its repair is told with the error that spoiled it."""
+    restated = tuple(
+        Restated(finding, _SPOILED_BY, _WAITS[finding.code])
+        for finding in judgement.findings
+        if finding.code in _WAITS
+    )
+    return replace(judgement, restated=restated)
 
 
 def _judge_rows(snapshot: Snapshot, device: Device) -> Iterator[Finding]:

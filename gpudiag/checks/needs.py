@@ -71,6 +71,19 @@ def _active(context: Context) -> Judgement | None:
     return could_not_look(f"the active tests could not be run: {what}")
 
 
+def _training(context: Context) -> Judgement | None:
+    """A training was run."""
+    measured = context.measures.training
+    if not isinstance(measured, Missing):
+        return None
+    what = measured.detail or "no training was run"
+    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
+        return Judgement(
+            Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
+        )
+    return could_not_look(f"no training could be run: {what}")
+
+
 def _history(context: Context) -> Judgement | None:
     """It could be read what earlier runs measured on this machine."""
     history = context.history
@@ -121,5 +134,6 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "torch": _torch,
     "kernel_log": _kernel_log,
     "active": _active,
+    "training": _training,
     "history": _history,
 }

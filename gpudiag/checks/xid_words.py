@@ -14,7 +14,7 @@ from gpudiag.model.reading import Missing, Reading
 def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     """What happened to which GPU and when: `GPU 5 (5d:00.0): 14:02 UTC Xid 79: the GPU has fallen ...`."""
     root, entry = fault.last.root, fault.last.xid
-    what = _label(root)
+    what = _label(root) if root.xid_code is not None else f"{_label(root)}, without an Xid"
     if entry is not None:
         what += f": {entry.meaning[0].lower()}{entry.meaning[1:-1]}"
     times = f"{len(fault.bursts)} times, last " if len(fault.bursts) > 1 else ""
@@ -35,9 +35,9 @@ def say_request(action: str | None) -> str:
 
 
 def _label(event: KernelEvent) -> str:
-    """`Xid 149 (NETIR_LINK_EVT, link 8, subcode 4)`, or how a GPU was lost without an Xid."""
+    """`Xid 149 (NETIR_LINK_EVT, link 8, subcode 4)`, or `off the bus` for the line that has no number."""
     if event.kind is KernelEventKind.GPU_OFF_BUS:
-        return "off the bus, without an Xid"
+        return "off the bus"
     if event.unit is None:
         return f"Xid {event.xid_code}"
     link = "" if event.link is None else f", link {event.link}"

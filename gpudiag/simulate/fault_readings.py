@@ -7,6 +7,7 @@ from typing import Any
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 from gpudiag.simulate.fault import Fault, has, only_known
 from gpudiag.simulate.kernel_log import xid_line
+from gpudiag.simulate.recovery import RECOVERY_ACTIONS, XID_RECOVERY_ACTION, recovery_text
 
 _SECONDS_AGO = 640.0
 _DEGREES_TOO_HOT = 4  # beyond the limit: past the slowdown offset of every board we know (-2, -3)
@@ -14,18 +15,6 @@ _THROTTLED_SHARE = 4  # a GPU with its power brake on runs at a quarter of its c
 _CAP_SHARE = 0.6
 _CORRECTED_ERRORS = 4711
 _BUSY_OR_UNAVAILABLE = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"  # cudaError 46
-# nvmlDeviceGpuRecoveryAction_t: the word, and what the driver writes for it in Xid 154.
-RECOVERY_ACTIONS = {
-    "none": "None",
-    "gpu_reset": "GPU Reset Required",
-    "node_reboot": "Node Reboot Required",
-    "drain_p2p": "Drain P2P",
-    "drain_and_reset": "Drain and Reset",
-    "recover_imex_domain": "Recover IMEX Domain",
-    "bus_reset": "Bus Reset Required",
-    "system_reboot": "System Reboot Required",
-}
-_XID_RECOVERY_ACTION = 154
 
 
 def heat(blueprint: Blueprint, fault: Fault) -> Blueprint:
@@ -139,10 +128,8 @@ def want_recovery(blueprint: Blueprint, fault: Fault) -> Blueprint:
     if action not in RECOVERY_ACTIONS:
         raise fault.refuse(f"{action!r} is no recovery action", f"one of {', '.join(RECOVERY_ACTIONS)}")
     _need(fault, blueprint.listed()[fault.on], "recovery_action")
-    number = [*RECOVERY_ACTIONS].index(action)
-    text = f"GPU recovery action changed from 0x0 (None) to 0x{number:x} ({RECOVERY_ACTIONS[action]})"
     blueprint = blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(recovery_action=action))
-    return _xids(blueprint, fault, _XID_RECOVERY_ACTION, text=text)
+    return _xids(blueprint, fault, XID_RECOVERY_ACTION, text=recovery_text(action))
 
 
 def switch_ecc_off(blueprint: Blueprint, fault: Fault) -> Blueprint:

@@ -2,7 +2,8 @@
 
 Faults are applied in the order of the table, whatever the order in which they were written, so that
 `busy:3+hot:3` and `hot:3+busy:3` are the same machine. Each changes the GPU's readings, its calls, the
-host tree, the kernel log and torch's answer together, as the real fault would.
+host tree, the kernel log and torch's answer together, as the real fault would. Last comes
+what the driver asks for after all of them.
 """
 
 import re
@@ -13,6 +14,7 @@ from gpudiag.simulate import fault_links, fault_machine, fault_processes, fault_
 from gpudiag.simulate.blueprint import Blueprint
 from gpudiag.simulate.fault import Fault, FaultKind
 from gpudiag.simulate.names import nearest_hint
+from gpudiag.simulate.recovery import ask_for_recovery
 
 _DRIVER, _TORCH, _LOAD = "driver", "torch", "load"
 _WHOLE_NUMBER = ("N", "LINK", "CODE")
@@ -149,7 +151,7 @@ def apply_faults(blueprint: Blueprint, faults: Iterable[Fault]) -> Blueprint:
         if fault.gpu is not None and fault.gpu >= count:
             raise fault.refuse(_which_gpus(count))
         blueprint = fault.kind.apply(blueprint, fault)
-    return blueprint
+    return ask_for_recovery(blueprint)
 
 
 def _which_gpus(count: int) -> str:

@@ -24,13 +24,13 @@ _TIME_LIMIT_SECONDS = 60  # proves that it ends
 _LOOK = """
 from gpudiag.model.codec import dumps
 from gpudiag.probe.inventory import take_snapshot
-print(dumps(take_snapshot(("nvml", "torch"), 5.0, host_state=True)))
+print(dumps(take_snapshot(("nvml", "torch"), 5.0, host_state=True, kernel_log={kernel_log})))
 """
 Change = Callable[[Snapshot], Snapshot]
 
 
 @cache
-def look_at_machine(spec: str) -> Snapshot:
+def look_at_machine(spec: str, kernel_log: bool = False) -> Snapshot:
     """The snapshot that the probes make on a simulated machine, host state and torch included."""
     try:
         build_library()
@@ -38,7 +38,7 @@ def look_at_machine(spec: str) -> Snapshot:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     with open_session(load_scenario(spec)) as session:
         asked = subprocess.run(
-            [sys.executable, "-c", _LOOK],
+            [sys.executable, "-c", _LOOK.format(kernel_log=kernel_log)],
             env=dict(session.environment),
             capture_output=True,
             text=True,

@@ -17,7 +17,7 @@ FOUND = {
     "h100x8+hot:1": {"temperature.gpu_too_hot"},
     "h100x8+throttle:1": {"clocks.power_brake"},
     "h100x8+power-cap:2": {"power.limit_lowered"},
-    "h100x8+ecc:3": {"ecc.uncorrected_volatile", "memory.row_remap_pending"},
+    "h100x8+ecc:3": {"ecc.uncorrected_volatile"},
     "h100x8+row-remap-pending:5": {"memory.row_remap_pending"},
     "h100x8+row-remap-failed:5": {"memory.row_remap_failed"},
     "t4x1+retired-pages:0": {"memory.page_retirement_pending"},
@@ -92,6 +92,34 @@ def test_faults_on_one_machine_are_each_named_once_and_on_the_right_gpu():
         ("gpu.lost", 3), ("memory.row_remap_failed", 5), ("clocks.power_brake", 1), ("pcie.width_reduced", 2),
         ("nvlink.link_down", 4),
     }  # fmt: skip
+
+
+# Faults that the kernel log tells as well: what is found then, and on which GPU.
+LOGGED = {
+    "h100x8+lost:3": {("gpu.lost", 3)},
+    "h100x8+ecc:2": {("ecc.uncorrected_volatile", 2)},
+    "h100x8+row-remap-pending:5": {("memory.row_remap_pending", 5)},
+    "h100x8+row-remap-failed:5": {("memory.row_remap_failed", 5)},
+    "t4x1+retired-pages:0": {("memory.page_retirement_pending", 0)},
+    "h100x8+nvlink-down:4": {("nvlink.link_down", 4)},
+    "h100x8+recovery:1:gpu_reset": {("gpu.recovery_needed", 1)},
+    "h100x8+xid:1:95": {("xid.hardware", 1)},
+    "h100x8+xid:1:31": {("xid.application", 1)},
+    "h100x8+hang:6+xid:6:119": {("gpu.hung", 6)},
+    "h100x8+lost:3+row-remap-failed:1+nvlink-down:5+ecc:2+xid:4:95": {
+        ("gpu.lost", 3), ("memory.row_remap_failed", 1), ("nvlink.link_down", 5), ("ecc.uncorrected_volatile", 2),
+        ("xid.hardware", 4),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", LOGGED)
+def test_a_fault_that_the_kernel_log_tells_too_is_named_once(spec: str):
+    found = findings(look_at_machine(spec, kernel_log=True))
+    named = [(one.code, one.subject.nvml_index) for one in found]
+    assert set(named) == LOGGED[spec]
+    assert len(named) == len(set(named))
+    assert all("Xid" in one.message for one in found)
 
 
 @pytest.mark.parametrize("spec", ["h100x8+no-driver", "h100x8+version-mismatch", "h100x8+hang:6"])

@@ -64,14 +64,17 @@ CASES = (
     Case("h100x8+power-cap:1", {"power_limit_watts", "power_limit_enforced_watts", "clocks_event_reasons"}),
     Case(
         "h100x8+ecc:1",
-        {"ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations"} | ROW,
-        xids=(48, 63),
+        {"ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations", "recovery_action"} | ROW,
+        xids=(48, 63, 154),
         parts={"host"},
     ),
     Case("h100x8+ecc-corrected:1", {"ecc_corrected_volatile", "ecc_corrected_aggregate", "ecc_locations"}),
     Case("h100x8+row-remap-pending:1", ROW, xids=(63,), parts={"host"}),
     Case(
-        "h100x8+row-remap-failed:1", {"row_remap_failed", "row_remap_histogram"}, xids=(64,), parts={"host"}
+        "h100x8+row-remap-failed:1",
+        {"row_remap_failed", "row_remap_histogram", "recovery_action"},
+        xids=(64, 154),
+        parts={"host"},
     ),
     Case(
         "t4x1+retired-pages:0",
@@ -94,7 +97,7 @@ CASES = (
     Case("h100x8+recovery:1:node_reboot", {"recovery_action"}, xids=(154,), parts={"host"}),
     Case("h100x8+pcie-width:1", {"pcie_width"}, parts={"host"}),
     Case("h100x8+pcie-gen:1", {"pcie_generation"}, parts={"host"}),
-    Case("h100x8+nvlink-down:1:4", {"nvlinks"}, xids=(74,), parts={"host"}),
+    Case("h100x8+nvlink-down:1:4", {"nvlinks", "recovery_action"}, xids=(74, 154), parts={"host"}),
     Case("h100x8+nvlink-errors:1", {"nvlinks"}),
     Case("h100x8+slow:1:0.5", calls=True),
     Case("h100x8+hang-call:1:nvmlDeviceGetPowerUsage", calls=True),
@@ -148,6 +151,35 @@ def test_an_xid_is_in_the_kernel_log_of_its_gpu(case: Case):
         assert line.startswith(f"NVRM: Xid (PCI:{address}): {code},")
 
 
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        ("h100x8+xid:1:95", "gpu_reset"),
+        ("h100x8+ecc:1", "gpu_reset"),
+        ("h100x8+xid:1:95+recovery:1:node_reboot", "node_reboot"),
+        ("h100x8+xid:1:94", "none"),
+        ("h100x8+xid:1:31", "none"),
+        ("h100x8", "none"),
+    ],
+)
+def test_the_driver_asks_for_what_its_xids_take(spec: str, action: str):
+    scenario = machine(spec)
+    assert listed(scenario)[1].readings["recovery_action"] == action
+    asked = [line for line in kernel_log(scenario) if ": 154," in line]
+    assert len(asked) == (action != "none")
+
+
+def test_a_lost_gpu_takes_a_reboot_which_only_the_kernel_log_can_say():
+    (line,) = [line for line in kernel_log(machine("h100x8+lost:3")) if ": 154," in line]
+    assert "Node Reboot Required" in line
+
+
+@pytest.mark.parametrize("spec", ["a100x8+xid:1:95", "t4x1+xid:0:48", "h100x8+lost:3"])
+def test_a_driver_from_before_the_recovery_action_asks_for_nothing(spec: str):
+    assert any(": 154," in line for line in kernel_log(machine(spec)))
+    assert not any(": 154," in line for line in kernel_log(machine(f"{spec}+old-driver")))
+
+
 def test_a_lost_gpu_keeps_its_name_and_its_place():
     before, after = machine("h100x8"), machine("h100x8+lost:3")
     lost = listed(after)[3]
@@ -157,7 +189,7 @@ def test_a_lost_gpu_keeps_its_name_and_its_place():
     assert lost.missing["responding"] == "device_lost"
     assert lost.faults[0].code == 15
     assert "nvmlDeviceGetUUID" in lost.faults[0].except_calls
-    assert lost.xid_codes == (79,)
+    assert lost.xid_codes == (79, 154)
     assert listed(after)[4] == listed(before)[4]
     device = next(path for path in after.host.files if path.endswith("0000:86:00.0/current_link_width"))
     assert after.host.files[device] == "63\n"

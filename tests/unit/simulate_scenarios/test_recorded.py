@@ -120,7 +120,7 @@ def test_faults_can_be_added_to_a_record(tmp_path: Path):
     spec = record(tmp_path, snapshot_of(machine("h100x8")))
     scenario = load_scenario(f"{spec}+ecc:2", now=NOW)
     assert scenario.gpus[2].readings["ecc_uncorrected_volatile"] == 1
-    assert scenario.gpus[2].xid_codes == (48, 63)
+    assert scenario.gpus[2].xid_codes == (48, 63, 154)
 
 
 @pytest.mark.parametrize(
