@@ -95,7 +95,8 @@ class LocalRanks:
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
             state = None if record.pid is None else process.read_process(record.pid)
-            record.take_look(now, watched, self._board.read_position(index), state)
+            position = self._board.read_position(index, history=record.tells_history)
+            record.take_look(now, watched, position, state)
             new = record.events.read_new()
             record.take_events(new)
             events += [(record.local.rank, event) for event in new]

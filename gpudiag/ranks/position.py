@@ -10,7 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from sys import byteorder
 
@@ -93,8 +93,24 @@ class Position:
     moved_at: float  # when it last entered or left a stage or an operation
     iteration: int | None  # timed iteration, from 0 over the whole run
     place: str | None  # file:line of the code that announced it
-    history: tuple[Operation, ...] = ()  # the last ones entered, oldest first, `operation` among them
-    stages: tuple[str, ...] = ()  # the last ones entered, oldest first, `stage` the last
+    # Read only when asked for: the last operations and stages entered, oldest first.
+    history: tuple[Operation, ...] = ()
+    stages: tuple[str, ...] = ()
+
+    def is_same_place(self, other: "Position | None") -> bool:
+        """Whether the rank has not moved between the two looks."""
+        if other is None:
+            return False
+        return (self.moved_at, self.iteration, self.progress) == (
+            other.moved_at,
+            other.iteration,
+            other.progress,
+        )
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Stages and collectives entered; all ranks come through the same ones in the same order."""
+        return self.stage_count, self.entered
 
     def stage_after(self, count: int) -> str | None:
         """The stage that this rank entered after its first `count` ones; None if that is too long ago."""
@@ -126,11 +142,14 @@ class PositionBoard:
         """What the rank with that page writes to."""
         return PositionWriter(self._page(local_index))
 
-    def read_position(self, local_index: int) -> Position | None:
-        """Where the rank with that page is; None while it has said nothing."""
+    def read_position(self, local_index: int, *, history: bool = False) -> Position | None:
+        """Where the rank with that page is, and if wanted where it was; None while it has said nothing."""
         page = self._page(local_index)
         cells = page[:_CELL_BYTES].cast("q")
-        return _read_page(cells, page) if cells[_Cell.STAGE_COUNT] else None
+        if not cells[_Cell.STAGE_COUNT]:
+            return None
+        position = _read_page(cells, page)
+        return _with_history(position, page) if history else position
 
     def close(self) -> None:
         """Close the descriptor; the mapping goes with the last reference to it."""
@@ -225,7 +244,6 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
     entered, left = cells[_Cell.ENTERED], cells[_Cell.LEFT]
     moved_ns = max(cells[_Cell.STAGE_NS], cells[_Cell.ENTERED_NS], cells[_Cell.LEFT_NS])
     file = _read_text(page, _FILE_TEXT)
-    stages = _read_stages(page, cells[_Cell.STAGE_COUNT])
     return Position(
         stage=_read_text(page, _STAGE_TEXT),
         stage_count=cells[_Cell.STAGE_COUNT],
@@ -235,9 +253,12 @@ def _read_page(cells: memoryview, page: memoryview) -> Position:
         moved_at=moved_ns / 1e9,
         iteration=cells[_Cell.ITERATION] - 1 if cells[_Cell.ITERATION] else None,
         place=f"{file}:{cells[_Cell.LINE]}" if file else None,
-        history=_read_history(page, cells[_Cell.STAGE_COUNT], stages),
-        stages=stages,
     )
+
+
+def _with_history(position: Position, page: memoryview) -> Position:
+    stages = _read_stages(page, position.stage_count)
+    return replace(position, history=_read_history(page, position.stage_count, stages), stages=stages)
 
 
 def _read_history(page: memoryview, stage_count: int, stages: tuple[str, ...]) -> tuple[Operation, ...]:

@@ -1,6 +1,6 @@
 """What an agent has seen of one of its own ranks, look by look."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model.evidence import Evidence
@@ -16,6 +16,9 @@ _UNTOLD_END_SECONDS = 1.0
 
 # A rank that has stood still for so long tells which collectives it entered last.
 HISTORY_SECONDS = 0.3
+
+# Before a rank that stands still can be blamed, look once whether a driver may be keeping it.
+_GPU_SECONDS = 0.7
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class RankRecord:
     cpu_seconds_when_moved: float = 0.0
     process_state: str = ""
     has_gpu: bool = False
+    looked_for_gpu: bool = False  # since it stands still
     dead_since: float | None = None  # seen dead, and its end not yet told
     traces: tuple[Evidence, ...] = ()
     traced: bool = False
@@ -65,11 +69,17 @@ class RankRecord:
         self.seen_at = now
         if self.life in (Life.ALIVE, Life.STOPPED):
             self._take_process(now, state)
-        if position != self.position:
-            self.position = position
-            self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
-        else:
+        if position is None or position.is_same_place(self.position):
             self.still_seconds += watched
+        else:
+            self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
+            self.looked_for_gpu = False
+        self.position = position
+
+    @property
+    def tells_history(self) -> bool:
+        """Whether its last collectives are worth reading: only once it stands still do they stay the same."""
+        return self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS
 
     def view(self, host: str) -> RankView:
         """The record as the watchdog sees it; its times are CLOCK_MONOTONIC."""
@@ -84,7 +94,7 @@ class RankRecord:
             changed_at=self.changed_at,
             finished=self.finished,
             raised=self.raised,
-            position=self._telling_position(),
+            position=self.position,
             still_seconds=self.still_seconds,
             cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
             has_gpu=self.has_gpu,
@@ -92,19 +102,13 @@ class RankRecord:
             traces=self.traces,
         )
 
-    def _telling_position(self) -> Position | None:
-        """The position, with its history only once the rank stands still: before, it changes too fast to compare."""
-        if self.position is None or self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS:
-            return self.position
-        return replace(self.position, history=())
-
     def _take_process(self, now: float, state: process.ProcessState | None) -> None:
         if state is None or state.state in process.DEAD_STATES:
             self._take_untold_end(now)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
-        if not self.has_gpu and self.still_seconds >= HISTORY_SECONDS:
-            self.has_gpu = process.has_open(state.pid, "/dev/nvidia")
+        if not self.looked_for_gpu and self.still_seconds >= _GPU_SECONDS:
+            self.looked_for_gpu, self.has_gpu = True, process.has_open(state.pid, "/dev/nvidia")
         stopped = state.state in process.STOPPED_STATES
         if stopped != (self.life is Life.STOPPED):
             self.life = Life.STOPPED if stopped else Life.ALIVE

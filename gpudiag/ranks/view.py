@@ -75,7 +75,7 @@ class RankView:
     @property
     def progress(self) -> tuple[int, int]:
         """How far the rank has come; all ranks come through the same stages and collectives in order."""
-        return self.stage_count, self.entered
+        return (0, 0) if self.position is None else self.position.progress
 
     @property
     def predicted_seconds(self) -> float | None:

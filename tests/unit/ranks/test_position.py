@@ -93,7 +93,7 @@ def test_the_stage_after_so_many_is_remembered_for_a_while(board: PositionBoard)
     writer = board.writer(0)
     for stage in ("import", "rendezvous", "init", *["measure"] * 20):
         writer.enter_stage(stage, PLACE)
-    position = board.read_position(0)
+    position = board.read_position(0, history=True)
     assert position is not None
     assert position.stage_after(22) == "measure"
     assert position.stage_after(23) is None
@@ -104,7 +104,7 @@ def test_a_rank_that_is_behind_is_told_what_it_missed(board: PositionBoard) -> N
     writer = board.writer(0)
     for stage in ("import", "rendezvous", "init"):
         writer.enter_stage(stage, PLACE)
-    position = board.read_position(0)
+    position = board.read_position(0, history=True)
     assert position is not None
     assert [position.stage_after(count) for count in range(4)] == ["import", "rendezvous", "init", None]
 
@@ -114,7 +114,21 @@ def test_the_last_collectives_are_remembered(board: PositionBoard) -> None:
     writer.enter_stage("measure", PLACE)
     for sequence in range(11):
         writer.enter_operation(sequence, ("all_reduce", "float32", sequence, 0.25), PLACE)
-    position = board.read_position(0)
+    position = board.read_position(0, history=True)
     assert position is not None
     assert [operation.sequence for operation in position.history] == list(range(3, 11))
     assert [operation.elements for operation in position.history] == list(range(3, 11))
+
+
+def test_a_rank_that_moved_is_in_another_place(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("measure", PLACE)
+    before, again = board.read_position(0), board.read_position(0, history=True)
+    assert before is not None
+    assert again is not None
+    assert again.is_same_place(before)
+    writer.enter_operation(0, ANNOUNCED, PLACE)
+    after = board.read_position(0)
+    assert after is not None
+    assert not after.is_same_place(before)
+    assert not after.is_same_place(None)
