@@ -79,6 +79,9 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
     for member in candidates:
         if member in (str, int, float, bool) and type(data) is member:
             return data
+    lists = [member for member in candidates if get_origin(member) is tuple]
+    if isinstance(data, list) and lists:
+        return decode_value(lists[0], data, path)
     if not candidates or (data is None):
         raise UsageError(f"{path} is null without a reason under `missing`")
     return decode_value(candidates[0], data, path)
