@@ -38,6 +38,7 @@ from gpudiag.checks.throttling import (
     clocks_throttle_time,
 )
 from gpudiag.checks.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
+from gpudiag.checks.training_checks import train_ddp, train_strategies
 from gpudiag.checks.xid import xid_kernel_log
 
 # Discovery and driver
@@ -81,7 +82,7 @@ _HOST = (
 _TESTS = (
     collective_all_reduce, active_ranks, active_coverage, bandwidth_data, compute_determinism, memory_patterns,
     bandwidth_memory, bandwidth_host_device, bandwidth_peer, compute_matmul, compute_sustained,
-    performance_drift,
+    performance_drift, train_ddp, train_strategies,
 )  # fmt: skip
 
 BUILTIN: tuple[Check, ...] = (*_DISCOVERY, *_MEMORY, *_PACE, *_LINKS, *_USE, *_SOFTWARE, *_HOST, *_TESTS)

@@ -9,13 +9,13 @@ from datetime import datetime
 from functools import cache
 from typing import Any, get_type_hints
 
-from gpudiag.model import active, device, device_details, evidence, host, host_state, kernel_log
+from gpudiag.model import active, device, device_details, evidence, host, host_state, kernel_log, training
 
 
 @cache
 def type_hints(noun_type: Any) -> dict[str, Any]:
     """Each field's type by the field's name."""
-    modules = (active, device, device_details, evidence, host, host_state, kernel_log)
+    modules = (active, device, device_details, evidence, host, host_state, kernel_log, training)
     late = {name: value for module in modules for name, value in vars(module).items()}
     own = vars(sys.modules[noun_type.__module__])  # what the noun's own file imports goes first
     return get_type_hints(noun_type, localns={"datetime": datetime, **late, **own})

@@ -10,6 +10,7 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 
 if TYPE_CHECKING:  # it is made of what stands here; model.hints loads it for whoever needs to know the types
     from gpudiag.model.active import ActiveMeasurement
+    from gpudiag.model.training import StrategyMeasurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +132,4 @@ class Measures:
 
     collective: Reading[CollectiveMeasurement] = NOT_ASKED
     active: "Reading[ActiveMeasurement]" = NOT_ASKED
+    training: "Reading[tuple[StrategyMeasurement, ...]]" = NOT_ASKED  # one per strategy that ran

@@ -18,6 +18,7 @@ from gpudiag.model.measure import CollectiveMeasurement, Measures
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
+from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.baseline import samples_of
@@ -35,6 +36,7 @@ def _ignore(_: str) -> None:
 
 
 INSTANT = "instant"
+_ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
 # Deadlines of one look at the machine: for a device, and for the driver to wake up before that, which
 # takes some seconds without persistence mode.
 _INSTANT_SECONDS = 1.5
@@ -123,7 +125,7 @@ class Preflight:
     def _look(self, started: StartedProbes | None) -> Snapshot:
         checks = self._checks
         sources = ["nvml"]
-        ranks = wants(checks, "collective", "active")
+        ranks = wants(checks, *_ON_RANKS)
         agreement = any(check.name == "source.agreement" for check in checks)
         if self._level != INSTANT:
             sources += ["gputil"] * agreement
@@ -140,26 +142,35 @@ class Preflight:
         )
 
     def _measure(self, snapshot: Snapshot) -> Measures:
-        if self._level == INSTANT or not wants(self._checks, "collective", "active"):
+        if self._level == INSTANT or not wants(self._checks, *_ON_RANKS):
             return Measures()
         expected = _or_missing(self._plan.expect_gpus)
         findings = _gpu_findings(snapshot, expected)
         place = choose_workplace(snapshot, findings, expected, force=self._plan.force)
         if isinstance(place, Missing):
-            return Measures(collective=place, active=place)
+            return Measures(collective=place, active=place, training=place)
         collective: Reading[CollectiveMeasurement] = NOT_ASKED
         if wants(self._checks, "collective"):
             collective = _attempt(lambda: self._measure_collective(place))
         active: Reading[ActiveMeasurement] = NOT_ASKED
         if wants(self._checks, "active"):
             active = _attempt(lambda: self._measure_active(place, snapshot))
-        return Measures(collective=collective, active=active)
+        training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED
+        if wants(self._checks, "training"):
+            training = _attempt(lambda: self._measure_training(place))
+        return Measures(collective=collective, active=active, training=training)
 
     def _measure_collective(self, place: Workplace) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_collective import measure_collective, say_collective_cost
 
         self._say(say_collective_cost(place))
         return measure_collective(place, self._surroundings.python)
+
+    def _measure_training(self, place: Workplace) -> tuple[StrategyMeasurement, ...]:
+        from gpudiag.runs.preflight_training import measure_training, say_training_cost
+
+        self._say(say_training_cost(place, self._level))
+        return measure_training(place, self._level, self._surroundings.python)
 
     def _measure_active(self, place: Workplace, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
         from gpudiag.runs.active import measure_active, plan_active, say_cost

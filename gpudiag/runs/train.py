@@ -10,7 +10,7 @@ from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.finding import WORST_FIRST, Outcome, worst
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.training import StrategyResult, TrainingPlan, TrainingReport
+from gpudiag.model.training import StrategyMeasurement, StrategyResult, TrainingPlan, TrainingReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launch import TORCH, run_ranks
@@ -155,8 +155,42 @@ def _run_strategy(
         reporter = place.environment is None or place.environment.rank == 0
         result = skipped_result(plan, strategy, place.world_size, Outcome.SKIP, *unable)
         return result, reporter
+    try:
+        measurement, reporter = _measure(plan, facts, faults, place, number)
+    except LaunchError as error:
+        if len(plan.strategy) == 1:
+            raise
+        failed = skipped_result(
+            plan, strategy, place.world_size, Outcome.ERROR, error.message, error.hint or None
+        )
+        return failed, True
+    return build_result(measurement), reporter
+
+
+def measure_strategies(
+    plan: TrainingPlan, here: Placement, *, python: str | None = None
+) -> tuple[StrategyMeasurement, ...]:
+    """What ranks told under each strategy of the plan that can run `here`, for a caller that judges by itself.
+
+    Raises:
+        LaunchError: ranks could not be started.
+    """
+    place = _Place(None, here, here.world_size, {} if python is None else {"": python})
+    able = [facts for name, facts in strategy_facts().items() if name in plan.strategy]
+    able = [facts for facts in able if _why_not(plan, facts, place) is None]
+    return tuple(_measure(plan, facts, (), place, number)[0] for number, facts in enumerate(able))
+
+
+def _measure(
+    plan: TrainingPlan,
+    facts: StrategyFacts,
+    faults: tuple[TrainingFault | Fault, ...],
+    place: _Place,
+    number: int,
+) -> tuple[StrategyMeasurement, bool]:
+    """One strategy on its ranks, and whether this process reports it."""
     job = TrainingJob(
-        strategy=strategy,
+        strategy=facts.name,
         workload=plan.workload,
         backend=place.placement.backend,
         dtype=plan.dtype,
@@ -168,16 +202,8 @@ def _run_strategy(
         run=number,
         faults=tuple(fault for fault in faults if isinstance(fault, TrainingFault)),
     )
-    try:
-        run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
-    except LaunchError as error:
-        if len(plan.strategy) == 1:
-            raise
-        failed = skipped_result(
-            plan, strategy, place.world_size, Outcome.ERROR, error.message, error.hint or None
-        )
-        return failed, True
-    return build_result(build_measurement(run, job, place.device_kind)), run.reporter
+    run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
+    return build_measurement(run, job, place.device_kind), run.reporter
 
 
 def _run(
