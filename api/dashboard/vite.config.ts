@@ -30,7 +30,7 @@ export default defineConfig({
   build: {
     outDir: process.env.GPUDIAG_STATIC ?? "../gpudiag_api/static",
     emptyOutDir: true,
-    target: "es2022",
+    target: "es2023",
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
     license: { fileName: "licenses.md" },

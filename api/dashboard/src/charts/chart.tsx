@@ -53,13 +53,16 @@ export function Chart(props: ChartProps) {
 function ChartTable({ title, unit, times, lines, show }: ChartProps & { show: (value: number | null | undefined) => string }) {
   const step = Math.max(1, Math.ceil(times.length / TABLE_ROWS));
   const rows = times.map((_, position) => position).filter((position) => (times.length - 1 - position) % step === 0).reverse();
+  // Of the points that a row stands for, the newest that has a reading.
+  const newest = (values: (number | null)[], position: number): number | null =>
+    values.slice(Math.max(0, position - step + 1), position + 1).findLast((value) => value !== null) ?? null;
   const caption = `${title} in ${unit}, newest first${step > 1 ? `, every ${step}th point` : ""}`;
   return (
     <Table caption={caption} columns={["Time", ...lines.map((line) => ({ name: line.label, number: true }))]}>
       {rows.map((position) => (
         <tr key={times[position]}>
           <th scope="row">{clock(times[position]!)}</th>
-          {lines.map((line) => <td class="number" key={line.key}>{show(line.values[position])}</td>)}
+          {lines.map((line) => <td class="number" key={line.key}>{show(newest(line.values, position))}</td>)}
         </tr>
       ))}
     </Table>
