@@ -43,7 +43,7 @@ _RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}
 _GPU_SUSTAINED_SECONDS = 900.0
 _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
-_CPU_PATTERN_BYTES = 256 * MIB  # of one rank at most: a processor's memory takes long to go through
+_CPU_PATTERN_BYTES = 64 * MIB  # of one rank at most: a processor's memory takes long to go through
 _STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
 _TELEMETRY_SECONDS = {"quick": 0.5, "standard": 1.0, "long": 5.0}
 
@@ -102,7 +102,7 @@ def expected_seconds(plan: ActivePlan, world_size: int) -> float:
         MATMUL: 2.5 * len(plan.dtypes),
         PEER_COPY: 0.5 * world_size * (world_size - 1),
         DETERMINISM: (plan.repeat_seconds + 0.2) * 3 * len(plan.dtypes),
-        MEMORY_PATTERNS: 120.0,
+        MEMORY_PATTERNS: 120.0 if on_gpu else 30.0,
         SUSTAINED: plan.sustained_seconds,
     }
     start = 10.0 if on_gpu else 5.0

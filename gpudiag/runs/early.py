@@ -33,4 +33,7 @@ def _is_instant(argv: Sequence[str]) -> bool:
     """Whether this is a preflight that has to be done within two seconds, a GPU that hangs included."""
     if argv[0] != "preflight" or any(word in ("-h", "--help", "--list") for word in argv):
         return False
-    return "--level=instant" in argv or ("--level", "instant") in zip(argv, argv[1:], strict=False)
+    if "--level" not in argv:
+        return "--level=instant" in argv
+    place = argv.index("--level")
+    return list(argv[place + 1 : place + 2]) == ["instant"]

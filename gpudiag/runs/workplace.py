@@ -12,10 +12,8 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.runs.placement import DEFAULT_CPU_RANKS
 
-TORCH_HINT = (
-    "torch is not installed: pip install 'gpudiag[torch]' (without a GPU: PyTorch's CPU build first, "
-    "pytorch.org, Start Locally)"
-)
+TORCH_HINT = "torch is not installed: pip install torch"
+_CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ def _without_torch(snapshot: Snapshot) -> Missing | None:
     if not isinstance(snapshot.torch, Missing):
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
-        return Missing(MissingReason.ERROR, TORCH_HINT)
+        return Missing(MissingReason.ERROR, f"{snapshot.source('torch').reason or TORCH_HINT} ({_CPU_BUILD})")
     words = snapshot.torch.detail or snapshot.source("torch").reason or snapshot.torch.reason.value
     return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
 
