@@ -17,6 +17,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.schemas import json_schema
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
+from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tools.write_schemas import schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
@@ -86,7 +87,10 @@ def make_event():
     return RunEvent(EventKind.FINDING, 1.5, 3, 24, finding=make_finding(RankSubject(2, "a1")))
 
 
-EXAMPLES = [make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event()]
+EXAMPLES = [
+    make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
+    *SERVICE_EXAMPLES,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)
