@@ -101,6 +101,21 @@ def test_a_failed_run_shows_its_finding_with_evidence(served: tuple[WatchedPage,
         assert word in finding.inner_text()
 
 
+def test_the_curve_of_the_run_before_lies_behind_the_curve(served: tuple[WatchedPage, StubState]) -> None:
+    watched, state = served
+    state.runs["old"] = run_document("old", "nccl-test", "succeeded", "pass") | {
+        "requested_at": "2026-11-20T01:02:03.000Z"
+    }
+    state.runs["new"] = run_document("new", "nccl-test", "succeeded", "pass")
+    watched.open("runs/new")
+    watched.page.locator("figure.curve .legend", has_text="the run of 2026-11-20").wait_for()
+    watched.page.get_by_label("Bus bandwidth: show as table").click()
+    header = watched.page.locator("figure.curve thead")
+    assert "all_reduce float32 before" in header.inner_text()
+    watched.open("runs/old")  # nothing came before it: what the store remembers is behind it
+    watched.page.locator("figure.curve .legend", has_text="the median of this machine's good runs").wait_for()
+
+
 def test_the_keyboard_is_enough(served: tuple[WatchedPage, StubState]) -> None:
     watched, _ = served
     watched.open()

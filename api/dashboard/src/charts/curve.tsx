@@ -12,6 +12,7 @@ export interface Curve {
   name: string;
   points: CurvePoint[];
   baseline: CurvePoint[];
+  before: string; // what the baseline is
 }
 
 const WIDTH = 640;
@@ -42,7 +43,7 @@ export function CurveChart({ title, curves }: { title: string; curves: Curve[] }
         {curves.map((curve, position) => (
           <li key={curve.name}>
             <span class={`swatch line-${position % 8}`} aria-hidden="true" /> {curve.name}
-            {curve.baseline.length > 0 && " (dashed: what this machine measured before)"}
+            {curve.baseline.length > 0 && ` (dashed: ${curve.before})`}
           </li>
         ))}
       </ul>
@@ -71,6 +72,7 @@ function Drawing({ title, curves, all }: { title: string; curves: Curve[]; all: 
       {curves.map((curve, position) => (
         <g key={curve.name} class={`line-${position % 8}`}>
           <path class="baseline" d={path(curve.baseline)} />
+          {curve.baseline.length === 1 && <circle class="baseline" cx={x(curve.baseline[0]!.size_bytes)} cy={y(curve.baseline[0]!.value)} r="5" />}
           <path d={path(curve.points)} />
           {curve.points.filter((point) => point.size_bytes > 0).map((point) => (
             <circle key={point.size_bytes} cx={x(point.size_bytes)} cy={y(point.value)} r="3"><title>{`${size(point.size_bytes)}: ${rate(point.value)}`}</title></circle>

@@ -1,6 +1,6 @@
 // A run's document: its findings with evidence and remedies, then what was measured, by the kind of document.
 
-import type { Finding, Outcome } from "../model";
+import type { Finding, Outcome, Run } from "../model";
 import { FindingList } from "../parts/findings";
 import { BandwidthReport, type BandwidthDocument } from "./report_bandwidth";
 import { CollectiveReport, type CollectiveDocument } from "./report_collective";
@@ -16,7 +16,7 @@ interface Document {
   measures?: { collective?: CollectiveDocument | null; active?: BandwidthDocument | null };
 }
 
-export function ReportView({ document: whole }: { document: Record<string, unknown> }) {
+export function ReportView({ document: whole, run }: { document: Record<string, unknown>; run: Run }) {
   const document = whole as Document;
   const kind = document.schema?.split("/")[0] ?? "";
   const checks = kind === "gpudiag.report" ? (document.results as CheckResult[]) : null;
@@ -25,7 +25,7 @@ export function ReportView({ document: whole }: { document: Record<string, unkno
   return (
     <>
       {findings.length > 0 ? <FindingList findings={findings} /> : <p>{outcome === "pass" ? "Every check passed; nothing was found." : "No finding."}</p>}
-      {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} />}
+      {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} run={run} />}
       {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
       {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}
       {checks && <CheckTable results={checks} />}

@@ -1,9 +1,9 @@
 // nccl-test: the curve of bandwidth against size, every result with its verification, and what each rank did.
 
-import { type Curve, CurveChart } from "../charts/curve";
-import { DASH, duration, rate, size } from "../format";
+import { type Curve, CurveChart, type CurvePoint } from "../charts/curve";
+import { DASH, dateClock, duration, rate, size } from "../format";
 import { useLoaded } from "../load";
-import type { WithMissing } from "../model";
+import type { Run, WithMissing } from "../model";
 import { Reading } from "../parts/reading";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
@@ -38,9 +38,11 @@ interface Baselines {
   baselines: { metric: string; device_uuid: string | null; median: number }[];
 }
 
-export function CollectiveReport({ document }: { document: CollectiveDocument }) {
+export function CollectiveReport({ document, run }: { document: CollectiveDocument; run?: Run | undefined }) {
   const { value } = useLoaded<Baselines>("baselines");
-  const curves = curvesOf(document, value?.baselines ?? []);
+  const before = useRunBefore(document, run);
+  const baselines = value?.baselines ?? [];
+  const curves = curvesOf(document).map((curve) => ({ ...curve, ...(before ? before(curve.name) : medianBefore(document, curve.name, baselines)) }));
   return (
     <>
       <p>{document.world_size} {document.backend} ranks on {document.device_kind === "cpu" ? "the CPU" : "GPUs"}. busbw as nccl-tests defines it.</p>
@@ -51,19 +53,38 @@ export function CollectiveReport({ document }: { document: CollectiveDocument })
   );
 }
 
-// A baseline's metric names its method: op.dtype.size.backend.world_size.busbw.
-function curvesOf(document: CollectiveDocument, baselines: Baselines["baselines"]): Curve[] {
-  const names = [...new Set(document.results.map((result) => `${result.op} ${result.dtype}`))];
-  return names.flatMap((name) => {
-    const results = document.results.filter((result) => `${result.op} ${result.dtype}` === name);
-    const points = results.flatMap((result) => (result.busbw_bytes_per_second === null ? [] : [{ size_bytes: result.size_bytes, value: result.busbw_bytes_per_second }]));
-    const baseline = results.flatMap((result) => {
-      const metric = [result.op, result.dtype, result.size_bytes, document.backend, document.world_size, "busbw"].join(".");
-      const found = baselines.find((one) => one.metric === metric && one.device_uuid === null);
-      return found ? [{ size_bytes: result.size_bytes, value: found.median }] : [];
-    });
-    return points.length ? [{ name, points, baseline }] : [];
+type Behind = Pick<Curve, "baseline" | "before">;
+
+const nameOf = (result: Result): string => `${result.op} ${result.dtype}`;
+
+function pointsOf(document: CollectiveDocument, name: string): CurvePoint[] {
+  return document.results.flatMap((result) =>
+    nameOf(result) === name && result.busbw_bytes_per_second !== null ? [{ size_bytes: result.size_bytes, value: result.busbw_bytes_per_second }] : [],
+  );
+}
+
+function curvesOf(document: CollectiveDocument): Pick<Curve, "name" | "points">[] {
+  const names = [...new Set(document.results.map(nameOf))];
+  return names.map((name) => ({ name, points: pointsOf(document, name) })).filter((curve) => curve.points.length > 0);
+}
+
+// The last run before this one that passed, if it is of the same kind of ranks: its whole curve is what to compare with.
+function useRunBefore(document: CollectiveDocument, run: Run | undefined): ((name: string) => Behind) | null {
+  const runs = useLoaded<{ runs: Run[] }>(run ? "runs?kind=nccl-test&state=succeeded" : null).value?.runs ?? [];
+  const earlier = runs.find((one) => one.outcome === "pass" && one.has_report && one.requested_at < (run?.requested_at ?? ""));
+  const { value } = useLoaded<CollectiveDocument>(earlier ? `runs/${encodeURIComponent(earlier.id)}/report` : null);
+  const alike = value && (["backend", "world_size", "device_kind"] as const).every((field) => value[field] === document[field]);
+  return earlier && alike ? (name) => ({ baseline: pointsOf(value, name), before: `the run of ${dateClock(earlier.requested_at)}` }) : null;
+}
+
+// What the store remembers of good runs. A metric names its method: op.dtype.size.backend.world_size.busbw.
+function medianBefore(document: CollectiveDocument, name: string, baselines: Baselines["baselines"]): Behind {
+  const baseline = pointsOf(document, name).flatMap(({ size_bytes }) => {
+    const metric = [name.replace(" ", "."), size_bytes, document.backend, document.world_size, "busbw"].join(".");
+    const found = baselines.find((one) => one.metric === metric && one.device_uuid === null);
+    return found ? [{ size_bytes, value: found.median }] : [];
   });
+  return { baseline, before: "the median of this machine's good runs" };
 }
 
 function Results({ results }: { results: Result[] }) {

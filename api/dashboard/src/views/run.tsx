@@ -101,7 +101,7 @@ function Report({ run }: { run: Run }) {
       </p>
       {problem && <ProblemNotice problem={problem} />}
       {!value && !problem && <Loading what="the report" />}
-      {value && <ReportView document={value} />}
+      {value && <ReportView document={value} run={run} />}
     </section>
   );
 }
