@@ -156,7 +156,9 @@ def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
 
 def test_checks_and_codes_are_listed_once():
     assert max(Counter(check.name for check in BUILTIN).values()) == 1
-    assert max(Counter(kind.code for check in BUILTIN for kind in check.reports).values()) == 1
+    # What happens to a rank can happen in every run on ranks.
+    alone = [check for check in BUILTIN if not {"collective", "training"} & set(check.needs)]
+    assert max(Counter(kind.code for check in alone for kind in check.reports).values()) == 1
 
 
 @pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
