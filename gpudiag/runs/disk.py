@@ -19,11 +19,11 @@ class DiskThread:
         """Begin a warning with `failure`, such as `readings are not written`."""
         self._failure = failure
         self._warn = warn
-        self._jobs: Queue[Callable[[], None]] = Queue(_WAITING_JOBS)
+        self._jobs: Queue[Callable[[], None] | Event] = Queue(_WAITING_JOBS)
         Thread(target=self._live, daemon=True, name=failure).start()
 
-    def do(self, job: Callable[[], None]) -> None:
-        """Have the job done after those before it; where too many wait, it is dropped with a warning."""
+    def do(self, job: Callable[[], None] | Event) -> None:
+        """Have the job done, or the event set, after those before it; where too many wait, it is dropped."""
         try:
             self._jobs.put_nowait(job)
         except Full:
@@ -32,7 +32,7 @@ class DiskThread:
     def wait(self, seconds: float) -> bool:
         """Whether what was asked so far is done within that time."""
         done = Event()
-        self.do(done.set)
+        self.do(done)
         if done.wait(seconds):
             return True
         self._warn(f"{self._failure}: the disk does not answer")
@@ -41,6 +41,9 @@ class DiskThread:
     def _live(self) -> None:
         while True:
             job = self._jobs.get()
+            if isinstance(job, Event):
+                job.set()
+                continue
             try:
                 job()
             except OSError as error:

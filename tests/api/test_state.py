@@ -1,0 +1,107 @@
+"""What the service remembers across restarts, and what a disk that fails costs."""
+
+import os
+import signal
+
+import pytest
+
+from tests.api.serving import machine, serving
+
+pytestmark = pytest.mark.timeout(180)
+POWER = "/api/v1/history?series=power_draw_watts&device=0&step=1"
+
+
+def samples(service) -> dict[float, float]:
+    series = service.get(POWER).json()
+    if not series["devices"]:
+        return {}
+    values = series["devices"][0]["series"]["power_draw_watts"]
+    return {at: value for at, value in zip(series["times"], values, strict=True) if value is not None}
+
+
+def test_readings_and_events_survive_a_stop(tmp_path):
+    with machine("h100x8") as session:
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            service.change("h100x8+xid:2:94")
+            service.wait(lambda: any(one["kind"] == "xid" for one in entries(service)))
+            before = service.wait(lambda: len(samples(service)) > 2 and samples(service))
+        with serving(session, tmp_path) as service:
+            after = service.wait(lambda: samples(service))
+            assert before.items() <= after.items()
+            assert any(one["kind"] == "xid" for one in entries(service))
+
+
+def test_readings_survive_a_kill_but_for_the_last_seconds(tmp_path):
+    with machine("h100x8") as session:
+        with serving(session, tmp_path, ends=False) as service:
+            service.wait_for_data()
+            journal = tmp_path / "service/readings/readings.journal"
+            service.wait(lambda: journal.exists() and journal.stat().st_size > 0, 30)
+            before = samples(service)
+            service.process.send_signal(signal.SIGKILL)
+            service.process.wait(10)
+        with serving(session, tmp_path) as service:
+            after = service.wait(lambda: samples(service))
+            oldest = min(before)
+            assert oldest in after
+
+
+def test_a_state_that_cannot_be_written_is_a_warning(tmp_path):
+    folder = tmp_path / "service"
+    folder.write_text("a file where the folder should be")
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        assert len(service.live()["devices"]) == 8
+        assert any("readings" in words for words in service.get("/healthz").json()["warnings"])
+
+
+def test_without_polling_nvml_is_asked_nothing(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path, "--no-poll") as service:
+        service.wait_for_data()
+        live = service.live()
+        assert live["sampler"]["state"] == "off"
+        assert session.call_counts() == {}
+
+
+def test_a_machine_without_a_gpu_says_so(tmp_path):
+    with machine("none") as session, serving(session, tmp_path) as service:
+        live = service.wait(lambda: service.get("/api/v1/devices").status_code == 200 and service.live())
+        assert live["devices"] == []
+        assert live["sampler"]["state"] == "failed"
+        assert live["sampler"]["reason"]
+        assert live["headline"] == "no GPU"
+
+
+def test_nothing_is_left_when_it_stops(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        children = service.children()
+        assert children
+    for pid in children:
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_fast_tick_takes_at_most_twelve_calls_a_gpu(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+
+        def counts() -> tuple[int, int]:
+            calls = session.call_counts()
+            slow = calls["nvmlDeviceGetNvLinkErrorCounter"]
+            return sum(calls.values()), slow
+
+        total, slow = service.wait(lambda: (now := counts()) and service.live() and now)
+        for _ in range(40):
+            service.live()  # somebody looks, so it samples every second
+            more, still = service.wait(lambda before=total: (now := counts())[0] != before and now, 10)
+            if still == slow:
+                assert more - total <= 12 * 8 + 2  # and the wait for events
+                break
+            total, slow = more, still
+        else:
+            raise AssertionError("no fast tick was seen")
+
+
+def entries(service) -> list[dict]:
+    return service.get("/api/v1/events").json()["entries"]
