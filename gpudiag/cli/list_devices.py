@@ -8,7 +8,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.listing import ListOptions, list_machine
-from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.options import SecondsRange, json_option, output_option, parse_names
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.runs.devices import DEADLINE_SECONDS, SOURCES, DeviceRequest
 
@@ -36,11 +36,11 @@ _MIN_WATCH_SECONDS = 1.0
 )
 @click.option("--ids", is_flag=True, help="With --free: only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
-    "--watch", type=click.FloatRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS."
+    "--watch", type=SecondsRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS."
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=_MAX_DEADLINE_SECONDS),
+    type=SecondsRange(min=0.1, max=_MAX_DEADLINE_SECONDS),
     default=DEADLINE_SECONDS,
     show_default=True,
     metavar="SECONDS",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
 _PROGRAM = "gpudiag"
+_INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by then
 
 
 def run() -> NoReturn:
@@ -28,7 +29,10 @@ def run() -> NoReturn:
     started = None if _COMPLETE_VARIABLE in os.environ else start_early(sys.argv[1:])
     if started is None:
         _catch_termination()
-    status = main(sys.argv[1:], started)
+    try:
+        status = main(sys.argv[1:], started)
+    except KeyboardInterrupt:  # once more, while the first one was being told
+        status = _INTERRUPTED
     _flush()
     if started is not None:
         # A listing has nothing to clean up, here or on SIGTERM: the kernel kills its children with it.

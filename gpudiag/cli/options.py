@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class SecondsRange(click.FloatRange):
+    """A number of seconds within its limits; `nan`, which no comparison refuses, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error where it is outside of the limits, or not a number."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
 
 
 def json_option(command: _Command) -> _Command:

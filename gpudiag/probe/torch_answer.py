@@ -18,6 +18,7 @@ SOURCE = "torch"
 # system; a first context on an idle GPU without persistence mode takes seconds more.
 DEADLINE_SECONDS = 30.0
 CPU_BUILD = "CPU build of torch"
+_SOME = "on "  # how the reason begins where contexts start on the other GPUs
 _NO_GPUS = "No CUDA GPUs are available"  # torch's words for a driver that works and lists none
 _PROGRAM = os.path.join(os.path.dirname(__file__), "torch_cuda.py")
 # On a simulated machine torch's answer is read from the file that this variable names, as
@@ -142,7 +143,7 @@ def _context_starts(init_error: str | None, views: tuple[DeviceView, ...]) -> Re
     failed = [view.context_starts for view in views if isinstance(view.context_starts, Missing)]
     if not failed:
         return True
-    where = "" if len(failed) == len(views) else f"on {len(failed)} of {len(views)} GPUs: "
+    where = "" if len(failed) == len(views) else f"{_SOME}{len(failed)} of {len(views)} GPUs: "
     return Missing(failed[0].reason, f"{where}{failed[0].detail}")
 
 
@@ -158,7 +159,7 @@ def _status(facts: TorchFacts, seconds: Reading[float]) -> SourceStatus:
         state, reason = SourceState.NO_DEVICES, starts.detail
     elif isinstance(starts, Missing):
         state = SourceState.OK if facts.cuda_available is True else SourceState.FAILED
-        reason = f"no CUDA context starts: {starts.detail}"
+        reason = f"no CUDA context starts{'' if starts.detail.startswith(_SOME) else ':'} {starts.detail}"
     else:
         return SourceStatus(SOURCE, SourceState.OK, None, seconds, count)
     return SourceStatus(SOURCE, state, reason, seconds, count)

@@ -20,6 +20,8 @@ _OWNER_LOCK = "owner.lock"
 _PREFIX = "run-"
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_SECONDS = 60.0  # creating a directory takes milliseconds
+# What four ranks write on a good run is tens of KiB; a rank that cannot write dies without a word.
+_ROOM_BYTES = 1 << 20
 
 
 def runtime_directory() -> Path:
@@ -55,8 +57,12 @@ class RunDirectory:
         """Remove what dead runs left behind under `base`, then make and lock a new directory.
 
         Its name starts with `run-` and the label, by which other processes may look for it.
+
+        Raises:
+            LaunchError: it cannot be made, or there is no room in it.
         """
         remove_stale_directories(base)
+        _require_room(base)
         self._lock, self.path = _create(base, label)
 
     def __enter__(self) -> "RunDirectory":
@@ -90,6 +96,16 @@ def remove_stale_directories(base: Path) -> None:
             _remove_if_unowned(path)
         elif path.name.startswith(_UNFINISHED_PREFIX) and _age_seconds(path) > _UNFINISHED_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _require_room(base: Path) -> None:
+    """Fail where the file system of `base` is full, before a rank finds out."""
+    space = os.statvfs(base)
+    if space.f_blocks and space.f_bavail * space.f_frsize < _ROOM_BYTES:
+        raise LaunchError(
+            f"{base} has {space.f_bavail * space.f_frsize // 1024} KiB left, too little for what ranks write",
+            hint="set TMPDIR (or XDG_RUNTIME_DIR) to a folder with room",
+        )
 
 
 def _create(base: Path, label: str) -> tuple[int, Path]:

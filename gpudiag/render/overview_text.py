@@ -5,6 +5,7 @@ from collections import Counter
 from gpudiag.checks.availability import Candidate
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
@@ -37,13 +38,22 @@ def render_overview(
     lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(report.verdict, "bold")), 1)
     lines += simulated_lines(snapshot)
     faults = tuple(finding for finding in findings if finding.outcome is not Outcome.PASS)
-    for finding in faults[:_MAX_FINDINGS]:
+    told = _one_per_subject(faults)[:_MAX_FINDINGS]
+    for finding in told:
         lines += wrapped(f"{sentence(finding.message)} -> {finding.remedy}", first="  ", indent="    ")
-    if len(faults) > _MAX_FINDINGS:
-        lines.append(f"  and {len(faults) - _MAX_FINDINGS} more: gpudiag list")
+    if len(faults) > len(told):
+        lines.append(f"  and {len(faults) - len(told)} more: gpudiag list")
     lines += _unlooked(report, explained=bool(faults))
     lines += _use(snapshot, candidates)
     return "\n".join([*lines, *_next(snapshot, faults)]) + "\n"
+
+
+def _one_per_subject(faults: tuple[Finding, ...]) -> list[Finding]:
+    """The worst finding of each GPU or other subject: one sick GPU must not hide the next."""
+    worst: dict[Subject, Finding] = {}
+    for finding in faults:
+        worst.setdefault(finding.subject, finding)
+    return list(worst.values())
 
 
 def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
@@ -129,5 +139,6 @@ def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
             "Nothing here to judge. Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag"
         )
     if not working:
-        return ["Next: gpudiag list --sources all | --help"]
-    return ["Next: gpudiag list | list --wide | list --sources all | nccl-test | --help"]
+        return wrapped(f"Next: gpudiag list --sources all | explain {faults[0].code} | --help")
+    explain = f" | explain {faults[0].code}" if faults else ""
+    return wrapped(f"Next: gpudiag list | preflight | nccl-test | serve{explain} | --help")

@@ -11,19 +11,21 @@ _GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
 
 def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
     """How every source answered, what they say of each GPU, and each disagreement with its reason."""
-    lines = [style.paint("SOURCE STATE             GPUS     TIME  WHAT IT SAYS", "bold")]
+    widest = max(len(status.name) for status in snapshot.sources)
+    heading = f"{'SOURCE':{widest}} STATE             GPUS     TIME  WHAT IT SAYS"
+    lines = [style.paint(heading, "bold")]
     for status in snapshot.sources:
-        lines += _source_lines(snapshot, status, style)
+        lines += _source_lines(snapshot, status, widest, style)
     if snapshot.views:
         lines += ["", *_side_by_side(snapshot, style)]
     lines += _disagreement_lines(snapshot, style)
     return "\n".join(lines) + "\n"
 
 
-def _source_lines(snapshot: Snapshot, status: SourceStatus, style: Style) -> list[str]:
+def _source_lines(snapshot: Snapshot, status: SourceStatus, width: int, style: Style) -> list[str]:
     count = NO_VALUE if isinstance(status.device_count, Missing) else str(status.device_count)
     seconds = NO_VALUE if isinstance(status.seconds, Missing) else format_seconds(status.seconds)
-    head = f"{status.name:6} {status.state.value:17} {count:>4} {seconds:>8}  "
+    head = f"{status.name:{width}} {status.state.value:17} {count:>4} {seconds:>8}  "
     words = status.reason or _build_words(snapshot, status.name) or "-"
     lines = wrapped(words, first=head, indent=" " * len(head))
     return lines if status.state in _GOOD_STATES else [style.paint(line, "yellow") for line in lines]

@@ -47,8 +47,8 @@ def run_on_machine(scenario: Scenario, command: Sequence[str]) -> int:
     Raises:
         UsageError: there is no such program, or the machine cannot be built.
     """
-    with open_session(scenario) as session, guarded(session.folder):
-        return _run(session, _resolve(command, session.environment))
+    with _restored_signals() as before, open_session(scenario) as session, guarded(session.folder):
+        return _run(session, _resolve(command, session.environment), before)
 
 
 def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -65,25 +65,26 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
     return [path, *arguments]
 
 
-def _run(session: Session, command: Sequence[str]) -> int:
-    with _blocked_signals() as before:
-        try:
-            child = subprocess.Popen(
-                command,
-                env=dict(session.environment),
-                preexec_fn=partial(_prepare_child, os.getpid(), before),
-            )
-        except OSError as error:
-            raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
-        status = _wait(child, session)
+def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals]) -> int:
+    """The command's exit status. From here on signals are only asked for, also while the machine goes away."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may have had it ignored
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        child = subprocess.Popen(
+            command,
+            env=dict(session.environment),
+            preexec_fn=partial(_prepare_child, os.getpid(), unblocked),
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
+    status = _wait(child, session)
     return status if status >= 0 else _SIGNAL_STATUS_BASE - status
 
 
 @contextmanager
-def _blocked_signals() -> Iterator[set[signal.Signals]]:
-    """While it lasts, the awaited signals wait until they are asked for; gives what was blocked before."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may have had it ignored
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+def _restored_signals() -> Iterator[set[signal.Signals]]:
+    """What is blocked before, and again after: an impatient Ctrl-C must not leave the machine half removed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         yield {signal.Signals(number) for number in before}
     finally:

@@ -1,7 +1,10 @@
 """Faults after which a GPU no longer answers, or answers late: lost, gone, hung, slow."""
 
 from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import filter as filter_names
 
+from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 from gpudiag.simulate.fault import Fault
 from gpudiag.simulate.kernel_log import xid_line
@@ -67,8 +70,10 @@ def hang(blueprint: Blueprint, fault: Fault) -> Blueprint:
 def hang_call(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """One NVML function on the GPU never comes back."""
     function = fault.argument or ""
-    if not function.startswith("nvml"):
-        raise fault.refuse(f"{function!r} is no NVML function", "such as hang-call:0:nvmlDeviceGetPowerUsage")
+    if not filter_names(exported_functions(), function):  # a name, or nvmlDeviceGetMemory*
+        near = get_close_matches(function, exported_functions(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "such as hang-call:0:nvmlDeviceGetPowerUsage"
+        raise fault.refuse(f"{function!r} is no NVML function", hint)
     return blueprint.change_gpu(fault.on, lambda gpu: _with_fault(gpu, CallFault(function, hang=True)))
 
 

@@ -74,6 +74,8 @@ def read_recorded(path: Path) -> Blueprint:
         noun = loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recorded machine {path} cannot be read: {error}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     snapshot = noun.snapshot if isinstance(noun, Report) else noun
     if not isinstance(snapshot, Snapshot):
         raise UsageError(f"{path} is no recorded machine", hint="record one with: gpudiag list --json")

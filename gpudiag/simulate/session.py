@@ -157,10 +157,18 @@ def open_session(scenario: Scenario, outside: Mapping[str, str] | None = None) -
     a kill -9 the folder stays; the next session removes it.
 
     Raises:
-        UsageError: the library cannot be built, or the scenario says something that NVML cannot say.
+        UsageError: the library cannot be built, its files cannot be written, or the scenario says something that
+            NVML cannot say.
     """
     with hold_folder() as folder:
-        yield Session(folder, scenario, os.environ if outside is None else outside)
+        try:
+            session = Session(folder, scenario, os.environ if outside is None else outside)
+        except OSError as error:
+            raise UsageError(
+                f"the simulated machine cannot be laid out in {folder.parent}: {error.strerror}",
+                hint="set TMPDIR to a folder with room for a few megabytes",
+            ) from error
+        yield session
 
 
 def _uuid(readings: Mapping[str, object]) -> str:

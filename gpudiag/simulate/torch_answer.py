@@ -90,10 +90,11 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     # A GPU that NVML counts and CUDA does not list.
     views += [_broken_view(at, _INVALID_ORDINAL) for at in range(len(views), document["device_count"])]
     errors = [gpu.context_error for gpu, _ in devices if gpu.context_error]
-    if len(views) > len(devices):
-        errors.append(_INVALID_ORDINAL if devices else _NO_GPUS)
+    errors += [_INVALID_ORDINAL if devices else _NO_GPUS] * (len(views) - len(devices))
     started = True if views and not errors else None
-    _put(document, "context_starts", started, "error", errors[0] if errors else _NO_GPUS)
+    # As the torch probe says it of a machine where some do.
+    where = f"on {len(errors)} of {len(views)} GPUs: " if len(errors) < len(views) else ""
+    _put(document, "context_starts", started, "error", f"{where}{errors[0]}" if errors else _NO_GPUS)
     return views if document["cuda_available"] else []
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import from_document
 from gpudiag.model.device import Snapshot
@@ -229,3 +230,9 @@ def test_colour_is_forced_or_forbidden() -> None:
     with simulated_machine("h100x8+lost:3") as session:
         assert "\x1b[" in run_on(session, "list", FORCE_COLOR="1").out
         assert "\x1b[" not in run_on(session, "list", FORCE_COLOR="1", NO_COLOR="1").out
+
+
+@pytest.mark.parametrize("option", ["--watch", "--deadline"])
+def test_a_time_that_is_not_a_number_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", option, "nan"]) == ExitStatus.USAGE
+    assert option in capsys.readouterr().err

@@ -187,6 +187,27 @@ def test_three_interrupts_end_a_program_that_hangs() -> None:
     assert "interrupt once more" in err
 
 
+def test_an_interrupt_while_the_machine_goes_away_leaves_nothing_of_it() -> None:
+    program = """
+import os, shutil, signal, sys
+from gpudiag.runs import simulate
+from gpudiag.simulate import session_folder
+from gpudiag.simulate.loader import load_scenario
+class Impatient:
+    def rmtree(self, *arguments, **options):
+        if str(os.getpid()) in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGINT)
+        shutil.rmtree(*arguments, **options)
+session_folder.shutil = Impatient()
+sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
+"""
+    show = "import os; print(os.environ['GPUDIAG_HOST_ROOT'])"
+    with simulating("t4x1", sys.executable, "-c", show, program=program) as process:
+        out, _ = process.communicate(timeout=TIME_LIMIT_SECONDS)
+    assert process.returncode == 0
+    assert not Path(out.strip()).parent.exists()
+
+
 def test_what_asks_for_the_end_is_followed_by_a_kill() -> None:
     program = """
 import sys

@@ -77,3 +77,13 @@ def test_a_runtime_directory_that_does_not_exist_is_passed_over(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert runtime_directory() == tmp_path / f"gpudiag-{os.getuid()}"
+
+
+def test_a_full_disk_is_told_before_a_rank_finds_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = os.statvfs(tmp_path)
+    full = os.statvfs_result((*space[:4], 0, *space[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    with pytest.raises(LaunchError, match="0 KiB left") as raised:
+        RunDirectory(tmp_path)
+    assert "TMPDIR" in raised.value.hint
+    assert list(tmp_path.iterdir()) == []

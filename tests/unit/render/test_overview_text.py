@@ -14,7 +14,7 @@ FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3s passive)
   GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) -> Drain the machine and
     power-cycle it; if the GPU is lost again, have it replaced.
   Busy 0-1 (ann train.py 6h). Free 2. Not tested: speed, data, network
-Next: gpudiag list | list --wide | list --sources all | nccl-test | --help
+Next: gpudiag list | preflight | nccl-test | serve | explain gpu.lost | --help
 """
 
 
@@ -66,3 +66,15 @@ def test_a_machine_of_unknown_driver_and_simulated_says_both() -> None:
     text = render(make_snapshot(make_idle(0), driver_version=Missing(LOST.reason), simulated="h100x8"))
     assert "SIMULATED h100x8" in text
     assert "driver" not in text.splitlines()[0]
+
+
+def test_a_gpu_with_two_faults_does_not_hide_the_next_sick_gpu() -> None:
+    snapshot = make_snapshot(*(make_silent(place, LOST) for place in range(3)))
+    findings, candidates = judge(snapshot)
+    lost = [finding for finding in findings if finding.code == "gpu.lost"]
+    again = tuple(replace(lost[0], code=code) for code in ("xid.off_the_bus", "pcie.width", "nvlink.down"))
+    text = render_overview(judge_snapshot(snapshot), (lost[0], *again, *lost[1:]), candidates, 0.3)
+    assert [line.split("(")[0] for line in text.splitlines() if "is off the bus" in line] == [
+        "  GPU 0 ", "  GPU 1 ", "  GPU 2 ",
+    ]  # fmt: skip
+    assert "and 3 more" in text

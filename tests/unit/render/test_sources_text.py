@@ -86,3 +86,13 @@ def test_colour_is_what_the_environment_says(
     environment: dict[str, str], is_terminal: bool, colour: bool
 ) -> None:
     assert wants_colour(is_terminal, environment) is colour
+
+
+def test_a_long_name_of_a_source_keeps_the_columns_in_line() -> None:
+    statuses = (
+        SourceStatus("gputil", SourceState.OK, None, 0.01, 1),
+        SourceStatus("kernel_log", SourceState.OK, "read from /dev/kmsg", 0.01),
+    )
+    heading, *lines = render_sources(make_snapshot(make_idle(0), sources=statuses)).splitlines()[:3]
+    assert [line[heading.index("STATE") :].split()[0] for line in lines] == ["ok", "ok"]
+    assert lines[1].index("read from") == heading.index("WHAT")

@@ -1,5 +1,6 @@
 """A session: its environment is whole, its folder goes with it, and nothing of this machine shows."""
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.simulate import session
 from gpudiag.simulate.environment import build_environment
 from gpudiag.simulate.programs import find_programs, kill_programs
 from gpudiag.simulate.scenario import HostTree, Scenario, SimulatedNvml
@@ -222,3 +224,16 @@ def test_old_symbols_come_back_for_programs_that_start_later(switch_on: _SwitchO
     assert run(session, sys.executable, "-c", program).stdout == "False\n"
     session.update(machine)
     assert run(session, sys.executable, "-c", program).stdout == "True\n"
+
+
+def test_a_full_disk_is_said_to_be_one(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(session, "_replace", refuse)
+    monkeypatch.setattr(session, "copy_library", refuse)
+    with (
+        pytest.raises(UsageError, match=r"cannot be laid out in .*No space left"),
+        open_session(make_machine()),
+    ):
+        pass

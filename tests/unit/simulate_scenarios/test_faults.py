@@ -343,6 +343,7 @@ BAD = (
     ("h100x8+xid:1:0", "xid:N:CODE"),
     ("h100x8+recovery:1:pray", "gpu_reset"),
     ("h100x8+hang-call:1:cudaMalloc", "nvmlDeviceGetPowerUsage"),
+    ("h100x8+hang-call:1:nvmlDeviceGetPowerUse", "nvmlDeviceGetPowerUsage"),
     ("", ""),
 )
 

@@ -142,3 +142,10 @@ def test_a_record_without_nvml_says_how_to_make_one(tmp_path: Path):
     with pytest.raises(UsageError) as raised:
         load_scenario(record(tmp_path, blind), now=NOW)
     assert "gpudiag list" in raised.value.hint
+
+
+def test_a_file_that_is_no_document_is_named(tmp_path: Path):
+    path = tmp_path / "a1.json"
+    path.write_text("{")
+    with pytest.raises(UsageError, match=r"a1\.json"):
+        load_scenario(str(path), now=NOW)
