@@ -153,3 +153,33 @@ def test_history_outlives_the_service(browsing: Browsing, built_page: Path, tmp_
         watched.page.get_by_label("Power: show as table").click()
         table = watched.page.locator("figure.chart tbody")
         assert "651" in table.inner_text()
+
+
+def test_a_chart_draws_what_was_sampled_while_nobody_looked(
+    browsing: Browsing, built_page: Path, tmp_path: Path
+) -> None:
+    with live_service(HEALTHY, tmp_path) as service:
+        time.sleep(40)  # alone, it samples every 5 s
+        with browsing.page(service.address) as watched:
+            watched.open("history?last=600&metric=power_draw_watts")
+            chart = watched.page.locator("figure.chart", has_text="GPU 0 power")
+            chart.locator(".legend b", has_text="651").wait_for()
+            drawn = chart.locator("canvas").evaluate(COUNT_OF_LINE_COLUMNS)
+    assert drawn >= 12  # columns of pixels with the line in them: 40 s of 600 are some 30
+
+
+COUNT_OF_LINE_COLUMNS = """canvas => {
+    const colour = getComputedStyle(document.querySelector('.swatch.line-0')).color.match(/\\d+/g).map(Number);
+    const {data, width, height} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let columns = 0;
+    for (let x = 0; x < width; x++) {
+        for (let y = 0; y < height; y++) {
+            const at = 4 * (y * width + x);
+            if (data[at + 3] > 128 && colour.every((part, n) => Math.abs(part - data[at + n]) < 40)) {
+                columns++;
+                break;
+            }
+        }
+    }
+    return columns;
+}"""

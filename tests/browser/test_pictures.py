@@ -39,9 +39,11 @@ VIEWS = {
 
 
 @pytest.fixture(scope="module")
-def service(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+def service(browsing: Browsing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     with live_service(MACHINE, tmp_path_factory.mktemp("state")) as service:
-        let_live(service, WARM_UP_SECONDS)
+        with browsing.page(service.address) as watched:
+            watched.open()  # someone looks: a sample every second
+            let_live(service, WARM_UP_SECONDS)
         yield service
 
 

@@ -9,6 +9,7 @@ import { state, useEvents } from "./store";
 
 export const RECENT_SECONDS = 600;
 const MAX_POINTS = 700;
+const SLOWEST_SAMPLE_SECONDS = 12; // twice what the sampler takes its time for, and a little
 export const RECENT_SERIES = [
   "utilization_percent",
   "memory_used_bytes",
@@ -39,12 +40,28 @@ export interface Recent {
 
 const empty = (): Recent => ({ times: [], devices: new Map(), events: [] });
 
+// The samples of a series. While nobody looks there is one in 5 s: the points between them are no gaps. Where there
+// is none for longer, one empty point stands for the gap, so that no line is drawn across it.
 export function fromSeries(series: Series): Recent {
-  return {
-    times: series.times,
-    devices: new Map(series.devices.map((device) => [device.uuid, device.series])),
-    events: series.events,
-  };
+  const lists = series.devices.flatMap((device) => Object.values(device.series));
+  const longest = Math.max(SLOWEST_SAMPLE_SECONDS, 2.5 * series.step_seconds);
+  const kept: (number | null)[] = []; // positions; null for a gap
+  let last = -Infinity;
+  series.times.forEach((time, position) => {
+    const sampled = lists.some((list) => list[position] !== null);
+    if (sampled || time - last > longest) {
+      if (sampled || kept.at(-1) !== null) kept.push(sampled ? position : null);
+      if (sampled) last = time;
+    }
+  });
+  const times: number[] = [];
+  for (const position of kept) times.push(position === null ? (times.at(-1) ?? series.times[0]! - 1) + 1 : series.times[position]!);
+  const pick = (list: (number | null)[]): (number | null)[] => kept.map((position) => (position === null ? null : list[position] ?? null));
+  const devices = series.devices.map((device): [string, Record<string, (number | null)[]>] => [
+    device.uuid,
+    Object.fromEntries(Object.entries(device.series).map(([name, list]) => [name, pick(list)])),
+  ]);
+  return { times, devices: new Map(devices), events: series.events };
 }
 
 function maskOf(device: LiveDevice): number | null {

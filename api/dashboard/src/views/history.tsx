@@ -1,6 +1,6 @@
 // Readings over a range of time. The range, the GPU and the layout stand in the address: a link shows the same again.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { address } from "../api";
 import { Chart } from "../charts/chart";
 import { type Metric, METRICS, metricOf } from "../charts/metrics";
@@ -45,6 +45,7 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
   }, [value]);
   const devices = live.devices.filter((device) => !uuid || gpuKey(device) === uuid);
   const metric = settings.get("metric");
+  const recent = useMemo(() => shown && fromSeries(shown), [shown]);
   return (
     <>
       <h1>History</h1>
@@ -56,11 +57,11 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
       </p>
       {problem && <ProblemNotice problem={problem} />}
       {!shown && !problem && <Loading what="the history" />}
-      {shown && shown.times.length === 0 && (
+      {recent && recent.times.length < 2 && (
         <Notice title="Nothing is stored for this time.">The last hour is kept at 1 s, the last day at 10 s. Choose a later range.</Notice>
       )}
-      {shown && shown.times.length > 0 && (
-        <Charts recent={fromSeries(shown)} devices={devices} metric={metric} range={{ from, to }} settings={settings} />
+      {recent && recent.times.length > 1 && (
+        <Charts recent={recent} devices={devices} metric={metric} range={{ from, to }} settings={settings} />
       )}
     </>
   );
