@@ -18,7 +18,7 @@ _GPU_FACTOR = 4.0
 
 # Adam divides by the root of the squared gradient: where that is near zero, rounding moves a parameter
 # by as much as the learning rate allows.
-_ADAM_FACTOR = 16.0
+_ADAM_FACTORS = {"float32": 16.0, "bfloat16": 4.0, "float16": 4.0}
 
 # Loss scaling starts low enough that no step of these workloads overflows.
 _INITIAL_SCALE = 1024.0
@@ -36,7 +36,7 @@ def parameter_tolerance(dtype: str, device_type: str, optimizer: str) -> float:
     Not more than that of the gradient: a step moves the parameters by a fraction of themselves.
     """
     tolerance = gradient_tolerance(dtype, device_type)
-    return tolerance if optimizer == "sgd" else tolerance * _ADAM_FACTOR
+    return tolerance if optimizer == "sgd" else tolerance * _ADAM_FACTORS[dtype]
 
 
 class Precision:
