@@ -16,8 +16,11 @@ from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.schemas import json_schema
+from gpudiag.model.training import TrainingPlan, TrainingReport
+from gpudiag.runs.train_results import build_result, skipped_result
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
+from tests.unit.training.measurements import make_measurement
 from tools.write_schemas import schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
@@ -87,9 +90,15 @@ def make_event():
     return RunEvent(EventKind.FINDING, 1.5, 3, 24, finding=make_finding(RankSubject(2, "a1")))
 
 
+def make_training_report():
+    ran = build_result(make_measurement())
+    skipped = skipped_result(TrainingPlan(), "mirrored", 2, Outcome.SKIP, "not installed", "pip install it")
+    return TrainingReport(Outcome.PASS, "a1", (ran, skipped), (), machine=("x86_64, 2 cores",))
+
+
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    *SERVICE_EXAMPLES,
+    make_training_report(), *SERVICE_EXAMPLES,
 ]  # fmt: skip
 
 
