@@ -12,10 +12,10 @@ from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
 from gpudiag.model.live import Live, SamplerState
 from gpudiag.model.reading import NOT_ASKED, Missing
-from gpudiag.model.run import Run
+from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, ServiceHealth
 from gpudiag.model.timeline import TimelineEntry
-from gpudiag.runs.manager import RunManager, Told
+from gpudiag.runs.manager import RunManager
 from gpudiag.runs.readings import Readings
 from gpudiag.runs.records import RunRecords
 from gpudiag.runs.usage import IdleClock
@@ -140,7 +140,7 @@ class Service:
         else:
             self.hub.publish("event", _entry_text(told))
 
-    def _tell_run(self, told: Told) -> None:
+    def _tell_run(self, told: RunTold) -> None:
         if isinstance(told, Run):
             self.hub.publish("run", dumps(told))
             self.watch.active_runs = self.runs.active()

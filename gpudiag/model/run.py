@@ -85,3 +85,14 @@ class RunEvents:
 
     run: str
     events: tuple[NumberedEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """Something about a run that is no change of its state: the name of the live event and its JSON."""
+
+    name: str
+    text: str
+
+
+RunTold = Union[Run, RunNews]  # noqa: UP007 - used at run time

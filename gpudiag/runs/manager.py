@@ -6,7 +6,6 @@ it LOST.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
@@ -19,68 +18,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from gpudiag.errors import ExitStatus, RunConflictError, RunNotFoundError, UsageError
+from gpudiag.errors import RunConflictError, RunNotFoundError, UsageError
 from gpudiag.model.codec import encode
-from gpudiag.model.device import Snapshot
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.live import ActiveRun
-from gpudiag.model.reading import Missing
-from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunRequest, RunState
-from gpudiag.ranks.process import read_process
-from gpudiag.runs.disk import DiskThread
-from gpudiag.runs.history import machine_key
+from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunNews, RunRequest, RunState, RunTold
+from gpudiag.runs.conflicts import HOST, FullQueueError, HeldError, choose_gpus, refuse_busy, say_lock
 from gpudiag.runs.kinds import Plan, RunKind, run_kinds
 from gpudiag.runs.records import RunRecords
+from gpudiag.runs.run_files import is_service_alive
+from gpudiag.runs.run_memory import RunMemory
 from gpudiag.runs.run_process import RunProcess
 from gpudiag.runs.watch import MachineWatch
 
-HOST = "host"  # the lock of runs without GPUs
 MAX_QUEUED = 16
 KEPT_RUNS = 200
 _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
-_DISK_SECONDS = 3.0
-_MAX_REPORT_BYTES = 32 << 20
-
-_OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
-
-
-@dataclass(frozen=True, slots=True)
-class RunNews:
-    """Something about a run that is no change of its state: the name of the event and its JSON."""
-
-    name: str
-    text: str
-
-
-Told = Run | RunNews
-
-
-class BusyGpusError(RunConflictError):
-    """Others use the GPUs that the run wants; `members` names them."""
-
-    code = "run.gpus_busy"
-
-    def __init__(self, message: str, members: dict[str, object]) -> None:
-        """Name who is there."""
-        super().__init__(message, hint='"force": true runs all the same, and disturbs them')
-        self.members = members
-
-
-class HeldError(RunConflictError):
-    """Another run holds what this one needs; `members` names it."""
-
-    def __init__(self, message: str, held_by: str) -> None:
-        """Name the run."""
-        super().__init__(message, hint='"queue": true waits for it')
-        self.members = {"held_by": held_by}
-
-
-class FullQueueError(RunConflictError):
-    """Too many runs wait already."""
-
-    code = "run.queue_full"
-    http_status = 429
 
 
 @dataclass(slots=True)
@@ -103,32 +57,33 @@ class RunManager:
     def __init__(
         self,
         watch: MachineWatch,
-        tell: Callable[[Told], None],
+        tell: Callable[[RunTold], None],
         folder: Path | None,
         records: RunRecords | None,
         kinds: tuple[str, ...] = ("preflight", "nccl-test", "train"),
     ) -> None:
         """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one."""
-        self.warning = ""
         self.kinds = run_kinds(kinds)
         self._watch = watch
         self._tell = tell
         self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
         self._folder = folder or Path(self._temporary or "")
-        self._records = records
-        self._disk = DiskThread("runs are not remembered", self._warn)
+        self._memory = RunMemory(self._folder, records, lambda: watch.snapshot)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._loaded: list[tuple[Run, str]] | None = None  # by the disk's thread, until it is taken in
         self._closing = False
+
+    @property
+    def warning(self) -> str:
+        """Why runs are not remembered; empty where they are."""
+        return self._memory.warning
 
     async def run(self) -> None:
         """Carry out what is asked for, until cancelled."""
-        if self._records is not None:
-            self._disk.do(self._load)
+        self._memory.load()
         while True:
-            if self._loaded is not None:
-                self._take_earlier(self._loaded)
-                self._loaded = None
+            if self._memory.loaded is not None:
+                self._take_earlier(self._memory.loaded)
+                self._memory.loaded = None
             self._look()
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -151,8 +106,7 @@ class RunManager:
             if entry.process is not None:
                 entry.process.kill()
                 self._end(entry, RunState.CANCELLED, "the service stopped")
-        if self._records is not None:
-            self._disk.wait(_DISK_SECONDS)
+        self._memory.finish()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -169,13 +123,13 @@ class RunManager:
                 f"there is no kind of run {request.kind[:40]!r}", hint=f"one of {', '.join(self.kinds)}"
             )
         plan = kind.parse_plan(request.plan)
-        gpus = self._gpus_of(request)
+        gpus = choose_gpus(self._watch.snapshot, request.gpus)
         lock = (HOST,) if kind.on_cpu(plan) or not gpus else gpus
         if lock != (HOST,) and not request.force:
-            self._refuse_busy(lock)
+            refuse_busy(self._watch.snapshot, lock)
         holder = self._holder_of(lock)
         if holder is not None and not request.queue:
-            raise HeldError(f"run {holder.run.id} ({holder.run.kind}) holds {_say_lock(lock)}", holder.run.id)
+            raise HeldError(f"run {holder.run.id} ({holder.run.kind}) holds {say_lock(lock)}", holder.run.id)
         if holder is not None and len(self._queued()) >= MAX_QUEUED:
             raise FullQueueError(f"{MAX_QUEUED} runs wait already", hint="cancel one, or ask again later")
         entry = self._make(request, kind, plan, lock)
@@ -246,7 +200,7 @@ class RunManager:
         entry = self._entry(identity)
         if entry.process is not None:
             return bytes(entry.process.log)
-        return entry.log or await self._read(entry, "log.txt") or b""
+        return entry.log or await self._memory.read(entry.run, "log.txt") or b""
 
     async def report(self, identity: str) -> bytes | None:
         """The run's document, None where it wrote none.
@@ -254,43 +208,12 @@ class RunManager:
         Raises:
             RunNotFoundError: there is no such run.
         """
-        return await self._read(self._entry(identity), "report.json")
-
-    async def _read(self, entry: _Entry, name: str) -> bytes | None:
-        """A file of the run, read in a thread: the disk may be slow."""
-        path = self._folder / entry.run.id / name
-        return await asyncio.wait_for(asyncio.to_thread(_read_file, path), _DISK_SECONDS)
+        return await self._memory.read(self._entry(identity).run, "report.json")
 
     def _entry(self, identity: str) -> _Entry:
         if identity not in self._entries:
             raise RunNotFoundError(f"there is no run {identity[:64]!r}", hint="GET /api/v1/runs lists them")
         return self._entries[identity]
-
-    def _gpus_of(self, request: RunRequest) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that the run may use: those that it names, or all that answer."""
-        snapshot = self._watch.snapshot
-        devices = () if snapshot is None else snapshot.devices
-        known = {str(device.id.uuid): device for device in devices if not isinstance(device.id.uuid, Missing)}
-        by_index = {str(device.id.nvml_index): uuid for uuid, device in known.items()}
-        named = []
-        for name in request.gpus:
-            uuid = name if name in known else by_index.get(name)
-            if uuid is None:
-                raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
-            named.append(uuid)
-        usable = [uuid for uuid, device in known.items() if device.responding is True]
-        return tuple(dict.fromkeys(named)) or tuple(usable)
-
-    def _refuse_busy(self, gpus: tuple[str, ...]) -> None:
-        snapshot = self._watch.snapshot
-        if snapshot is None:
-            return
-        users = _users_of(snapshot, gpus)
-        if users:
-            first = users[0]
-            more = f" and {len(users) - 1} more" if len(users) > 1 else ""
-            message = f"GPU {first['nvml_index']} is used by {first['user']}, pid {first['pid']}{more}"
-            raise BusyGpusError(message, {"processes": users[:20]})
 
     def _holder_of(self, lock: tuple[str, ...]) -> _Entry | None:
         """The run that goes on or waits before this one, and wants the same."""
@@ -321,7 +244,7 @@ class RunManager:
     def _start(self, entry: _Entry) -> None:
         kind, plan, run = entry.kind, entry.plan, entry.run
         assert kind is not None and plan is not None  # noqa: S101, PT018 - only loaded runs lack them
-        entry.folder = self._folder / run.id
+        entry.folder = self._memory.folder_of(run)
         try:
             entry.folder.mkdir(parents=True, exist_ok=True)
             argv = [kind.name, *plan.to_argv(), *kind.outputs(entry.folder)]
@@ -388,23 +311,14 @@ class RunManager:
             return
         process.close()
         cancelled = entry.run.state is RunState.CANCELLING
-        outcome = None if cancelled else self._outcome(entry, status)
+        outcome = None if cancelled else process.outcome(status)
         if cancelled:
             late = (entry.run.reason or "").startswith("it took")
             self._end(entry, RunState.FAILED if late else RunState.CANCELLED, entry.run.reason, status)
         elif outcome is not None:
             self._end(entry, RunState.SUCCEEDED, None, status, outcome)
         else:
-            self._end(entry, RunState.FAILED, _why_failed(status, bytes(process.log)), status)
-
-    def _outcome(self, entry: _Entry, status: int) -> str | None:
-        """The verdict of a run that ended by itself; None where it could not tell."""
-        if status not in _OUTCOME_OF_STATUS:
-            return None
-        told = [
-            event.outcome for _, event in (entry.process.events if entry.process else ()) if event.outcome
-        ]
-        return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
+            self._end(entry, RunState.FAILED, process.why_failed(status), status)
 
     def _end(
         self,
@@ -434,8 +348,7 @@ class RunManager:
         )
         self._change(entry, run)
         if entry.folder is not None:
-            folder, log = entry.folder, entry.log
-            self._disk.do(lambda: _write_log(folder, log))
+            self._memory.save_log(run, entry.log)
         words = outcome or state.value
         self._watch.note_run(
             f"run {run.id} ended: {words}", "fail" if words in ("fail", "failed") else "pass"
@@ -444,9 +357,7 @@ class RunManager:
     def _change(self, entry: _Entry, run: Run) -> None:
         entry.run = run
         self._tell(self._with_position(entry))
-        if self._records is not None:
-            records, machine, service = self._records, self._machine(), _own_identity()
-            self._disk.do(lambda: records.save(machine, service, run))
+        self._memory.save(run)
 
     def _with_position(self, entry: _Entry) -> Run:
         queued = self._queued()
@@ -456,30 +367,14 @@ class RunManager:
             return entry.run
         return replace(entry.run, queue_position=queued.index(entry) + 1)
 
-    def _machine(self) -> str:
-        snapshot = self._watch.snapshot
-        return os.uname().nodename if snapshot is None else machine_key(snapshot)
-
-    def _load(self) -> None:
-        """In the disk's thread: the runs of earlier services."""
-        assert self._records is not None  # noqa: S101 - the caller has looked
-        self._loaded = [*self._records.load(self._machine_soon())]
-
-    def _machine_soon(self) -> str:
-        """The machine's name for the store; the first picture says whether it is a simulated one."""
-        until = monotonic() + _DISK_SECONDS
-        while self._watch.snapshot is None and monotonic() < until:
-            _pause()
-        return self._machine()
-
     def _take_earlier(self, loaded: list[tuple[Run, str]]) -> None:
         """Take in the runs of earlier services; one that was going on when its service died is LOST."""
         earlier: OrderedDict[str, _Entry] = OrderedDict()
         lost = []
         for run, service in loaded[-KEPT_RUNS:]:
-            if run.state not in ENDED and _is_alive(service):
+            if run.state not in ENDED and is_service_alive(service):
                 continue  # another service of this machine carries it out
-            entry = _Entry(run, folder=self._folder / run.id)
+            entry = _Entry(run, folder=self._memory.folder_of(run))
             earlier[run.id] = entry
             if run.state not in ENDED:
                 lost.append(entry)
@@ -498,80 +393,4 @@ class RunManager:
         ended = [entry for entry in self._entries.values() if entry.run.state in ENDED]
         for entry in ended[: max(0, len(self._entries) - KEPT_RUNS)]:
             del self._entries[entry.run.id]
-            folder = self._folder / entry.run.id
-            self._disk.do(lambda folder=folder: shutil.rmtree(folder, ignore_errors=True))  # type: ignore[misc]
-
-    def _warn(self, words: str) -> None:
-        self.warning = words
-
-
-def _pause() -> None:
-    from time import sleep
-
-    sleep(0.05)
-
-
-def _say_lock(lock: tuple[str, ...]) -> str:
-    return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
-
-
-def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:
-    """The processes that compute on those GPUs."""
-    users: list[dict[str, object]] = []
-    for device in snapshot.devices:
-        if device.id.uuid not in gpus or isinstance(device.processes, Missing):
-            continue
-        index = device.id.nvml_index
-        for process in device.processes:
-            if process.kind != "graphics":
-                users.append(
-                    {
-                        "uuid": device.id.uuid,
-                        "nvml_index": None if isinstance(index, Missing) else index,
-                        "pid": process.pid,
-                        "user": "?" if isinstance(process.user, Missing) else process.user,
-                        "command": "?" if isinstance(process.command, Missing) else process.command,
-                    }
-                )
-    return users
-
-
-def _why_failed(status: int, log: bytes) -> str:
-    """The last words of a run that could not tell, or how it died."""
-    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
-    words = lines[-1].strip()[:300] if lines else "it printed nothing"
-    how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    return f"{how}: {words}"
-
-
-def _read_file(path: Path) -> bytes | None:
-    with contextlib.suppress(OSError):
-        if path.stat().st_size <= _MAX_REPORT_BYTES:
-            return path.read_bytes()
-    return None
-
-
-def _write_log(folder: Path, log: bytes) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.txt").write_bytes(log)
-
-
-def _own_identity() -> str:
-    return _identity(os.getpid())
-
-
-def _identity(pid: int) -> str:
-    """A process's name for good: its host's boot, its pid, and when it was started."""
-    process = read_process(pid)
-    started = 0 if process is None else process.start_ticks
-    boot = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{pid}:{started}"
-
-
-def _is_alive(service: str) -> bool:
-    """Whether that process, as `_identity` names it, still runs."""
-    _, _, rest = service.partition(":")
-    pid = rest.partition(":")[0]
-    return pid.isdigit() and _identity(int(pid)) == service
+            self._memory.forget(entry.run)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.codec import loads
 from gpudiag.model.event import RunEvent
 
@@ -18,6 +18,7 @@ MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
 MAX_EVENTS = 2000
 _MAX_EVENT_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
+_OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
 _GRACE_SECONDS = 10.0  # between asking it to end and ending it
 
 
@@ -80,6 +81,20 @@ class RunProcess:
         if status is None and self._kill_at is not None and monotonic() > self._kill_at:
             self.kill()
         return status
+
+    def outcome(self, status: int) -> str | None:
+        """The verdict of a run that ended by itself with that status; None where it could not tell."""
+        if status not in _OUTCOME_OF_STATUS:
+            return None
+        told = [event.outcome for _, event in self.events if event.outcome]
+        return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
+
+    def why_failed(self, status: int) -> str:
+        """The last words of a run that could not tell, or how it died."""
+        lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
+        words = lines[-1].strip()[:300] if lines else "it printed nothing"
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{how}: {words}"
 
     def ask_to_end(self) -> None:
         """Send SIGTERM; SIGKILL follows after 10 s."""

@@ -1,0 +1,81 @@
+"""The runs of a service, remembered: in the store and in files, by a thread that nothing waits for."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+from gpudiag.model.device import Snapshot
+from gpudiag.model.run import Run
+from gpudiag.runs.disk import DiskThread
+from gpudiag.runs.history import machine_key
+from gpudiag.runs.records import RunRecords
+from gpudiag.runs.run_files import own_identity, read_file, write_log
+
+_SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
+
+
+class RunMemory:
+    """What is kept of runs beyond the process; without `records` only files are."""
+
+    def __init__(
+        self, folder: Path, records: RunRecords | None, snapshot: Callable[[], Snapshot | None]
+    ) -> None:
+        """Keep files in `folder`; `snapshot` names the machine."""
+        self.warning = ""
+        self.loaded: list[tuple[Run, str]] | None = None  # by the disk's thread, until it is taken in
+        self._folder = folder
+        self._records = records
+        self._snapshot = snapshot
+        self._disk = DiskThread("runs are not remembered", self._warn)
+
+    def folder_of(self, run: Run) -> Path:
+        """Where the run's files are."""
+        return self._folder / run.id
+
+    def load(self) -> None:
+        """Have the runs of earlier services read; `loaded` has them some time."""
+        if self._records is not None:
+            self._disk.do(self._load)
+
+    def save(self, run: Run) -> None:
+        """Have the run written as it is now."""
+        records = self._records
+        if records is not None:
+            machine, service = self._machine(), own_identity()
+            self._disk.do(lambda: records.save(machine, service, run))
+
+    def save_log(self, run: Run, log: bytes) -> None:
+        """Have the end of what the run printed written."""
+        folder = self.folder_of(run)
+        self._disk.do(lambda: write_log(folder, log))
+
+    def forget(self, run: Run) -> None:
+        """Have the run's files removed."""
+        folder = self.folder_of(run)
+        self._disk.do(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    async def read(self, run: Run, name: str) -> bytes | None:
+        """One of the run's files, read in a thread: the disk may be slow."""
+        return await asyncio.wait_for(asyncio.to_thread(read_file, self.folder_of(run) / name), _SECONDS)
+
+    def finish(self) -> None:
+        """Wait until all is written, for no longer than it takes a disk that works."""
+        self._disk.wait(_SECONDS)
+
+    def _machine(self) -> str:
+        snapshot = self._snapshot()
+        return os.uname().nodename if snapshot is None else machine_key(snapshot)
+
+    def _load(self) -> None:
+        """In the disk's thread: the first picture says whether the machine is a simulated one."""
+        until = monotonic() + _SECONDS
+        while self._snapshot() is None and monotonic() < until:
+            sleep(0.05)
+        if self._records is not None:
+            self.loaded = [*self._records.load(self._machine())]
+
+    def _warn(self, words: str) -> None:
+        self.warning = words
