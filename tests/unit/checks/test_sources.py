@@ -96,3 +96,29 @@ def test_sources_that_were_asked_and_failed_are_not_called_in_agreement() -> Non
     asked = (SourceStatus("nvml", SourceState.OK), SourceStatus("torch", SourceState.TIMED_OUT))
     snapshot = make_snapshot(make_device(0), sources=asked)
     assert sources_agree.judge(look_at(snapshot)).outcome is Outcome.ERROR
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        (SourceState.FAILED, Outcome.ERROR),
+        (SourceState.TIMED_OUT, Outcome.ERROR),
+        (SourceState.LIBRARY_ABSENT, Outcome.SKIP),
+    ],
+)
+def test_the_source_that_did_not_answer_is_named_with_its_reason(
+    state: SourceState, outcome: Outcome
+) -> None:
+    asked = (SourceStatus("nvml", SourceState.OK), SourceStatus("torch", state, "torch's words"))
+    judgement = sources_agree.judge(look_at(make_snapshot(make_device(0), sources=asked)))
+    assert judgement.outcome is outcome
+    assert "torch: torch's words" in (judgement.reason or "")
+
+
+@pytest.mark.parametrize("state", BROKEN)
+def test_checks_that_want_nvml_share_one_reason(state: SourceState) -> None:
+    results = run_checks(look_at(make_broken_snapshot(state, make_bare_machine(gpus=8))), BUILTIN)
+    reasons = [result.reason for result in results if "NVML does not work: " in (result.reason or "")]
+    assert len(reasons) > 20
+    assert len(set(reasons)) == 1
+    assert all(result.outcome is Outcome.ERROR for result in results if result.reason == reasons[0])
