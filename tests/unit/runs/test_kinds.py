@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudiag.errors import UsageError
+from gpudiag.runs.kinds import run_kinds
+from gpudiag.runs.plan_schema import plan_schema
+
+KINDS = run_kinds(("preflight", "nccl-test", "train"))
+
+
+def test_only_commands_that_there_are_can_be_run():
+    assert set(run_kinds(("nccl-test", "list"))) == {"nccl-test"}
+
+
+def test_a_plan_becomes_flags_and_a_document():
+    kind = KINDS["nccl-test"]
+    plan = kind.parse_plan({"op": ["all_gather"], "nproc": 2, "timeout_seconds": 30})
+    assert plan.to_argv() == ("--nproc", "2", "--op", "all_gather", "--timeout", "30.0")
+    assert "inject" not in kind.plan_document(plan)
+    assert kind.deadline_of(plan) == 90.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_has_what_a_request_may_say_and_nothing_else(kind):
+    schema = plan_schema(KINDS[kind])
+    assert "inject" not in schema["properties"]
+    defaults = {
+        name: one["default"] for name, one in schema["properties"].items() if one["default"] is not None
+    }
+    KINDS[kind].parse_plan(defaults)
+
+
+@given(st.text(min_size=1, max_size=80))
+def test_no_text_of_a_request_is_taken_for_a_flag_or_a_path(text):
+    try:
+        plan = KINDS["preflight"].parse_plan({"only": [text]})
+    except UsageError:
+        return
+    assert not text.startswith("-")
+    assert "/" not in text
+    assert "\n" not in text
+    assert plan.to_argv() == ("--only", text)
+
+
+@pytest.mark.parametrize("name", ["inject", "python", "store", "output", "__class__", ""])
+def test_what_is_for_the_command_line_stays_there(name):
+    with pytest.raises(UsageError):
+        KINDS["train"].parse_plan({name: "x"})
