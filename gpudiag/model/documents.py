@@ -1,6 +1,7 @@
 """The documents there are, by schema name; imported only to read one or to make the schemas."""
 
 import difflib
+from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model.device import Snapshot
@@ -23,7 +24,7 @@ from gpudiag.model.service import (
 from gpudiag.model.timeline import Series, Timeline
 from gpudiag.model.training import TrainingReport
 
-_OF_SERVICE: tuple[type, ...] = (
+_OF_SERVICE: tuple[Any, ...] = (
     Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
     Run, RunEvents, Series, Timeline,
 )  # fmt: skip
