@@ -24,7 +24,7 @@ from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
 from gpudiag.runs.gate import complete_results, judge_results
-from gpudiag.runs.history import HistoryKeeper, RunFacts, own_machine_key, wait_for_message
+from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, own_machine_key, wait_for_message
 from gpudiag.runs.workplace import Workplace, choose_workplace
 
 _T = TypeVar("_T")
@@ -42,6 +42,7 @@ _ON_RANKS = ("collective", "active", "training")  # what checks need that only r
 _INSTANT_SECONDS = 1.5
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
+_PATIENT_READ_SECONDS = 6.0  # from the start of the run
 _LOOK_SECONDS = 5.0
 # Levels that load the GPUs long enough for their own two looks to say more than a stored one.
 _OWN_PAIR_LEVELS = ("standard", "long")
@@ -92,7 +93,9 @@ class Preflight:
         What cannot be looked at is in it, and never an exception.
         """
         first = self._look(started)
-        history, warning = self._keeper.read()
+        # The history was read while we looked; only level instant cannot wait for a slow one.
+        patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
+        history, warning = self._keeper.read(patience)
         if warning:
             self._warn(f"{warning}; going on without it")
         measures = self._measure(first)

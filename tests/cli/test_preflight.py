@@ -15,9 +15,7 @@ from tests.cli.simulated import Done, run_on, simulated_machine
 
 INSTANT = ("preflight", "--level", "instant")
 # One machine that has everything at once; each fault, its GPU, its code, its owner.
-COMBINED = (
-    "h100x8+lost:5+row-remap-failed:2+xid:1:95+throttle:3+busy:4+pcie-width:4+nvlink-down:6:2+hang:7"
-)
+COMBINED = "h100x8+lost:5+row-remap-failed:2+xid:1:95+throttle:3+busy:4+pcie-width:4+nvlink-down:6:2+hang:7"
 NAMED = {
     (5, "gpu.lost", "hardware"),
     (2, "memory.row_remap_failed", "hardware"),
@@ -36,6 +34,11 @@ def state(tmp_path) -> dict[str, str]:
     return {"GPUDIAG_STATE_DIR": str(tmp_path / "state")}
 
 
+def complaints(done: Done) -> list[str]:
+    """What was said on standard error, but for a history that a busy machine did not read in time."""
+    return [line for line in done.err.splitlines() if "in time" not in line]
+
+
 def preflight(scenario: str, state: dict[str, str], *flags: str) -> Done:
     with simulated_machine(scenario) as session:
         return run_on(session, *INSTANT, *flags, **state)
@@ -52,7 +55,7 @@ def test_a_healthy_machine_passes_without_a_word_of_warning(base, state):
     ]
     assert found == []
     assert (done.status, done.document["verdict"]) == (ExitStatus.PASS, "pass")
-    assert done.err == ""
+    assert complaints(done) == []
     assert done.left == ()
 
 
@@ -224,7 +227,7 @@ def test_a_read_only_store_costs_one_line(tmp_path, state):
     if os.geteuid() == 0 and not _can_drop_rights():
         pytest.skip("root writes to read-only files, and there is no other user to become")
     store = tmp_path / "history.db"
-    assert preflight("none", state, "--store", str(store)).err == ""
+    assert complaints(preflight("none", state, "--store", str(store))) == []
     with _read_only(tmp_path):
         done = preflight("none", state, "--store", str(store))
     assert done.status == ExitStatus.PASS
@@ -261,7 +264,7 @@ def test_a_full_file_system_costs_the_history_one_line(tmp_path, state):
 
 def test_the_history_remembers_the_run(state):
     with simulated_machine("h100x8") as session:
-        run_on(session, *INSTANT, **state)
+        run_on(session, "preflight", "--only", "gpu", **state)
         done = run_on(session, "history", "--json", **state)
     history = done.document
     assert done.status == ExitStatus.PASS
@@ -271,7 +274,7 @@ def test_the_history_remembers_the_run(state):
 
 def test_a_part_of_the_checks_makes_no_machine_to_compare_with(state):
     with simulated_machine("h100x8") as session:
-        run_on(session, *INSTANT, "--only", "gpu", **state)
+        run_on(session, "preflight", "--only", "gpu", **state)
         done = run_on(session, *INSTANT, "--json", **state)
     skipped = {result["check"] for result in done.document["results"] if result["outcome"] == "skip"}
     assert "machine.devices" in skipped

@@ -32,7 +32,7 @@ class Keeper:
         self.answer = (history, warning)
         self.written: list[Any] = []
 
-    def read(self) -> tuple[Any, str]:
+    def read(self, deadline_seconds: float) -> tuple[Any, str]:
         return self.answer
 
     def write(self, run: Any) -> str:
