@@ -1,12 +1,14 @@
 """A collective run, judged: is the data right, and is everything measured that was to be measured?"""
 
+from collections.abc import Iterable
+
 from gpudiag.checks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks import RANK_FINDINGS, judge_ranks
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.wrong_data import COLLECTIVE_CORRUPTED, judge_data
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import WORST_FIRST, Category, Finding, Outcome, Owner, Severity, worst
-from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.measure import CollectiveMeasurement, InjectedFault
 from gpudiag.model.reading import NOT_ASKED
 
 COLLECTIVE_INCOMPLETE = FindingKind(
@@ -66,7 +68,7 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     findings = [
         *judge_ranks(measurement),
         *judge_data(measurement),
-        *_judge_injection(measurement),
+        *judge_injection(measurement.injected, measurement.host),
         *_judge_verification(measurement),
     ]
     explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
@@ -80,14 +82,15 @@ def collective_outcome(findings: tuple[Finding, ...]) -> Outcome:
     return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
 
 
-def _judge_injection(measurement: CollectiveMeasurement) -> list[Finding]:
+def judge_injection(injected: Iterable[InjectedFault], host: str) -> list[Finding]:
+    """A finding for each fault that `--inject` asked for and that never happened."""
     return [
         INJECT_NOT_FIRED.finding(
-            HostSubject(measurement.host),
+            HostSubject(host),
             f"the injected fault {fault.specification} never happened",
             Evidence("fired", value=False, source=f"--inject {fault.specification}"),
         )
-        for fault in measurement.injected
+        for fault in injected
         if not fault.fired
     ]
 

@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from gpudiag.checks.collective import INJECT_NOT_FIRED
+from gpudiag.checks.collective import INJECT_NOT_FIRED, judge_injection
 from gpudiag.checks.ranks import RANK_FINDINGS, RANK_TEARDOWN, judge_incidents
 from gpudiag.checks.training_data import judge_data
 from gpudiag.checks.training_kinds import (
@@ -55,7 +55,7 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     if not any(finding.outcome is Outcome.FAIL for finding in findings):
         findings += _judge_proofs(measurement)
     findings += _judge_stragglers(measurement)
-    findings += _judge_injection(measurement)
+    findings += judge_injection(measurement.injected, measurement.host)
     if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
         findings += _judge_completeness(measurement)
     return tuple(sorted(_without_consequences(findings), key=_place))
@@ -161,18 +161,6 @@ def _judge_stragglers(measurement: StrategyMeasurement) -> list[Finding]:
         message = f"rank {speed.rank} keeps the others waiting {late * 1e3:.0f} ms per step ({cause})"
         findings.append(STRAGGLER.finding(RankSubject(speed.rank, host), message, *evidence))
     return findings
-
-
-def _judge_injection(measurement: StrategyMeasurement) -> list[Finding]:
-    return [
-        INJECT_NOT_FIRED.finding(
-            HostSubject(measurement.host),
-            f"the injected fault {fault.specification} never happened",
-            Evidence("fired", value=False, source=f"--inject {fault.specification}"),
-        )
-        for fault in measurement.injected
-        if not fault.fired
-    ]
 
 
 def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
