@@ -91,6 +91,7 @@ def test_a_picture_of_one_gpu(browsing: Browsing, service: LiveService, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 @pytest.mark.timeout(1200)
 def test_a_picture_of_a_run(browsing: Browsing, service: LiveService, tmp_path: Path) -> None:
     with browsing.page(service.address, DESKTOP, "light") as watched:

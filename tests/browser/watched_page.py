@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 AXE = Path(__file__).parents[2] / "api/dashboard/node_modules/axe-core/axe.min.js"
 DESKTOP = (1280, 800)
 PHONE = (360, 800)
+LOOKS = ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark"))
+# Charts follow a new size, and colours a new scheme, with the frame after the next.
+NEXT_FRAME = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WAIT_MS = 10_000  # proves that it comes at all
 WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
@@ -41,6 +44,19 @@ class WatchedPage:
     def is_wider_than_the_screen(self) -> bool:
         """Whether one must scroll sideways to read it."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+    def flaws_in_every_look(self) -> list[str]:
+        """What is wrong with the view on a desk and on a phone, in light and dark."""
+        flaws = []
+        for size, colours in LOOKS:
+            self.page.set_viewport_size({"width": size[0], "height": size[1]})
+            self.page.emulate_media(color_scheme=colours)
+            self.page.evaluate(NEXT_FRAME)
+            found = self.violations()
+            if self.is_wider_than_the_screen():
+                found.append("one must scroll sideways")
+            flaws += [f"{size[0]} px, {colours}: {flaw}" for flaw in found]
+        return flaws
 
     def violations(self) -> list[str]:
         """What axe finds against WCAG AA and good practice, with the places."""
