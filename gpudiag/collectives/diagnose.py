@@ -19,7 +19,7 @@ _SAMPLE_ELEMENTS = 24
 _FEWEST_FOR_DISPLACEMENT = 4
 _FEWEST_FOR_SUMS = 2
 # How far data may have come from its place to be found: a few rounds, any block, any small shift.
-_REACH_ELEMENTS = 1 << 18
+_REACH_ELEMENTS = 1 << 17
 # Beyond this many ranks only the neighbours and the root are tried.
 _MOST_SOURCES = 64
 

@@ -7,6 +7,7 @@ place, or data that landed at another offset therefore differs from what is expe
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -132,8 +133,9 @@ def _spread(bits: torch.Tensor, tile: torch.Tensor, length: int) -> torch.Tensor
     return spread
 
 
+@lru_cache(maxsize=8)
 def make_tile(elements: int, period: int, device: torch.device) -> torch.Tensor:
-    """h(i) for the first elements: i scrambled by the finaliser of MurmurHash3, scaled to [0, period).
+    """h(i) for the first elements, not to be written to: i scrambled by the finaliser of MurmurHash3, scaled to [0, period).
 
     Source: fmix32 of https://github.com/aappleby/smhasher (public domain), in 64-bit arithmetic.
     """
