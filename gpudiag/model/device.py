@@ -309,7 +309,9 @@ class Snapshot:
     torch: Reading[TorchFacts]
     machine: Machine
     kernel_log: Reading[tuple[KernelEvent, ...]] = NOT_ASKED  # of this boot, oldest first
-    confidential_computing: Reading[str] = NOT_ASKED  # enabled or disabled: whether copies to GPUs are encrypted
+    confidential_computing: Reading[str] = (
+        NOT_ASKED  # enabled or disabled: whether copies to GPUs are encrypted
+    )
 
     def source(self, name: str) -> SourceStatus:
         """The status of the source of that name; not_asked where nobody asked it."""
