@@ -28,8 +28,8 @@ from gpudiag.model.active import (
     ActivePlan,
 )
 from gpudiag.model.codec import decode
-from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.device import read_device_uuid
 from gpudiag.ranks.stages import MEASURE, WARMUP
 
 _MEASURE: Mapping[str, Callable[[Bench], None]] = {
@@ -55,19 +55,10 @@ def run(context: RankContext) -> Mapping[str, Any]:
     device = torch.device("cuda", context.local_rank) if plan.device_kind == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    bench = Bench(group, plan, device, _device_uuid(device))
+    bench = Bench(group, plan, device, read_device_uuid(device))
     bench.step("context", lambda: torch.zeros(1, device=device))
     context.progress.enter_stage(MEASURE)
     for test in plan.tests:
         _MEASURE[test](bench)
         context.progress.emit({"kind": "done", "test": test})
     return {"torch_version": str(torch.__version__)}
-
-
-def _device_uuid(device: torch.device) -> Reading[str]:
-    if device.type != "cuda":
-        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is None:
-        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
-    return f"GPU-{uuid}"

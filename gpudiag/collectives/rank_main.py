@@ -12,6 +12,7 @@ from gpudiag.collectives.sweep import SweepRunner
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.device import read_device_uuid
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
@@ -31,7 +32,7 @@ def _read_facts(device: torch.device) -> RankFacts:
     return RankFacts(
         torch_version=str(torch.__version__),
         nccl_version=_nccl_version(),
-        device_uuid=_device_uuid(device),
+        device_uuid=read_device_uuid(device),
     )
 
 
@@ -40,12 +41,3 @@ def _nccl_version() -> Reading[str]:
         return Missing(MissingReason.SOURCE_ABSENT, "this build of torch has no NCCL")
     version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return ".".join(str(part) for part in version)
-
-
-def _device_uuid(device: torch.device) -> Reading[str]:
-    if device.type != "cuda":
-        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is None:
-        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
-    return f"GPU-{uuid}"

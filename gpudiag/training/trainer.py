@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from gpudiag.model.codec import encode
-from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.training import RankEpochEnd, RankStart, RankStep
+from gpudiag.ranks.device import read_device_uuid
 from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, SAMEDATA, SUMGRAD, UNEVEN
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import Reference
@@ -151,7 +151,7 @@ class VerifiedTraining:
             workers=strategy.workers,
             framework=strategy.version,
             device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-            device_uuid=_device_uuid(device),
+            device_uuid=read_device_uuid(device),
             parameters=describe(self.start, self.reference.parameters()),
             buffers=describe(strategy.buffers(), dict(self.reference.model.named_buffers())),
             parameters_total=sum(value.numel() for value in self.reference.model.parameters()),
@@ -176,15 +176,6 @@ class VerifiedTraining:
 
     def _emit_raw(self, data: Mapping[str, Any]) -> None:
         self.group.progress.emit(data)
-
-
-def _device_uuid(device: torch.device) -> Reading[str]:
-    if device.type != "cuda":
-        return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is None:
-        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
-    return f"GPU-{uuid}"
 
 
 def take_steps(training: VerifiedTraining, steps: range) -> Iterator[tuple[str, ...]]:
