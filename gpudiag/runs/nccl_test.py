@@ -3,10 +3,8 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from gpudiag.collectives.cases import Sweep, plan_sweep
-from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.plan import NcclTestPlan
@@ -20,12 +18,9 @@ from gpudiag.runs.collect import CaseCollector
 from gpudiag.runs.collective_report import build_report
 from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.watched import finish_watch, start_watch
 
-_TORCH_HINT = (
-    "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
-    "by the command that pytorch.org shows under Start Locally for CPU"
-)
 _ENTRY = "gpudiag.collectives.rank_main:run"
 
 
@@ -78,8 +73,8 @@ def run_nccl_test(
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
-    if python is None and find_spec("torch") is None:
-        raise UsageError("torch is not installed, and nccl-test runs on it", hint=_TORCH_HINT)
+    if python is None:
+        require_torch("nccl-test")
     place = place or RankPlace()
     environment = None
     if here is None:

@@ -20,6 +20,7 @@ from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
@@ -74,9 +75,9 @@ def run_training(
 ) -> TrainingRun:
     """Every strategy of the plan on its ranks, one after the other, and the report.
 
-    `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is where they run, for a caller that has looked
-    at this machine already. `on_result` is told each strategy's result as it is there, `on_event`
-    what ranks tell meanwhile; in rank 0's process only.
+    `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is
+    where they run, for a caller that has looked at this machine already. `on_result` is told each
+    strategy's result as it is there, `on_event` what ranks tell meanwhile; in rank 0's process only.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
@@ -87,6 +88,8 @@ def run_training(
         os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
     )
     pythons = pythons or {}
+    if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
+        require_torch("train")
     placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
     world_size = _world_size(plan, environment, placement, given=here is not None)
