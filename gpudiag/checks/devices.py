@@ -167,8 +167,7 @@ def _request(finding: Finding) -> Restated:
         return Restated(finding, ())
     unfit = finding.code == GPU_RECOVERY_NEEDED.code
     request = str(finding.evidence[0].value).replace("_", " ")
-    advice = f"The driver asks for {request}." if unfit else ""
-    return Restated(finding, ASKED_FOR_BY, advice=advice)
+    return Restated(finding, ASKED_FOR_BY, request=f"The driver asks for {request}." if unfit else "")
 
 
 def _silent(snapshot: Snapshot, device: Device) -> Finding | None:

@@ -62,13 +62,15 @@ class Restated:
     """A finding whose fault another check may state better: there it is evidence, and no second finding.
 
     `stated_by` are the codes that state it, best first, on the same GPU. `citation` goes behind the other
-    finding's message, `advice` before its remedy.
+    finding's message, `advice` before its remedy,
+    and `request`, what the driver asks for, before a remedy that does not restart the machine anyway.
     """
 
     finding: Finding
     stated_by: tuple[str, ...]
     citation: str = ""
     advice: str = ""
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)

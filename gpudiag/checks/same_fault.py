@@ -19,6 +19,8 @@ _GRAVEST_FIRST = (
 )  # fmt: skip
 # A fault that is the hardware's in one source's eyes is nobody else's to mend.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
+# Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
+_MACHINE_RESTARTED = ("gpu.lost", "gpu.hung", "gpu.missing")
 
 
 def join_restated(
@@ -67,13 +69,15 @@ def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
         owner=min(stated.owner, told.owner, key=_OWNERS_FIRST.index),
         message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
         evidence=(*stated.evidence, *new),
-        remedy=_advised(stated.remedy, how.advice),
+        remedy=_advised(stated, how),
     )
 
 
-def _advised(remedy: str, advice: str) -> str:
-    """The remedy with the advice before it, unless it says so already."""
-    return remedy if advice.rstrip(".") in remedy else f"{advice} {remedy}"
+def _advised(stated: Finding, how: Restated) -> str:
+    """The remedy with what is to be said before it, unless it says so already."""
+    request = "" if stated.code in _MACHINE_RESTARTED else how.request
+    new = [words for words in (how.advice, request) if words.rstrip(".") not in stated.remedy]
+    return " ".join((*new, stated.remedy))
 
 
 def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:

@@ -182,9 +182,9 @@ def _judge_faults(
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
     """By which findings NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
-    said = [_say_again(fault)] if finding.code == XID_REPEATED.code else []
-    said += [say_request(action)] if action in _UNFIT_ACTIONS else []
-    return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), " ".join(said))
+    again = _say_again(fault) if finding.code == XID_REPEATED.code else ""
+    request = say_request(action) if action in _UNFIT_ACTIONS else ""
+    return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
 
 
 def _judge_fault(snapshot: Snapshot, fault: GpuFault) -> Finding | None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import finding_kinds
-from gpudiag.checks.devices import ASKED_FOR_BY
+from gpudiag.checks.devices import ASKED_FOR_BY, GPU_LOST
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks, verdict
 from gpudiag.checks.same_fault import same_gpu
@@ -127,6 +127,13 @@ def test_what_the_driver_asks_for_comes_first_in_the_remedy_and_once(log):
     assert finding.remedy.startswith("The driver asks for gpu reset. ")
     assert finding.remedy.count("gpu reset") == 1
     assert "replaced" in finding.remedy
+
+
+def test_a_lost_gpu_has_one_instruction_and_not_the_drivers_weaker_one_beside_it():
+    finding = only_finding(judge(xid(79), recovery(2), responding=LOST, recovery_action=LOST))
+    assert finding.code == "gpu.lost"
+    assert finding.remedy == GPU_LOST.remedy
+    assert values(finding)["recovery_action"] == "node_reboot"
 
 
 def test_a_fault_that_came_back_says_so_where_it_is_told():
