@@ -21,6 +21,7 @@ from gpudiag.errors import ExitStatus, GpudiagError
 _REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
+_INDENT = "  "
 
 
 class TerminatedError(BaseException):
@@ -29,10 +30,26 @@ class TerminatedError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a command ended early: its exit status, and the lines for standard error."""
+    """How a command ended early: its exit status, and what standard error is told.
+
+    A sentence is one line, however long, so that a log can be searched for it.
+    """
 
     status: ExitStatus
-    lines: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The sentences, then the traceback."""
+        return (*self.sentences, *self.trace)
+
+    def terminal_lines(self) -> tuple[str, ...]:
+        """The same with the sentences wrapped for a terminal; a word longer than a line stays whole."""
+        from gpudiag.render.style import wrapped  # late, as traceback below: most commands never fail
+
+        told = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
+        return (*told, *self.trace)
 
 
 def describe_failure(error: BaseException) -> Failure:
@@ -86,11 +103,11 @@ def _describe_bug(error: BaseException) -> Failure:
     )
     if os.environ.get(DEBUG_VARIABLE):
         trace = "".join(traceback.format_exception(error)).rstrip().splitlines()
-        return Failure(ExitStatus.INTERNAL, (*_sentences(message), *trace))
+        return Failure(ExitStatus.INTERNAL, _sentences(message), tuple(trace))
     hint = f"run it again with {DEBUG_VARIABLE}=1 and report the traceback"
     return Failure(ExitStatus.INTERNAL, _sentences(message, hint))
 
 
 def _sentences(message: str, hint: str = "") -> tuple[str, ...]:
     first = f"gpudiag: {message}"
-    return (first, f"  {hint}") if hint else (first,)
+    return (first, f"{_INDENT}{hint}") if hint else (first,)

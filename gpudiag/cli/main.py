@@ -97,7 +97,7 @@ def _report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         raise error
     failure = describe_failure(error)
-    for line in failure.lines:
+    for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
         print(line, file=sys.stderr)
     return int(failure.status)
 

@@ -95,6 +95,16 @@ def test_a_bug_names_its_place_and_how_to_see_more(monkeypatch: pytest.MonkeyPat
     assert any(line.startswith("Traceback") for line in long.lines)
 
 
+def test_a_terminal_gets_every_sentence_in_lines_that_fit_and_a_log_gets_it_whole() -> None:
+    hint = "run `gpudiag list --sources all` " * 8
+    failure = describe_failure(GpudiagError("GPU 3 gives no answer " * 8, hint=hint.strip()))
+    assert failure.lines[1] == f"  {hint.strip()}"
+    fitted = failure.terminal_lines()
+    assert max(map(len, fitted)) <= 80
+    assert all(line.startswith("  ") for line in fitted[1:])
+    assert " ".join(" ".join(fitted).split()) == " ".join(" ".join(failure.lines).split())
+
+
 def test_a_command_that_gives_no_exit_status_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def forgets() -> None:
