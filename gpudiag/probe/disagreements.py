@@ -51,14 +51,17 @@ def _contexts(gathered: Gathered) -> Iterator[Disagreement]:
     starts, counted = facts.context_starts, facts.device_count
     if not isinstance(starts, Missing) or isinstance(counted, Missing) or counted == 0:
         return
-    started = sum(view.context_starts is True for view in gathered.views_of("torch"))
+    contexts = [view.context_starts for view in gathered.views_of("torch")]
+    started = sum(context is True for context in contexts)
     values: dict[str, Scalar | None] = {"torch": counted, "contexts": started}
     status = gathered.statuses.get("nvml")
     if status is not None and status.state is SourceState.OK:
         values = {"nvml": len(gathered.devices), **values}
     silent = name_silent(gathered.devices)
     cause = f"; NVML cannot read {silent} either" if silent else ""
-    reason = f"CUDA starts a context on {started} of {counted}: {starts.detail}{cause}"
+    # The machine's own words say once more on how many GPUs; the first GPU that failed says why.
+    why = next((context.detail for context in contexts if isinstance(context, Missing)), starts.detail)
+    reason = f"CUDA starts a context on {started} of {counted}: {why}{cause}"
     yield Disagreement("context_starts", values, reason, expected=False)
 
 

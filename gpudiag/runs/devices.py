@@ -1,5 +1,7 @@
 """The recipe behind `gpudiag list`: ask the wanted sources once; ask the others where NVML has no answer."""
 
+from dataclasses import replace
+
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.noun import noun
 from gpudiag.probe.inventory import take_snapshot
@@ -8,8 +10,7 @@ from gpudiag.probe.start import StartedProbes, start_probes
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
 
-# NVML's own hang would only be waited for once more.
-_FINAL_STATES = (SourceState.OK, SourceState.TIMED_OUT)
+_LEFT_ALONE = "not asked: the driver hangs, and would be waited for once more; --sources all asks"
 
 
 @noun
@@ -37,7 +38,19 @@ def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -
     snapshot = take_snapshot(
         ("nvml",), request.deadline_seconds, kernel_log=request.kernel_log, started=started
     )
-    if snapshot.source("nvml").state in _FINAL_STATES:
+    state = snapshot.source("nvml").state
+    if state is SourceState.OK:
         return snapshot
+    if state is SourceState.TIMED_OUT:
+        return _left_alone(snapshot)
     # NVML has answered: the same answer is joined with those of the others.
     return take_snapshot(SOURCES, request.deadline_seconds, kernel_log=request.kernel_log, started=started)
+
+
+def _left_alone(snapshot: Snapshot) -> Snapshot:
+    """The snapshot of a driver that hangs, with the reason why the sources that need it were not asked."""
+    sources = tuple(
+        replace(status, reason=_LEFT_ALONE) if status.state is SourceState.NOT_ASKED else status
+        for status in snapshot.sources
+    )
+    return replace(snapshot, sources=sources)

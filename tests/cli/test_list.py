@@ -236,3 +236,10 @@ def test_colour_is_forced_or_forbidden() -> None:
 def test_a_time_that_is_not_a_number_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", option, "nan"]) == ExitStatus.USAGE
     assert option in capsys.readouterr().err
+
+
+def test_a_driver_that_hangs_says_why_the_other_sources_were_not_asked() -> None:
+    done = run_gpudiag("h100x8+init-hang", "list", *DEADLINE, "--json")
+    reasons = {status["name"]: status["reason"] for status in done.document["sources"]}
+    assert [state_of(done, source) for source in ("gputil", "torch")] == ["not_asked", "not_asked"]
+    assert all("--sources all" in reasons[source] for source in ("gputil", "torch"))

@@ -251,3 +251,12 @@ def test_one_gpu_has_one_name():
 def test_what_a_source_does_not_say_is_no_disagreement():
     silent = dict.fromkeys(("name", "memory_total_bytes", "driver_version"), ABSENT)
     assert find_disagreements(gather(views=[view("gputil", 0, 0, **silent)])) == ()
+
+
+def test_contexts_on_some_gpus_are_counted_once_with_the_cause():
+    broken = Missing(MissingReason.ERROR, "out of memory")
+    views = [view("torch", at, at, context_starts=broken if at == 2 else True) for at in range(4)]
+    facts = replace(CUDA, context_starts=Missing(MissingReason.ERROR, "on 1 of 4 GPUs: out of memory"))
+    found = only(gather(views=views, facts=facts))
+    assert (found.field, found.values) == ("context_starts", {"nvml": 4, "torch": 4, "contexts": 3})
+    assert found.reason == "CUDA starts a context on 3 of 4: out of memory"
