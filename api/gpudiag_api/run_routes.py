@@ -11,6 +11,7 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps, encode, loads
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
+from gpudiag.model.training import TrainingReport
 from gpudiag.render.report_formats import REPORT_FORMATS, render_report
 from gpudiag.runs.plan_schema import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
@@ -162,4 +163,12 @@ def _rendered(body: bytes, name: str) -> str:
         from gpudiag.render.collective_text import render_collective
 
         return render_collective(report)
+    if isinstance(report, TrainingReport) and name == "text":
+        from gpudiag.render.training_text import render_training
+
+        return render_training(report)
+    if isinstance(report, TrainingReport) and name == "markdown":
+        from gpudiag.render.training_markdown import render_training_markdown
+
+        return render_training_markdown(report)
     raise Problem(406, "run.report_format", f"this kind of report is not written as {name}", "format=json")

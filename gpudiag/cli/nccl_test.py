@@ -3,14 +3,13 @@
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from gpudiag.cli.collective_events import EventFile, ProgressLine, tell_all
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
@@ -102,13 +101,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--all-sizes", is_flag=True, help="Print every size, not about six.")
 @json_option
 @output_option
-@click.option(
-    "--events",
-    type=click.Path(path_type=Path),
-    callback=EventFile.require,
-    metavar="FILE",
-    help="Write each size and finding to FILE as it comes, as JSON lines.",
-)
+@events_option
 def nccl_test(**options: Any) -> ExitStatus:
     """Verify and time collectives over ranks: GPUs with NCCL, or the CPU with gloo.
 

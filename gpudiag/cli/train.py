@@ -9,6 +9,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.cli.verdicts import EXIT_STATUSES
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
@@ -18,7 +19,6 @@ from gpudiag.model.training import (
     STRATEGIES,
     TRAINING_DTYPES,
     WORKLOADS,
-    StrategyResult,
     TrainingPlan,
     TrainingReport,
 )
@@ -95,6 +95,7 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option("--format", "output_format", default="text", metavar="NAME", help=", ".join(_FORMATS))
 @json_option
 @output_option
+@events_option
 @click.argument("script_arguments", nargs=-1, type=click.UNPROCESSED)
 def train(**options: Any) -> ExitStatus:
     """Train a little under each strategy, and prove that the maths is that of a single process.
@@ -143,17 +144,9 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     from gpudiag.runs.train import run_training
 
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
-    done: list[StrategyResult] = []
-
-    def show(result: StrategyResult) -> None:
-        done.append(result)
-        if sys.stderr.isatty() and len(plan.strategy) > 1:
-            words = f"{len(done)} of {len(plan.strategy)}: {result.strategy} {result.outcome.value}"
-            print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
-
-    run = run_training(plan, place, pythons=parse_pythons(options["python"]), on_result=show)
-    if sys.stderr.isatty() and len(plan.strategy) > 1:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    pythons = parse_pythons(options["python"])
+    with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
+        run = run_training(plan, place, pythons=pythons, listener=tell_all(events.write, progress.show))
     if run.reporter:
         _print(run.report, options)
     return EXIT_STATUSES[run.report.outcome]
@@ -173,7 +166,9 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
         hang_seconds=options["hang_after"],
     )
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
-    run = run_script(script, place, python=parse_pythons(options["python"]).get(""))
+    python = parse_pythons(options["python"]).get("")
+    with EventFile(options["events"]) as events:  # standard error is the script's
+        run = run_script(script, place, python=python, listener=events.write)
     if run.reporter:
         _print(run.report, options)
     return EXIT_STATUSES[run.report.outcome]
@@ -211,6 +206,8 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         )
     if options["parameters"] is not None and not options["advise"]:
         raise UsageError("--parameters is for --advise", hint="gpudiag train --advise --parameters 7B")
+    if options["events"] is not None and options["advise"]:
+        raise UsageError("--events is for a run, and --advise runs nothing", hint="leave one of them out")
 
 
 def _take_local_rank(local_rank: int | None) -> None:

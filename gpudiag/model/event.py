@@ -6,13 +6,14 @@ from typing import ClassVar
 
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveResult
+from gpudiag.model.training import StrategyResult
 
 
 class EventKind(StrEnum):
     """What an event tells."""
 
     STAGE = "stage"  # the ranks entered a stage
-    RESULT = "result"  # a size is done on all ranks
+    RESULT = "result"  # a size is done on all ranks, or a strategy
     FINDING = "finding"
     OUTCOME = "outcome"  # the last event of a run
 
@@ -21,7 +22,8 @@ class EventKind(StrEnum):
 class RunEvent:
     """`gpudiag.event/1`: one thing that happened in a run, `at_seconds` after it started.
 
-    `done` of `planned` results were there then. Exactly the field that `kind` names is set.
+    `done` of `planned` results were there then. Exactly the field that `kind` names is set; of a
+    strategy of `gpudiag train` that is done, `strategy` instead of `result`.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.event/1"
@@ -34,3 +36,4 @@ class RunEvent:
     result: CollectiveResult | None = None
     finding: Finding | None = None
     outcome: str | None = None
+    strategy: StrategyResult | None = None

@@ -50,13 +50,14 @@ class RunKind:
             UsageError: a field that there is not, or a value that does not fit.
         """
         known = {field.name for field in fields(self.plan_type)} - set(self.hidden)  # type: ignore[arg-type]
-        for name, value in given.items():
+        document = encode(dict(given))  # a RunRequest has tuples where JSON has lists
+        for name, value in document.items():
             if name not in known:
                 raise UsageError(
                     f"plan: {self.name} has no {name[:40]!r} here", hint=f"it has {', '.join(sorted(known))}"
                 )
             _require_plain(name, value)
-        plan: Plan = decode(self.plan_type, dict(given))  # type: ignore[arg-type]
+        plan: Plan = decode(self.plan_type, document)  # type: ignore[arg-type]
         return plan
 
     def plan_document(self, plan: Plan) -> dict[str, Any]:

@@ -4,23 +4,25 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import encode
+from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import WORST_FIRST, Outcome, worst
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.training import StrategyMeasurement, StrategyResult, TrainingPlan, TrainingReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launch import TORCH, run_ranks
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.torch_extra import require_torch
+from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
@@ -32,8 +34,6 @@ _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
 _PRELOAD = (*TORCH, "torch._dynamo")
 # TensorFlow has no reading of integers or images here; see training/mirrored_main.py.
 _MIRRORED_WORKLOADS = ("regression", "classification")
-
-ResultListener = Callable[[StrategyResult], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Place:
     placement: Placement
     world_size: int
     pythons: Mapping[str, str]
-    on_event: Callable[[RankEvent], None] | None = None
+    teller: TrainingTeller = field(default_factory=lambda: TrainingTeller(0, None))
 
     def python_for(self, facts: StrategyFacts) -> str | None:
         """The interpreter of a strategy's ranks; None for this one."""
@@ -70,14 +70,13 @@ def run_training(
     *,
     pythons: Mapping[str, str] | None = None,
     here: Placement | None = None,
-    on_result: ResultListener | None = None,
-    on_event: Callable[[RankEvent], None] | None = None,
+    listener: Callable[[RunEvent], None] | None = None,
 ) -> TrainingRun:
     """Every strategy of the plan on its ranks, one after the other, and the report.
 
     `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is
-    where they run, for a caller that has looked at this machine already. `on_result` is told each
-    strategy's result as it is there, `on_event` what ranks tell meanwhile; in rank 0's process only.
+    where they run, for a caller that has looked at this machine already. `listener` is told of
+    stages, results and findings as they happen, in rank 0's process only.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
@@ -93,15 +92,17 @@ def run_training(
     placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
     world_size = _world_size(plan, environment, placement, given=here is not None)
-    where = _Place(environment, placement, world_size, pythons, on_event if told else None)
+    teller = TrainingTeller(len(plan.strategy), listener if told else None)
+    where = _Place(environment, placement, world_size, pythons, teller)
     results, reporter = [], True
     for number, strategy in enumerate(plan.strategy):
         result, reports = _run_strategy(plan, strategy, where, number)
         reporter = reporter and reports
         results.append(result)
-        if told and on_result is not None:
-            on_result(result)
-    return TrainingRun(build_report(tuple(results), placement), reporter)
+        teller.tell_result(result)
+    report = build_report(tuple(results), placement)
+    teller.tell_report(report)
+    return TrainingRun(report, reporter)
 
 
 def build_report(results: tuple[StrategyResult, ...], placement: Placement) -> TrainingReport:
@@ -213,6 +214,7 @@ def _run(
     plan: TrainingPlan, facts: StrategyFacts, job: TrainingJob, place: _Place, faults: tuple[Fault, ...]
 ) -> RankRun:
     mirrored = facts.name == "mirrored"
+    place.teller.start_ranks()
     return run_ranks(
         _MIRRORED_ENTRY if mirrored else _ENTRY,
         world_size=1 if facts.one_process else job.workers,
@@ -223,7 +225,7 @@ def _run(
             run_seconds=plan.timeout_seconds,
         ),
         faults=faults,
-        on_event=place.on_event,
+        on_event=place.teller.take,
         python=place.python_for(facts),
         variables=place.placement.variables,
         preload=() if mirrored else _PRELOAD,

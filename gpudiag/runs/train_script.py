@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from gpudiag.checks.training import training_outcome
 from gpudiag.checks.training_script import judge_hang, judge_script
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode
+from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding
 from gpudiag.model.plan import NcclTestPlan, require_between
 from gpudiag.model.training import ScriptResult, TrainingReport
@@ -26,6 +27,7 @@ from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.train import DEFAULT_CPU_RANKS, describe_machine
+from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.training.script_main import ScriptJob
 
 _ENTRY = "gpudiag.training.script_main:run"
@@ -91,8 +93,16 @@ class _HangWatch:
             raise _HangError
 
 
-def run_script(plan: ScriptPlan, place: RankPlace | None = None, *, python: str | None = None) -> ScriptRun:
+def run_script(
+    plan: ScriptPlan,
+    place: RankPlace | None = None,
+    *,
+    python: str | None = None,
+    listener: Callable[[RunEvent], None] | None = None,
+) -> ScriptRun:
     """The script on its ranks, and the report of what they did.
+
+    `listener` is told of the start, the findings and the outcome, in rank 0's process only.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
@@ -110,11 +120,16 @@ def run_script(plan: ScriptPlan, place: RankPlace | None = None, *, python: str 
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     watch = _HangWatch(world_size, ends_run=environment is None)
     started = time.monotonic()
+    teller = TrainingTeller(0, listener if environment is None or environment.rank == 0 else None)
+    teller.start_ranks()
+    reporter = True
     try:
         run = _run(plan, environment, placement, world_size, faults, watch, python)
+        report, reporter = _report(plan, placement, watch, run), run.reporter
     except _HangError:
-        return ScriptRun(_hang_report(plan, placement, watch, time.monotonic() - started), reporter=True)
-    return ScriptRun(_report(plan, placement, watch, run), run.reporter)
+        report = _hang_report(plan, placement, watch, time.monotonic() - started)
+    teller.tell_report(report)
+    return ScriptRun(report, reporter)
 
 
 def _run(

@@ -40,6 +40,25 @@ def test_a_run_is_started_followed_and_its_report_read(served):
     assert "run" in kinds
 
 
+def test_training_is_started_followed_and_its_report_read(served):
+    plan = {"backend": "gloo", "nproc": 2, "steps": 2, "strategy": ["ddp"]}
+    started = served.start(kind="train", plan=plan)
+    assert started.status_code == 201, started.text
+    run = wait_for_end(served, started.json()["id"])
+    assert (run["state"], run["outcome"], run["exit_status"]) == ("succeeded", "pass", 0)
+    assert (run["done"], run["planned"], run["stage"]) == (1, 1, "measure")
+    told = [entry["event"] for entry in served.get(f"/api/v1/runs/{run['id']}/events").json()["events"]]
+    assert [event["stage"] for event in told if event["kind"] == "stage"] == ["import", "verify", "measure"]
+    assert [event["kind"] for event in told[3:]] == ["result", "outcome"]
+    report = served.get(f"/api/v1/runs/{run['id']}/report").json()
+    assert (report["schema"], report["outcome"]) == ("gpudiag.training/1", "pass")
+    assert told[3]["strategy"] == report["strategies"][0]
+    assert report["strategies"][0]["verified"] is True
+    assert served.get(f"/api/v1/runs/{run['id']}/report?format=text").text.startswith("PASS")
+    assert "| ddp |" in served.get(f"/api/v1/runs/{run['id']}/report?format=markdown").text
+    assert served.get(f"/api/v1/runs/{run['id']}/report?format=junit").status_code == 406
+
+
 def test_one_run_at_a_time_the_next_waits_or_is_refused_and_a_run_can_be_cancelled(served):
     first = served.start(kind="nccl-test", plan=LONG).json()
     refused = served.start(kind="nccl-test", plan=SMALL)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from gpudiag.cli.main import main
 from gpudiag.cli.train import parse_pythons, plan_from, train
 from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.codec import loads
+from gpudiag.model.event import EventKind
 from gpudiag.model.training import OPTIMIZERS, STRATEGIES, TRAINING_DTYPES, WORKLOADS, TrainingPlan
 
 
@@ -62,6 +64,9 @@ def test_a_plan_comes_back_from_its_own_flags(plan: TrainingPlan) -> None:
         ("--backend", "gloo", "--strategy", "zero2", "--inject", "sumgrad"),
         ("--backend", "gloo", "--python", "jax=/usr/bin/python3"),
         ("--script", "/nowhere/at/all.py"),
+        ("--events", "/nowhere/events.jsonl"),
+        ("--events", "/"),
+        ("--advise", "--events", "/dev/null"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(
@@ -88,15 +93,42 @@ def test_advice_needs_no_run(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert '"advice"' in capsys.readouterr().out
 
 
+def argv_without_deepspeed(folder: Path) -> list[str]:
+    """A run of one strategy whose framework is absent, so that no rank is started."""
+    interpreter = folder / "python"
+    interpreter.write_text("#!/bin/sh\necho '[\"deepspeed\"]'\n")
+    interpreter.chmod(0o755)
+    return ["train", "--strategy", "zero1", "--backend", "gloo", "--python", f"deepspeed={interpreter}"]
+
+
+def test_events_hold_what_the_report_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    status = main([*argv_without_deepspeed(tmp_path), "--json", "--events", str(events)])
+    report = loads(capsys.readouterr().out)
+    told = [loads(line) for line in events.read_text().splitlines()]
+    assert status == ExitStatus.ERROR
+    assert [(event.kind, event.done, event.planned) for event in told] == [
+        (EventKind.RESULT, 1, 1),
+        (EventKind.OUTCOME, 1, 1),
+    ]
+    assert told[0].strategy == report.strategies[0]
+    assert told[-1].outcome == report.outcome.value
+
+
+def test_events_that_cannot_be_written_cost_a_line_and_never_the_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status = main([*argv_without_deepspeed(tmp_path), "--json", "--events", "/dev/full"])
+    captured = capsys.readouterr()
+    assert status == ExitStatus.ERROR
+    assert loads(captured.out).strategies[0].strategy == "zero1"
+    assert [line.startswith("gpudiag: events end, cannot write to") for line in captured.err.splitlines()] == [True]
+
+
 def test_a_strategy_that_is_not_installed_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    interpreter = tmp_path / "python"
-    interpreter.write_text("#!/bin/sh\necho '[\"deepspeed\"]'\n")
-    interpreter.chmod(0o755)
-    status = main(
-        ["train", "--strategy", "zero1", "--backend", "gloo", "--python", f"deepspeed={interpreter}"]
-    )
+    status = main(argv_without_deepspeed(tmp_path))
     out = capsys.readouterr().out
     assert status == ExitStatus.ERROR
     assert "deepspeed is not installed" in out

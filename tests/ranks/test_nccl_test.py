@@ -160,6 +160,13 @@ def test_events_tell_each_size_as_it_is_done_and_end_with_the_outcome(tmp_path: 
     assert lines[-1]["outcome"] == "pass"
 
 
+def test_events_that_cannot_be_written_cost_a_line_and_never_the_report() -> None:
+    completed = nccl_test("--nproc", "2", *SMALL, "--events", "/dev/full")
+    assert (completed.status, completed.document()["outcome"]) == (0, "pass")
+    assert [line.startswith("gpudiag: ") for line in completed.error.splitlines()] == [True]
+    assert completed.left_behind == ()
+
+
 def test_text_is_the_default_and_nothing_else_is_printed() -> None:
     completed = nccl_test("--nproc", "2", *SMALL[:-1])
     assert completed.output.startswith("PASS CPU ONLY: all_reduce, 2 gloo ranks, 4 sizes exact")

@@ -1,5 +1,6 @@
 """`gpudiag train` whole, on real gloo ranks: the maths proved, every fault found and named, nothing left behind."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ def read_report(completed: Completed) -> Any:
     document = completed.document()
     Draft202012Validator(json_schema("gpudiag.training/1")).validate(document)
     return document
+
+
+def read_events(path: Path) -> list[Any]:
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in events:
+        Draft202012Validator(json_schema("gpudiag.event/1")).validate(event)
+    return events
 
 
 def facts_of(finding: Any) -> dict[str, Any]:
@@ -133,13 +141,27 @@ def test_one_worker_is_said_to_be_one() -> None:
     )
 
 
-def test_torchrun_runs_several_strategies_and_prints_one_report() -> None:
-    completed = torchrun_train(2, "--strategy", "ddp,fsdp2", "--json")
+def test_torchrun_runs_several_strategies_and_prints_one_report(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    completed = torchrun_train(2, "--strategy", "ddp,fsdp2", "--json", "--events", str(path))
     report = read_report(completed)
     assert completed.left_behind == ()
     assert (completed.status, report["outcome"], report["findings"]) == (0, "pass", [])
     assert [result["launcher"] for result in report["strategies"]] == ["torchrun"] * 2
     assert all(result["verified"] is True for result in report["strategies"])
+    events = read_events(path)
+    assert [event["kind"] for event in events] == [*["stage", "stage", "stage", "result"] * 2, "outcome"]
+    assert [event["strategy"] for event in events if event["kind"] == "result"] == report["strategies"]
+    assert [event["done"] for event in events] == [0, 0, 0, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_fault_is_in_the_events_too(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    completed = train("--inject", "kill:1@3", "--json", "--events", str(path))
+    assert_clean(completed)
+    *_, result, finding, outcome = read_events(path)
+    assert (result["strategy"]["outcome"], outcome["outcome"]) == ("fail", "fail")
+    assert [finding["finding"]] == read_report(completed)["findings"]
 
 
 def test_a_fault_under_torchrun_is_named_too() -> None:
@@ -179,11 +201,16 @@ def test_a_script_is_watched_and_what_its_ranks_did_is_told(
 ) -> None:
     script = tmp_path / f"{name}.py"
     script.write_text(SCRIPTS[name])
-    completed = train("--nproc", "3", "--script", str(script), "--hang-after", "3", "--json")
+    path = tmp_path / "events.jsonl"
+    watched = ("--script", str(script), "--hang-after", "3", "--events", str(path))
+    completed = train("--nproc", "3", *watched, "--json")
     report = read_report(completed)
     assert completed.left_behind == ()
     assert completed.status == status
     assert [finding["code"] for finding in report["findings"]] == ([] if code is None else [code])
+    start, *findings, outcome = read_events(path)
+    assert (start["stage"], outcome["outcome"]) == ("import", report["outcome"])
+    assert [event["finding"] for event in findings] == report["findings"]
     if rank is not None:
         assert report["findings"][0]["subject"]["rank"] == rank
 

@@ -21,6 +21,12 @@ def test_a_plan_becomes_flags_and_a_document():
     assert kind.deadline_of(plan) == 90.0
 
 
+def test_names_may_come_as_a_request_holds_them():
+    assert KINDS["train"].parse_plan({"strategy": ("ddp", "fsdp2")}).strategy == ("ddp", "fsdp2")
+    with pytest.raises(UsageError):
+        KINDS["train"].parse_plan({"strategy": ("ddp", "../fsdp2")})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_has_what_a_request_may_say_and_nothing_else(kind):
     schema = plan_schema(KINDS[kind])

@@ -1,22 +1,27 @@
 """Telling about a run while it goes on: event lines in a file, and a line of progress on a terminal."""
 
+import contextlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 import click
 
-from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.units import format_size
 
 _CLEAR_LINE = "\r\x1b[K"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class EventFile:
-    """`--events FILE`: one JSON document per line, each written at once; opened by the first event."""
+    """`--events FILE`: one JSON document per line, each written at once; opened by the first event.
+
+    A file that cannot be written after all costs the events, never the run: one line of warning says so.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """Write to `path`; None writes nothing."""
@@ -37,19 +42,15 @@ class EventFile:
         return path
 
     def write(self, event: RunEvent) -> None:
-        """Append one event.
-
-        Raises:
-            GpudiagError: the file could not be written after all.
-        """
+        """Append one event; after the first that cannot be written, none."""
         if self._path is None:
             return
         try:
             if self._file is None:
-                self._file = self._path.open("w", buffering=1)
+                self._file = self._path.open("w", buffering=1, encoding="utf-8")
             self._file.write(dumps(event) + "\n")
         except OSError as error:
-            raise GpudiagError(f"cannot write to {self._path}: {error.strerror}") from error
+            self._give_up(error)
 
     def __enter__(self) -> "EventFile":
         """The file, still unopened."""
@@ -60,7 +61,20 @@ class EventFile:
     ) -> None:
         """Close the file, if an event opened it."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as problem:  # some file systems tell of a full disk only now
+                self._give_up(problem)
+
+    def _give_up(self, error: OSError) -> None:
+        words = f"events end, cannot write to {self._path}: {error.strerror or error}"
+        clear = _CLEAR_LINE if sys.stderr.isatty() else ""
+        print(f"{clear}gpudiag: {words}", file=sys.stderr, flush=True)
+        self._path = None
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what was not written is still in its buffer
+                self._file.close()
+            self._file = None
 
 
 class ProgressLine:
@@ -79,6 +93,9 @@ class ProgressLine:
         elif event.result is not None:
             size = format_size(event.result.size_bytes)
             self._write(f"{event.done} of {event.planned}: {event.result.op} {event.result.dtype} {size}")
+        elif event.strategy is not None:
+            name, outcome = event.strategy.strategy, event.strategy.outcome.value
+            self._write(f"{event.done} of {event.planned}: {name} {outcome}")
 
     def __enter__(self) -> "ProgressLine":
         """The line, still empty."""
@@ -94,6 +111,17 @@ class ProgressLine:
         if self._stream is not None:
             self._stream.write(_CLEAR_LINE + text)
             self._stream.flush()
+
+
+def events_option(command: _Command) -> _Command:
+    """`--events FILE`: what happens, as it happens; checked before any work starts."""
+    return click.option(
+        "--events",
+        type=click.Path(path_type=Path),
+        callback=EventFile.require,
+        metavar="FILE",
+        help="Write each result and finding to FILE as it comes, as JSON lines.",
+    )(command)
 
 
 def tell_all(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
