@@ -122,7 +122,9 @@ def test_events_that_cannot_be_written_cost_a_line_and_never_the_report(
     captured = capsys.readouterr()
     assert status == ExitStatus.ERROR
     assert loads(captured.out).strategies[0].strategy == "zero1"
-    assert [line.startswith("gpudiag: events end, cannot write to") for line in captured.err.splitlines()] == [True]
+    assert [
+        line.startswith("gpudiag: events end, cannot write to") for line in captured.err.splitlines()
+    ] == [True]
 
 
 def test_a_strategy_that_is_not_installed_says_how_to_install_it(
