@@ -45,8 +45,8 @@ GPU_HUNG = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="A call into the driver about this GPU did not come back within the deadline.",
-    remedy="Look for Xid and hung-task lines in `dmesg`; drain the machine and reboot it.",
+    meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
+    remedy="Try `gpudiag list --deadline 30`; if it hangs there too, look at `dmesg`, drain the machine and reboot it.",
 )
 GPU_NOT_READ = FindingKind(
     code="gpu.not_read",
@@ -177,7 +177,7 @@ def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
     subject = device_subject(snapshot, device)
     if responding.reason is MissingReason.TIMED_OUT:
         words = responding.detail or "no answer by the deadline"
-        message = f"{name_device(device)} hangs: {words}"
+        message = f"{name_device(device)} hangs or is slow: {words}"
         return GPU_HUNG.finding(subject, message, Evidence("responding", words, source="NVML"))
     words = responding.detail or responding.reason.value.replace("_", " ")
     message = f"{name_device(device)} gives no readings: {words}"

@@ -164,7 +164,7 @@ class _Messages:
         call, document = self._late.get(index, ("nvmlDeviceGetHandleByIndex", {}))
         child = self._child
         if child.ending == "timed_out":
-            why = Missing(MissingReason.TIMED_OUT, f"no answer from {call} within {child.seconds:.1f} s")
+            why = Missing(MissingReason.TIMED_OUT, _late_words(call, document, child.seconds))
         else:
             why = Missing(MissingReason.ERROR, f"asking NVML failed in {call}: {child.detail}")
         return self._row(index, document, why, why)
@@ -211,6 +211,15 @@ class _Messages:
             started if isinstance(started, Missing) else datetime.fromtimestamp(started, UTC)
         )
         return noun_of(GpuProcess, listed, visible=described["visible"], **given)
+
+
+def _late_words(call: str, document: Mapping[str, Any], seconds: float) -> str:
+    """What is known of a GPU that was not done in time: after answers, the last call may have just begun."""
+    readings = len(document.keys() - {"missing", "missing_detail"})
+    if readings == 0:
+        return f"no answer from {call} within {seconds:.1f} s"
+    count = "1 reading" if readings == 1 else f"{readings} readings"
+    return f"not done within {seconds:.1f} s: {count} came, and none yet from {call}"
 
 
 def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:

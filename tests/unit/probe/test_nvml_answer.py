@@ -55,6 +55,13 @@ def test_gpus_are_rows_in_nvmls_order():
     assert nvml.cuda_driver_version == "13.0"
 
 
+def test_a_gpu_that_gave_nothing_is_named_by_the_call_that_never_came_back():
+    late = ("late", 0, "nvmlDeviceGetUUID", {"missing": {}, "missing_detail": {}})
+    hung = answer(late, count=1, ending="timed_out", seconds=5.0).devices[0]
+    said = "no answer from nvmlDeviceGetUUID within 5.0 s"
+    assert hung.responding == Missing(MissingReason.TIMED_OUT, said)
+
+
 def test_no_gpu_is_a_state_of_its_own():
     nvml = answer(count=0)
     assert (nvml.status.state, nvml.status.device_count, nvml.devices) == (SourceState.NO_DEVICES, 0, ())
@@ -70,9 +77,8 @@ def test_a_gpu_that_hangs_is_a_late_row_with_what_is_known_of_it():
     nvml = answer(row(0), late, count=2, ending="timed_out", seconds=5.0)
     assert nvml.status.state is SourceState.OK
     hung = nvml.devices[1]
-    assert hung.responding == Missing(
-        MissingReason.TIMED_OUT, "no answer from nvmlDeviceGetPowerUsage within 5.0 s"
-    )
+    said = "not done within 5.0 s: 2 readings came, and none yet from nvmlDeviceGetPowerUsage"
+    assert hung.responding == Missing(MissingReason.TIMED_OUT, said)
     assert (hung.id.uuid, hung.id.nvml_index, hung.name) == ("GPU-1", 1, "H100")
     assert hung.memory_total_bytes == Missing(MissingReason.TIMED_OUT)
     assert nvml.devices[0].responding is True
