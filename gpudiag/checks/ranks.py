@@ -1,12 +1,14 @@
 """What happened to ranks, judged: which rank is to blame, on what evidence, and what to do.
 
 The ranks' agents have already told cause from consequence (a survivor whose connection broke is no
-incident); here each incident becomes one finding.
+incident); here each incident becomes one finding, but for a fault of the host under all
+its ranks, which is told once.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from gpudiag.checks.loopback import LOOPBACK_DOWN, judge_loopback, lacks_loopback
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import HostSubject, RankSubject, Scalar
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -105,6 +107,7 @@ RANK_FINDINGS = (
     RANK_LATE,
     COLLECTIVE_STALLED,
     COLLECTIVE_MISMATCHED,
+    LOOPBACK_DOWN,
 )
 
 _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
@@ -132,9 +135,12 @@ def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
     """The same for any run on ranks; `complete`: all its results were there before a rank ended badly."""
     in_time = sorted(incidents, key=lambda incident: incident.at_seconds)
-    return tuple(
-        _judge_incident(incident, complete=complete) for incident in in_time if incident.kind in _KINDS
+    by_rank = (
+        _judge_incident(incident, complete=complete)
+        for incident in in_time
+        if incident.kind in _KINDS and not lacks_loopback(incident)
     )
+    return (*judge_loopback(in_time), *by_rank)
 
 
 def _judge_incident(incident: Incident, *, complete: bool) -> Finding:

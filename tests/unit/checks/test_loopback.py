@@ -1,0 +1,34 @@
+"""Which exceptions of ranks are told as the host's loopback interface, and which stay the rank's own."""
+
+import pytest
+
+from gpudiag.checks.loopback import LOOPBACK_DOWN
+from gpudiag.checks.ranks import RANK_RAISED, judge_incidents
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.measure import Incident, IncidentKind
+
+GLOO = "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: "
+
+
+def raised(rank: int, interface: str, host: str = "a1") -> Incident:
+    message = Evidence("message", GLOO + interface, source="exception")
+    return Incident(IncidentKind.RAISED, rank, host, "init", 1.0 + rank, (message,))
+
+
+def test_every_host_has_one_finding_that_names_its_ranks() -> None:
+    incidents = (raised(2, "lo", "a2"), raised(1, "lo"), raised(0, "lo"))
+    first, second = judge_incidents(incidents, complete=False)
+    assert (first.code, first.subject) == (LOOPBACK_DOWN.code, HostSubject("a1"))
+    assert (second.code, second.subject) == (LOOPBACK_DOWN.code, HostSubject("a2"))
+    assert first.evidence[0] == Evidence("ranks", "0, 1", source="ranks that raised")
+
+
+@pytest.mark.parametrize("interface", ["eth9", "lo1", ""])
+def test_another_interface_is_the_users_choice_and_stays_the_ranks_exception(interface: str) -> None:
+    (finding,) = judge_incidents((raised(0, interface),), complete=False)
+    assert (finding.code, finding.subject) == (RANK_RAISED.code, RankSubject(0, "a1"))
+
+
+def test_another_ranks_own_exception_is_told_behind_it() -> None:
+    findings = judge_incidents((raised(0, "eth9"), raised(1, "lo")), complete=False)
+    assert [finding.code for finding in findings] == [LOOPBACK_DOWN.code, RANK_RAISED.code]
