@@ -87,8 +87,7 @@ def _observe(cell: Cell, rank: int, ranks: int) -> Observation:
     mark = uuid.uuid4().hex
     program = subprocess.run(
         _command_line(cell, rank, ranks),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        capture_output=True,
         env={**os.environ, "GPUDIAG_BENCHMARK_MARK": mark},
         timeout=_LIMIT_SECONDS,
         check=False,
@@ -97,7 +96,8 @@ def _observe(cell: Cell, rank: int, ranks: int) -> Observation:
     try:
         report: dict[str, Any] = json.loads(program.stdout)
     except ValueError:
-        return Observation(False, float("nan"), left, f"exit {program.returncode}, no report")
+        words = program.stderr.decode(errors="replace").strip()[-400:]
+        return Observation(False, float("nan"), left, f"exit {program.returncode}, no report: {words}")
     right, said = _judge(report, cell, rank)
     fault_at = report["injected"][0]["at_seconds"]
     seconds = float("nan") if fault_at is None else report["seconds"] - fault_at

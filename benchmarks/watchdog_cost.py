@@ -1,9 +1,9 @@
 """What the watchdog costs: gloo all_reduce with and without the side channel, in one run.
 
-Every rank runs blocks of iterations by turns, announced to the agent as nccl-test does it, and bare.
+Every rank runs operations by turns, announced to the agent as nccl-test does it, and bare.
 The agent looks at the ranks all the while; its own processor time is told beside.
 
-    python benchmarks/watchdog_cost.py [--ranks 2] [--blocks 40] [--json]
+    python benchmarks/watchdog_cost.py [--ranks 2] [--percent 100] [--json]
 """
 
 import argparse
@@ -23,21 +23,23 @@ from gpudiag.ranks.launch import run_ranks
 
 _ROOT = str(Path(__file__).parents[1])
 _SIZES = {"8 B": 2, "1 KiB": 256, "64 KiB": 16384, "1 MiB": 262144}
-_ITERATIONS = {"8 B": 100, "1 KiB": 100, "64 KiB": 50, "1 MiB": 20}
+_ITERATIONS = {"8 B": 8000, "1 KiB": 8000, "64 KiB": 4000, "1 MiB": 1000}
 
 
 def main() -> None:
     """Run it and print a line per size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--blocks", type=int, default=40, help="of each sort, at every size")
+    parser.add_argument("--percent", type=int, default=100, help="of the usual number of iterations")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     before = resource.getrusage(resource.RUSAGE_SELF)
     run = run_ranks(
         "benchmarks.watchdog_cost:measure",
         world_size=options.ranks,
-        arguments={"blocks": options.blocks},
+        arguments={
+            "iterations": {name: count * options.percent // 100 for name, count in _ITERATIONS.items()}
+        },
         variables={"PYTHONPATH": _ROOT},
     )
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -75,15 +77,25 @@ class _Counter:
 
 
 def _measure_size(context: RankContext, counter: _Counter, name: str, elements: int) -> Mapping[str, float]:
+    """Median seconds of an announced and of a bare operation, by turns: whatever disturbs meets both alike."""
+    import torch
+    import torch.distributed as dist
+
+    tensor, progress = torch.zeros(elements), context.progress
     times: dict[bool, list[float]] = {True: [], False: []}
-    for block in range(2 * context.arguments["blocks"]):
-        announced = block % 2 == 0
-        times[announced].append(_time_block(context, counter, name, elements, announced=announced))
-    # The fastest tenth: on a busy machine the rest says more about its other work.
-    return {
-        name: statistics.quantiles(times[announced], n=10)[0]
-        for name, announced in (("announced", True), ("bare", False))
-    }
+    for turn in range(2 * context.arguments["iterations"][name]):
+        announced = turn % 2 == 0
+        before = time.perf_counter()
+        if announced:
+            progress.before_iteration(counter.iteration)
+            progress.before_operation(counter.sequence, "all_reduce", "float32", elements, 1.0)
+            dist.all_reduce(tensor)
+            progress.after_operation(counter.sequence)
+            counter.iteration, counter.sequence = counter.iteration + 1, counter.sequence + 1
+        else:
+            dist.all_reduce(tensor)
+        times[announced].append(time.perf_counter() - before)
+    return {"announced": statistics.median(times[True]), "bare": statistics.median(times[False])}
 
 
 def _time_calls(context: RankContext, counter: _Counter) -> float:
@@ -123,7 +135,7 @@ def _time_block(
 def _render(told: dict[str, Any]) -> str:
     lines = [
         f"{told['ranks']} gloo ranks on {told['processors']} processors, Python {told['python']}, "
-        f"torch {told['torch']}; time of an all_reduce (fastest tenth of the blocks), in microseconds",
+        f"torch {told['torch']}; median time of an all_reduce, in microseconds",
         f"{'size':>8} {'bare':>9} {'announced':>10} {'cost':>7}",
     ]
     for name, seconds in told["sizes"].items():

@@ -15,11 +15,11 @@ from typing import Any
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks import evidence, process
+from gpudiag.ranks.board import PositionBoard
 from gpudiag.ranks.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.events import EventReader
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.oom import OomWatch
-from gpudiag.ranks.position import PositionBoard
 from gpudiag.ranks.record import RankRecord
 from gpudiag.ranks.run_directory import RunDirectory
 from gpudiag.ranks.start_error import StartFailure

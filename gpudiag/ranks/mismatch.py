@@ -37,13 +37,15 @@ def is_mismatch_pending(views: Sequence[RankView]) -> bool:
 
 def _first_difference(views: Sequence[RankView]) -> tuple[int, _Groups]:
     """The first sequence at which ranks are known to differ, and who entered what; no groups if none do."""
-    by_sequence: dict[int, dict[_Fingerprint, list[RankView]]] = defaultdict(lambda: defaultdict(list))
-    for view in views:
-        for operation in () if view.position is None else view.position.history:
-            by_sequence[operation.sequence][_fingerprint(operation)].append(view)
-    for sequence in sorted(by_sequence):
-        if len(by_sequence[sequence]) > 1:
-            return sequence, by_sequence[sequence]
+    changes = {operation.sequence for view in views for operation in _history(view)}
+    for sequence in sorted(changes):
+        groups: dict[_Fingerprint, list[RankView]] = defaultdict(list)
+        for view in views:
+            operation = None if view.position is None else view.position.operation_at(sequence)
+            if operation is not None:
+                groups[_fingerprint(operation)].append(view)
+        if len(groups) > 1:
+            return sequence, groups
     return 0, {}
 
 
@@ -72,9 +74,12 @@ def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tupl
 
 def _stage_of(view: RankView, sequence: int) -> str:
     """The stage in which the rank entered that collective; it may have come further since."""
-    history = () if view.position is None else view.position.history
-    stages = [operation.stage for operation in history if operation.sequence == sequence]
-    return next(filter(None, stages), view.stage)
+    operation = None if view.position is None else view.position.operation_at(sequence)
+    return view.stage if operation is None or operation.stage is None else operation.stage
+
+
+def _history(view: RankView) -> tuple[Operation, ...]:
+    return () if view.position is None else view.position.history
 
 
 def _parted_at(view: RankView) -> float:

@@ -3,14 +3,15 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from gpudiag.ranks.arrivals import ArrivalRecorder
+from gpudiag.ranks.board import PositionWriter
 from gpudiag.ranks.events import EventKind, EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
 from gpudiag.ranks.misbehave import kill_self, run_out_of_memory, stay_out, stop_self
-from gpudiag.ranks.position import PositionWriter
+from gpudiag.ranks.position import Place
 
 _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
     {
@@ -30,6 +31,9 @@ class RankProgress:
         self.arrivals = ArrivalRecorder()
         self._position = position
         self._events = events
+        self._code: CodeType | None = None  # whose instruction announced the last collective
+        self._instruction = -1
+        self._place: Place = ("", 0)
         self._pending = list(faults)
         self._slowed: list[Fault] = []
         self._mismatch: MismatchKind | None = None
@@ -47,8 +51,12 @@ class RankProgress:
     ) -> None:
         """Publish the collective before the rank enters it."""
         caller = sys._getframe(1)
-        place = (caller.f_code.co_filename, caller.f_lineno)
-        now_ns = self._position.enter_operation(sequence, (op, dtype, elements, predicted_seconds), place)
+        code, instruction = caller.f_code, caller.f_lasti
+        if code is not self._code or instruction != self._instruction:  # its line takes long to look up
+            self._code, self._instruction = code, instruction
+            self._place = (code.co_filename, caller.f_lineno)
+        announced = (op, dtype, elements, predicted_seconds)
+        now_ns = self._position.enter_operation(sequence, announced, self._place)
         self.arrivals.arrive(now_ns)
 
     def after_operation(self, sequence: int) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpudiag.model import codec
+from gpudiag.ranks.board import PositionBoard
 from gpudiag.ranks.job import Job, LocalRank
-from gpudiag.ranks.position import PositionBoard
 from gpudiag.ranks.process import die_with_parent, kill, name_process
 from gpudiag.ranks.worker import EXIT_RAISED, describe_exception, run_rank
 

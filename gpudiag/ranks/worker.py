@@ -13,11 +13,11 @@ from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.ranks import stages
+from gpudiag.ranks.board import PositionBoard
 from gpudiag.ranks.context import RankContext
 from gpudiag.ranks.dump import DumpFiles
 from gpudiag.ranks.events import EventKind, EventWriter
 from gpudiag.ranks.job import Job, LocalRank
-from gpudiag.ranks.position import PositionBoard
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.ranks.progress import RankProgress
 

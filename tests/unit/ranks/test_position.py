@@ -2,7 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpudiag.ranks.position import Operation, PositionBoard
+from gpudiag.ranks.board import PositionBoard
+from gpudiag.ranks.position import Operation
 
 PLACE = ("/home/ann/train.py", 42)
 ANNOUNCED = ("all_reduce", "bfloat16", 1 << 33, 0.25)
@@ -109,15 +110,35 @@ def test_a_rank_that_is_behind_is_told_what_it_missed(board: PositionBoard) -> N
     assert [position.stage_after(count) for count in range(4)] == ["import", "rendezvous", "init", None]
 
 
-def test_the_last_collectives_are_remembered(board: PositionBoard) -> None:
+def test_of_collectives_that_are_alike_the_first_is_remembered(board: PositionBoard) -> None:
     writer = board.writer(0)
+    writer.enter_stage("warmup", PLACE)
+    for sequence in range(5):
+        writer.enter_operation(sequence, ANNOUNCED, PLACE)
     writer.enter_stage("measure", PLACE)
-    for sequence in range(11):
-        writer.enter_operation(sequence, ("all_reduce", "float32", sequence, 0.25), PLACE)
+    for sequence in range(5, 9):
+        writer.enter_operation(sequence, ANNOUNCED, PLACE)
+    writer.enter_operation(9, ("broadcast", "int64", 2, None), PLACE)
     position = board.read_position(0, history=True)
     assert position is not None
-    assert [operation.sequence for operation in position.history] == list(range(3, 11))
-    assert [operation.elements for operation in position.history] == list(range(3, 11))
+    assert [(operation.sequence, operation.op, operation.stage) for operation in position.history] == [
+        (0, "all_reduce", "warmup"),
+        (5, "all_reduce", "measure"),
+        (9, "broadcast", "measure"),
+    ]
+
+
+def test_what_was_entered_at_a_sequence_is_known_for_a_while(board: PositionBoard) -> None:
+    writer = board.writer(0)
+    writer.enter_stage("measure", PLACE)
+    for sequence in range(40):
+        writer.enter_operation(sequence, ("all_reduce", "float32", sequence // 2, None), PLACE)
+    position = board.read_position(0, history=True)
+    assert position is not None
+    elements = [
+        operation and operation.elements for operation in map(position.operation_at, (7, 8, 9, 38, 39, 40))
+    ]
+    assert elements == [None, 4, 4, 19, 19, None]
 
 
 def test_a_rank_that_moved_is_in_another_place(board: PositionBoard) -> None:
