@@ -91,7 +91,7 @@ INJECTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "one bit flips in the memory of rank 1": ((MEMORY_PATTERNS, "bitflip:1@3"), ("memory.pattern_mismatch rank 1",)),
     "one bit flips in a copy on rank 3": ((MEMORY_COPY, "bitflip:3@0"), ("bandwidth.corrupted rank 3",)),
     "rank 1 is killed in the test": ((DETERMINISM, "kill:1@1"), ("rank.died rank 1",)),
-    "nothing": ((DETERMINISM,), ()),
+    "no fault": ((DETERMINISM,), ()),
 }  # fmt: skip
 
 _HEAD = """# Detection
