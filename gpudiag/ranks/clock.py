@@ -30,6 +30,11 @@ class ClockComparison:
         middle, half = (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
         self._exchanges.append(ClockOffset(theirs - middle, half))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether more exchanges would only take the place of earlier ones."""
+        return len(self._exchanges) == _KEPT_EXCHANGES
+
     def offset(self) -> ClockOffset | None:
         """The best that is known; None before the first exchange."""
         return min(self._exchanges, key=lambda exchange: exchange.error_seconds, default=None)

@@ -67,11 +67,11 @@ class Follower:
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send("interrupted")
                 return Verdict(interrupted=True)
+            for message in self._link.receive():  # first: what a clock says is worth most at once
+                self._take(message)
             new = self._local.poll()
             self._ledger.take(new)
             self._report([event for _, event in new])
-            for message in self._link.receive():
-                self._take(message)
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS:
                 raise LeaderSilentError
         return self._verdict

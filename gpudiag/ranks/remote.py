@@ -101,14 +101,17 @@ class RemoteRanks:
 
     def tell(self, views: tuple[RankView, ...]) -> None:
         """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
-        if time.monotonic() - self._told_at < _TELL_SECONDS:
+        due = time.monotonic() - self._told_at >= _TELL_SECONDS
+        for record in self._records.values():
+            if record.link is not None and (due or record.needs_clock):
+                record.link.send("clock", asked_at=time.monotonic())
+        if not due:
             return
         self._told_at = time.monotonic()
         places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
         agents = {str(rank): codec.encode(place) for rank, place in places.items()}
         agents[str(self._own_rank)] = codec.encode(self._own)
         self.send("views", views=codec.encode(views), agents=agents)
-        self.send("clock", asked_at=time.monotonic())
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one message to every agent that is connected."""

@@ -44,6 +44,11 @@ class RemoteRecord:
         return self.comparison.offset()
 
     @property
+    def needs_clock(self) -> bool:
+        """Whether its clock is another one, and has not been asked often enough to be known well."""
+        return self.offset is not SAME_CLOCK and not self.comparison.is_complete
+
+    @property
     def pid_here(self) -> int | None:
         """The agent's pid, where it means something on this machine."""
         if self.place is None or self.place.machine.process_table != self.own_machine.process_table:

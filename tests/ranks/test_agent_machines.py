@@ -77,8 +77,8 @@ def test_a_late_rank_whose_clock_is_hours_ahead_is_named(machines: Machines) -> 
     if shutil.which("unshare") is None or subprocess.run([*ahead, "true"], check=False).returncode != 0:
         pytest.skip("needs the right to make a time namespace")
     group, apart = machines
-    group.start("timed", ranks=(0, 1), faults=["slow:2:20"], more=apart)
-    group.start("timed", ranks=(2,), faults=["slow:2:20"], more=apart, command=(*ahead, sys.executable))
+    group.start("timed", ranks=(0, 1), faults=["slow:2:40"], more=apart)
+    group.start("timed", ranks=(2,), faults=["slow:2:40"], more=apart, command=(*ahead, sys.executable))
     outcome = group.end()
     assert outcome.incidents == [("late", 2)]
     (incident,) = outcome.reports[0]["run"]["incidents"]
@@ -91,5 +91,5 @@ def test_a_late_rank_whose_clock_is_hours_ahead_is_named(machines: Machines) -> 
 
 def test_a_late_rank_on_another_machine_is_named(machines: Machines) -> None:
     group, apart = machines
-    outcome = group.start("timed", faults=["slow:2:20"], more=apart).end()
+    outcome = group.start("timed", faults=["slow:2:40"], more=apart).end()
     assert outcome.incidents == [("late", 2)]
