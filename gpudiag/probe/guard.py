@@ -128,7 +128,7 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
     child is a second interpreter.
     """
     _reap_left_behind()
-    if len(os.listdir("/proc/self/task")) > 1:
+    if _has_threads():
         return _start_interpreter(entry, arguments)
     result, write_end = os.pipe()
     parent = os.getpid()
@@ -283,6 +283,11 @@ def _exec(
         os.write(2, f"{argv[0]} could not be started: {error.strerror}".encode())
     finally:
         os._exit(127)
+
+
+def _has_threads() -> bool:
+    """Whether this process has more than its main thread."""
+    return len(os.listdir("/proc/self/task")) > 1
 
 
 def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:

@@ -122,6 +122,7 @@ def _explain_check(check: Check) -> Explanation:
         meaning=f"It passes when {check.title}.",
         reads=", ".join(check.reads),
         limit=check.limit,
+        remedy=f"To run it alone: `gpudiag preflight --only {check.name}`.",
         look_also=tuple(kind.code for kind in check.reports),
         source=_CODE_SOURCE,
     )

@@ -13,6 +13,8 @@ from gpudiag.probe.guard import collect, run_guarded, start_guarded, start_progr
 
 PROBES = "tests.unit.probe.guarded_probes"
 REPOSITORY = Path(__file__).parents[3]
+# Where the test runner has a thread, Python 3.12 warns of every fork.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 SOON = 10.0  # wide: it proves that nothing hung, not how fast anything is
 
 
@@ -45,6 +47,7 @@ def open_descriptors():
     return set(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_probe_that_answers_has_finished_in_a_process_of_its_own():
     child = run("answer", 7)
     assert child.ending == "finished"
@@ -53,6 +56,7 @@ def test_a_probe_that_answers_has_finished_in_a_process_of_its_own():
     assert 0 < child.seconds < SOON
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_probe_that_raises_keeps_what_it_said_before():
     child = run("fail")
     assert (child.ending, child.detail) == ("raised", "ValueError: no such reading")
@@ -64,6 +68,7 @@ def test_a_probe_that_does_not_exist_has_raised():
     assert run_guarded("gpudiag.probe.nonsense:read", SOON).ending == "raised"
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_probe_that_crashes_names_the_signal():
     child = run("crash")
     assert child.ending == "crashed"
@@ -71,6 +76,7 @@ def test_a_probe_that_crashes_names_the_signal():
     assert child.messages == [("answer", 1)]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_probe_that_hangs_is_killed_at_its_deadline_and_reaped():
     before = time.monotonic()
     child = run("hang", deadline=0.3)
@@ -128,6 +134,7 @@ def test_no_descriptor_is_left_whatever_the_ending():
     assert open_descriptors() == before
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_child_holds_none_of_our_descriptors():
     with open(os.devnull, "rb") as ours:
         found = dict(run("list_descriptors").messages)["descriptors"]

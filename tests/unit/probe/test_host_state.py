@@ -266,6 +266,8 @@ def test_this_machine_is_read_whole_and_in_time():
     assert host_state_of(None).reason.value == "not_asked"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.usefixtures("forked")
 def test_a_topic_that_hangs_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
     from threading import Event
 
