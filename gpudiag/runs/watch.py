@@ -47,6 +47,8 @@ _CONCERNS_HOST = (
 _LOOKED_SECONDS = 20.0  # after the last look at the API, it is sampled slowly
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
+_REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
+_REAP_LOOK_SECONDS = 0.005
 _SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
 
 
@@ -101,6 +103,15 @@ class MachineWatch:
                 task.cancel()
             self._supervisor.close()
             self._inspector.close()
+            await self._wait_for_ends()
+
+    async def _wait_for_ends(self) -> None:
+        """Reap the killed children, but do not wait for one that is stuck in the driver."""
+        until = monotonic() + _REAP_SECONDS
+        while monotonic() < until:
+            if self._supervisor.count_stuck() + self._inspector.count_stuck() == 0:
+                return
+            await asyncio.sleep(_REAP_LOOK_SECONDS)
 
     def note_look(self) -> None:
         """Somebody looks at the numbers: sample at full pace for a while."""

@@ -87,7 +87,7 @@ class Inspector:
     def look(self) -> None:
         """Start a look if one is due; give up one that is late. To be called every second or so."""
         now = monotonic()
-        self._closed = [child for child in self._closed if not child.is_reaped()]
+        self.count_stuck()
         if self._child is not None:
             if not self._child.ended and now - self._child.started_at < _DEADLINE_SECONDS:
                 return
@@ -109,6 +109,11 @@ class Inspector:
             self._child.abandon()
             self._closed.append(self._child)
             self._child = None
+
+    def count_stuck(self) -> int:
+        """How many killed children the kernel has not ended yet; those that it has are reaped."""
+        self._closed = [child for child in self._closed if not child.is_reaped()]
+        return len(self._closed)
 
     def _due(self, now: float) -> tuple[str, ...]:
         """The host comes first, alone, so that it is there in a moment; then GPUtil; then torch."""

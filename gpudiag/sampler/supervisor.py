@@ -95,10 +95,16 @@ class Supervisor:
             if child is not None:
                 self._abandon(child)
         self._current = self._successor = None
-        self._count_stuck()
+        self.count_stuck()
+
+    def count_stuck(self) -> int:
+        """How many killed children the kernel has not ended yet; those that it has are reaped."""
+        self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
+        self.stuck = len(self._abandoned)
+        return self.stuck
 
     def _look(self, now: float) -> None:
-        self._count_stuck()
+        self.count_stuck()
         if self._current is not None and self._is_silent(self._current, now):
             self._abandon(self._current)
         if self._current is not None and self._current.ended:
@@ -173,7 +179,3 @@ class Supervisor:
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
         self._abandoned.append(child)
-
-    def _count_stuck(self) -> None:
-        self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
-        self.stuck = len(self._abandoned)

@@ -1,10 +1,12 @@
 """What the service remembers across restarts, and what a disk that fails costs."""
 
-import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
+from gpudiag.ranks.process import is_alive, read_process
 from tests.api.serving import machine, serving
 
 pytestmark = pytest.mark.timeout(180)
@@ -78,8 +80,16 @@ def test_nothing_is_left_when_it_stops(tmp_path):
         service.wait_for_data()
         children = service.children()
         assert children
-    for pid in children:
-        assert not os.path.exists(f"/proc/{pid}")
+    # What the children had started themselves ends with them, a moment later.
+    until = time.monotonic() + 20
+    while any(is_alive(pid) for pid in children) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [what(pid) for pid in children if is_alive(pid)] == []
+
+
+def what(pid: int) -> str:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return f"{pid} {read_process(pid)} {command}"
 
 
 def test_a_fast_tick_takes_at_most_twelve_calls_a_gpu(tmp_path):

@@ -123,7 +123,10 @@ def test_two_tabs_share_one_stream(browsing: Browsing, busy_machine: Machine) ->
         )
         assert sum(path.endswith("/stream") for path in state.requests) == 1
         first.page.close()  # its stream goes with it: the other tab opens one
-        second.page.wait_for_timeout(1500)
+        for _ in range(100):
+            if sum(path.endswith("/stream") for path in state.requests) > 1:
+                break
+            second.page.wait_for_timeout(100)
         assert sum(path.endswith("/stream") for path in state.requests) == 2
 
 

@@ -42,8 +42,12 @@ class WatchedPage:
         ]
 
     def is_wider_than_the_screen(self) -> bool:
-        """Whether one must scroll sideways to read it."""
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+        """Whether one must scroll sideways to read it, also when its charts have had time to follow."""
+        for _ in range(30):
+            if not self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                return False
+            self.page.wait_for_timeout(100)
+        return True
 
     def flaws_in_every_look(self) -> list[str]:
         """What is wrong with the view on a desk and on a phone, in light and dark."""
