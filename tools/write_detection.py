@@ -33,6 +33,9 @@ from gpudiag.units import MIB
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 _LIMIT_SECONDS = 120
 
+# The last section of the page, with which benchmarks/fault_matrix.py replaces what it wrote before.
+_RANKS_HEADING = "## Faults on ranks"
+
 # What must be found on each machine: the code, and the NVML index of the GPU it is about where it is about one.
 # Nothing is as much a promise as something: those rows must stay silent.
 EXPECTED: dict[str, tuple[str, ...]] = {
@@ -217,7 +220,9 @@ def _codes(names: tuple[str, ...]) -> str:
 def main() -> None:
     """Write the page; say which rows break their promise, and end with status 1 if any does."""
     healthy, faulty, injected = list(healthy_rows()), list(fault_rows()), list(injected_rows())
-    PAGE.write_text(page_text(healthy, faulty, injected))
+    _, heading, ranks_section = PAGE.read_text().partition(_RANKS_HEADING)
+    text = page_text(healthy, faulty, injected)
+    PAGE.write_text(f"{text}\n{heading}{ranks_section}" if heading else text)
     broken = [row for row in (*healthy, *faulty, *injected) if not row.kept]
     for row in broken:
         print(f"{row.scenario}: should find {row.wanted}, found {row.found} ({row.verdict})")
