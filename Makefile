@@ -1,6 +1,6 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict
 # make test   the whole test suite
-# make test-frameworks  DeepSpeed, Horovod and TensorFlow under `gpudiag train`; installs them once, in FRAMEWORKS
+# make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
 # make check  formatting, lint, types and the import contracts
 #
 # Both first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
@@ -10,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-frameworks check format schemas benchmarks clean
+.PHONY: run test frameworks test-frameworks check format schemas benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -23,8 +23,12 @@ test: $(VENV)/.installed-dev
 
 FRAMEWORKS ?= build/frameworks
 
+frameworks: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
+
+# What cannot be installed is said, and its tests are skipped with the reason.
 test-frameworks: $(VENV)/.installed-dev
-	$(BIN)/python tools/install_frameworks.py $(FRAMEWORKS)
+	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/pytest -m frameworks
 
 check: $(VENV)/.installed-dev

@@ -66,10 +66,10 @@ def started(*command: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
                 stream.close()
 
 
-def run(*command: str) -> Completed:
+def run(*command: str, limit_seconds: float = LIMIT_SECONDS) -> Completed:
     """The command's end, within the limit."""
     with started(*command) as (process, mark):
-        output, error = process.communicate(timeout=LIMIT_SECONDS)
+        output, error = process.communicate(timeout=limit_seconds)
         return Completed(process.returncode, output, error, remaining_processes(mark))
 
 

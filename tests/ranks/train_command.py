@@ -2,15 +2,15 @@
 
 import sys
 
-from tests.ranks.nccl_test_command import Completed, run
+from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
 
 TRAIN = (sys.executable, "-m", "gpudiag", "train", "--backend", "gloo")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
 
-def train(*flags: str) -> Completed:
+def train(*flags: str, limit_seconds: float = LIMIT_SECONDS) -> Completed:
     """`gpudiag train --backend gloo` with those flags."""
-    return run(*TRAIN, *flags)
+    return run(*TRAIN, *flags, limit_seconds=limit_seconds)
 
 
 def torchrun_train(world_size: int, *flags: str) -> Completed:
