@@ -18,11 +18,16 @@ _AREA_BYTES = 64 * 1024**2
 
 
 class Listener:
-    """A side channel that keeps what the sweep tells, and passes the rest on where it is open."""
+    """A side channel that keeps what the sweep tells, and passes the rest on where it is open.
 
-    def __init__(self, channel: Progress, *, is_open: bool) -> None:
-        """Pass positions on to `channel` if `is_open`."""
+    Each sweep counts its collectives from 0; the agent is to see them counted over the whole run.
+    """
+
+    def __init__(self, channel: Progress, first_sequence: int, *, is_open: bool) -> None:
+        """Pass positions on to `channel` if `is_open`, counted from `first_sequence`."""
         self.times_nanoseconds: list[int] = []
+        self.next_sequence = first_sequence
+        self._first_sequence = first_sequence
         self._channel = channel if is_open else None
 
     def enter_stage(self, stage: str) -> None:
@@ -35,12 +40,14 @@ class Listener:
     ) -> None:
         """Pass it on."""
         if self._channel is not None:
-            self._channel.before_operation(sequence, op, dtype, elements, predicted_seconds)
+            counted = self._first_sequence + sequence
+            self._channel.before_operation(counted, op, dtype, elements, predicted_seconds)
 
     def after_operation(self, sequence: int) -> None:
         """Pass it on."""
         if self._channel is not None:
-            self._channel.after_operation(sequence)
+            self._channel.after_operation(self._first_sequence + sequence)
+            self.next_sequence = self._first_sequence + sequence + 1
 
     def before_iteration(self, iteration: int) -> None:
         """Pass it on."""
@@ -63,10 +70,10 @@ class Listener:
 
 def run(context: RankContext) -> Mapping[str, Any]:
     """Nothing; the times go to the agent round by round."""
-    group = join_process_group(context, "gloo")
+    sweeps = Sweeps(context, join_process_group(context, "gloo"))
     context.progress.enter_stage("measure")
     for size in context.arguments["sizes"]:
-        variants = make_variants(context, group, size)
+        variants = make_variants(sweeps, size)
         for number in range(context.arguments["rounds"]):
             order = list(variants) if number % 2 else list(reversed(variants))
             for name in order:
@@ -76,7 +83,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     return {}
 
 
-def make_variants(context: RankContext, group: ProcessGroup, size: int) -> dict[str, Callable[[], list[int]]]:
+def make_variants(sweeps: "Sweeps", size: int) -> dict[str, Callable[[], list[int]]]:
     """What to time for one size, by name."""
     iterations = 40 if size <= 1024**2 else 8 if size <= 16 * 1024**2 else 4
     one = torch.zeros(size // 4)
@@ -86,9 +93,10 @@ def make_variants(context: RankContext, group: ProcessGroup, size: int) -> dict[
     many = (many * iterations)[:iterations]
     return {
         "loop": lambda: time_loop([one] * iterations),
+        "loop again": lambda: time_loop([one] * iterations),
         "cold loop": lambda: time_loop(many),
-        "gpudiag": lambda: time_sweep(context, group, size, iterations, is_open=True),
-        "no channel": lambda: time_sweep(context, group, size, iterations, is_open=False),
+        "gpudiag": lambda: sweeps.time(size, iterations, is_open=True),
+        "no channel": lambda: sweeps.time(size, iterations, is_open=False),
     }
 
 
@@ -105,13 +113,22 @@ def time_loop(buffers: list[torch.Tensor]) -> list[int]:
     return times
 
 
-def time_sweep(
-    context: RankContext, group: ProcessGroup, size: int, iterations: int, *, is_open: bool
-) -> list[int]:
-    """Nanoseconds of each all_reduce of nccl-test's own sweep."""
-    listener = Listener(context.progress, is_open=is_open)
-    case = Case("all_reduce", "sum", "float32", size // 4, size, in_place=True, unaligned=False)
-    sweep = Sweep("gloo", (case,), iterations, WARMUP, "every")
-    SweepRunner(ProcessGroup(group.rank, group.world_size, group.device, listener), sweep).run()
-    dist.barrier()  # a rank that went ahead to what is announced would make those behind look idle
-    return listener.times_nanoseconds
+class Sweeps:
+    """nccl-test's own sweep, one size at a time, again and again in one process group."""
+
+    def __init__(self, context: RankContext, group: ProcessGroup) -> None:
+        """Use that group for all of them."""
+        self._context = context
+        self._group = group
+        self._next_sequence = 1000  # beyond what joining the group took
+
+    def time(self, size: int, iterations: int, *, is_open: bool) -> list[int]:
+        """Nanoseconds of each all_reduce."""
+        group = self._group
+        listener = Listener(self._context.progress, self._next_sequence, is_open=is_open)
+        case = Case("all_reduce", "sum", "float32", size // 4, size, in_place=True, unaligned=False)
+        sweep = Sweep("gloo", (case,), iterations, WARMUP, "every")
+        SweepRunner(ProcessGroup(group.rank, group.world_size, group.device, listener), sweep).run()
+        self._next_sequence = listener.next_sequence
+        dist.barrier()  # a rank that went ahead to what is announced would make those behind look idle
+        return listener.times_nanoseconds
