@@ -78,15 +78,20 @@ def _add_metrics(router: APIRouter, service: Service) -> None:
         request: Request,
         dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
         processes: bool = False,
+        full: bool = False,
     ) -> Response:
         live = service.need_live()
-        make = _dcgm if dialect == "dcgm" else _native
-        name = f"metrics {dialect} {processes}"
-        text = service.cache.get(name, live.sequence, lambda: make(service, live, processes=processes))
+        if dialect == "dcgm":
+            return reply(request, service.cache.get("metrics dcgm", live.sequence, lambda: _dcgm(service)))
+        text = service.cache.get(
+            f"metrics {processes} {full}",
+            live.sequence,
+            lambda: _native(service, live, processes=processes, full=full),
+        )
         return reply(request, text)
 
 
-def _native(service: Service, live: Live, *, processes: bool) -> Encoded:
+def _native(service: Service, live: Live, *, processes: bool, full: bool) -> Encoded:
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
     sampler, report = live.sampler, service.watch.report
@@ -105,10 +110,10 @@ def _native(service: Service, live: Live, *, processes: bool) -> Encoded:
         active_runs=len(live.active_runs),
         processes=processes,
     )
-    return encode_body(render_metrics(snapshot, numbers).encode(), _METRICS_TYPE)
+    return encode_body(render_metrics(snapshot, numbers, full=full).encode(), _METRICS_TYPE)
 
 
-def _dcgm(service: Service, _live: Live, *, processes: bool) -> Encoded:
+def _dcgm(service: Service) -> Encoded:
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
     return encode_body(render_dcgm(snapshot, tuple(service.readings.entries)).encode(), _METRICS_TYPE)

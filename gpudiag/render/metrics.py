@@ -1,22 +1,25 @@
 """A machine's numbers for Prometheus, in gpudiag's own names or in dcgm-exporter's, and for OpenTelemetry.
 
-What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; samples carry
-only the NVML index and the UUID. Written by hand: a client library takes ten times as long for the same text.
+What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; of the others
+those that alerts begin with carry the UUID too. The full scrape has it everywhere, with what is constant or
+follows from the rest. Written by hand: a client library takes ten times as long for the same text.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpudiag import __version__
 from gpudiag.model.device import Device, GpuProcess, Snapshot
-from gpudiag.model.finding import CheckResult
+from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
 from gpudiag.render.metrics_table import METRICS, Metric
 from gpudiag.render.one_line import one_line
 
 _MAX_LABEL_CHARACTERS = 200
+_UP = "gpudiag_gpu_up"  # what an alert on a lost GPU begins with
 _XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
 _XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
 
@@ -41,21 +44,29 @@ class ServiceNumbers:
     processes: bool = False  # one series for each process: they come and go
 
 
-def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers) -> str:
-    """The machine in gpudiag's own names (text exposition format 0.0.4)."""
+def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False) -> str:
+    """The machine in gpudiag's own names (text exposition format 0.0.4); `full` with all that there is."""
     page = _Page()
-    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers.", [({"version": __version__}, 1.0)])
+    build = {"version": __version__, "host": snapshot.host}
+    if snapshot.simulated:
+        build["simulated"] = snapshot.simulated
+    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers, and where.", [(build, 1.0)])
     page.add(
         "gpudiag_gpu_info",
         "gauge",
         "Who each GPU is.",
         [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
     )
-    bases = [_joined(_device_labels(device)) for device in snapshot.devices]
+    whole = [_joined(_device_labels(device)) for device in snapshot.devices]
+    short = whole if full else [_joined({"gpu": _gpu_label(device)}) for device in snapshot.devices]
     for metric in METRICS:
-        if metric.native:
-            page.add_lines(metric.name, metric.kind, metric.text, _lines(metric, snapshot.devices, bases))
+        if full or metric.core:
+            bases = whole if metric.name == _UP else short
+            rare = frozenset() if full else metric.rare
+            lines = _lines(metric, snapshot.devices, bases, rare)
+            page.add_lines(metric.name, metric.kind, metric.text, lines)
     _add_status(page, snapshot, numbers)
+    _add_checks(page, numbers.results, full=full)
     _add_xids(page, numbers.events)
     if numbers.processes:
         _add_processes(page, snapshot.devices)
@@ -133,13 +144,14 @@ class _Page:
         return "\n".join(self._lines) + "\n"
 
 
-def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str]) -> list[str]:
-    """The samples of one metric; the labels of a device are rendered once for all of them."""
+def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
+    """The samples of one metric but the rare ones; a device's labels are rendered once for all of them."""
     name = metric.name
     return [
         f"{name}{{{base}{_more(labels)}}} {_number(value)}"
         for device, base in zip(devices, bases, strict=True)
         for labels, value in metric.samples(device)
+        if rare.isdisjoint(labels.values())
     ]
 
 
@@ -153,8 +165,16 @@ def _add_status(page: _Page, snapshot: Snapshot, numbers: ServiceNumbers) -> Non
         for device in snapshot.devices
     ]
     page.add("gpudiag_gpu_status", "gauge", "1 for the GPU's state: ok, warn, fail or error.", samples)
-    statuses = [({"check": result.check, "outcome": result.outcome.value}, 1.0) for result in numbers.results]
-    page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check; skip did not apply.", statuses)
+
+
+def _add_checks(page: _Page, results: tuple[CheckResult, ...], *, full: bool) -> None:
+    """How many checks came to which outcome, and each that is not content; the full scrape has every one."""
+    counts = Counter(result.outcome for result in results)
+    counted = [({"outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
+    page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
+    told = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
+    statuses = [({"check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
+    page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check.", statuses)
 
 
 def _add_xids(page: _Page, events: tuple[TimelineEntry, ...]) -> None:
@@ -211,13 +231,16 @@ _FRESH = ("ok", "slow")
 
 
 def _device_labels(device: Device) -> Labels:
-    labels = {"gpu": _text(device.id.nvml_index)}
-    labels["uuid"] = _text(device.id.uuid)
-    return labels
+    return {"gpu": _gpu_label(device), "uuid": _text(device.id.uuid)}
+
+
+def _gpu_label(device: Device) -> str:
+    """The NVML index; the bus id of a GPU that NVML does not see."""
+    return _text(device.id.nvml_index) or _text(device.id.bus_id)
 
 
 def _identity(device: Device, snapshot: Snapshot) -> Labels:
-    return {
+    known = {
         "name": _text(device.name),
         "pci_bus_id": _text(device.id.bus_id),
         "serial": _text(device.serial),
@@ -228,9 +251,8 @@ def _identity(device: Device, snapshot: Snapshot) -> Labels:
         "compute_cap": _text(device.compute_capability),
         "memory_kind": _text(device.memory_kind),
         "mig_mode": _text(device.mig_mode),
-        "host": snapshot.host,
-        "simulated": snapshot.simulated or "",
     }
+    return {name: word for name, word in known.items() if word}
 
 
 def _process_labels(process: GpuProcess) -> Labels:

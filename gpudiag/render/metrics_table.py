@@ -7,6 +7,7 @@ OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing, Reading
@@ -62,7 +63,8 @@ class Metric:
     samples: Samples
     dcgm: tuple[DcgmName, ...] = ()
     otel: tuple[OtelName, ...] = ()
-    native: bool = True  # False: it is there for another vocabulary alone
+    core: bool = True  # False: constant or said by another metric; in the full scrape alone
+    rare: frozenset[str] = frozenset()  # label values of samples that are in the full scrape alone
 
 
 def _one(name: str, scale: float = 1.0) -> Samples:
@@ -155,15 +157,25 @@ def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def _gauge(
-    name: str, text: str, samples: Samples, dcgm: tuple[DcgmName, ...] = (), otel: tuple[OtelName, ...] = ()
+    name: str,
+    text: str,
+    samples: Samples,
+    dcgm: tuple[DcgmName, ...] = (),
+    otel: tuple[OtelName, ...] = (),
+    **scrape: Any,
 ) -> Metric:
-    return Metric(f"gpudiag_gpu_{name}", "gauge", text, samples, dcgm, otel)
+    return Metric(f"gpudiag_gpu_{name}", "gauge", text, samples, dcgm, otel, **scrape)
 
 
 def _counter(
-    name: str, text: str, samples: Samples, dcgm: tuple[DcgmName, ...] = (), otel: tuple[OtelName, ...] = ()
+    name: str,
+    text: str,
+    samples: Samples,
+    dcgm: tuple[DcgmName, ...] = (),
+    otel: tuple[OtelName, ...] = (),
+    **scrape: Any,
 ) -> Metric:
-    return Metric(f"gpudiag_gpu_{name}_total", "counter", text, samples, dcgm, otel)
+    return Metric(f"gpudiag_gpu_{name}_total", "counter", text, samples, dcgm, otel, **scrape)
 
 
 def _dcgm(name: str, text: str, scale: float = 1.0, kind: str = "gauge", **labels: str) -> DcgmName:
@@ -204,12 +216,14 @@ METRICS: tuple[Metric, ...] = (
         "Memory that is free.",
         _one("memory_free_bytes"),
         (_dcgm("FB_FREE", "Framebuffer memory free (in MiB).", 1 / MIB),),
+        core=False,
     ),
     _gauge(
         "memory_reserved_bytes",
         "Memory that the driver keeps for itself.",
         _one("memory_reserved_bytes"),
         (_dcgm("FB_RESERVED", "Framebuffer memory reserved (in MiB).", 1 / MIB),),
+        core=False,
     ),
     _gauge(
         "temperature_celsius",
@@ -251,12 +265,14 @@ METRICS: tuple[Metric, ...] = (
             _dcgm("VIDEO_CLOCK", "Video clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ, clock="video"),
         ),
         (OtelName("gpudiag.gpu.clock", "Hz", {"gpudiag.clock": "sm"}, {"clock": "sm"}),),
+        rare=frozenset({"video"}),
     ),
     _gauge(
         "clock_max_hertz",
         "Highest clock frequency of the product.",
         _each("clock", {"sm": "sm_clock_max_mhz", "memory": "memory_clock_max_mhz"}, _HERTZ_PER_MHZ),
         (_dcgm("MAX_SM_CLOCK", "Maximum SM clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ, clock="sm"),),
+        core=False,
     ),
     _gauge(
         "pstate",
@@ -270,6 +286,7 @@ METRICS: tuple[Metric, ...] = (
         "The same as bits, in NVML's order.",
         _throttle_mask,
         (_dcgm("CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask)."),),
+        core=False,
     ),
     _counter(
         "throttle_seconds",
@@ -300,12 +317,14 @@ METRICS: tuple[Metric, ...] = (
         "PCIe generation of the link.",
         _each("which", {"current": "pcie_generation", "max": "pcie_generation_gpu_max"}),
         (_dcgm("PCIE_LINK_GEN", "PCIe current link generation.", which="current"),),
+        rare=frozenset({"max"}),
     ),
     _gauge(
         "pcie_link_width",
         "PCIe lanes of the link.",
         _each("which", {"current": "pcie_width", "max": "pcie_width_gpu_max"}),
         (_dcgm("PCIE_LINK_WIDTH", "PCIe current link width.", which="current"),),
+        rare=frozenset({"max"}),
     ),
     _counter(
         "pcie_replay",
@@ -328,6 +347,7 @@ METRICS: tuple[Metric, ...] = (
             _dcgm("NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "Total number of NVLink recovery errors.",
                   1.0, "counter", type="recovery"),
         ),
+        rare=frozenset({"crc_flit"}),
     ),
     _counter(
         "ecc_errors",
@@ -347,6 +367,7 @@ METRICS: tuple[Metric, ...] = (
                   {"severity": "corrected", "scope": "volatile"}),
          OtelName("hw.errors", "{error}", {"error.type": "uncorrected"},
                   {"severity": "uncorrected", "scope": "volatile"})),
+        rare=frozenset({"aggregate"}),
     ),
     _gauge(
         "remapped_rows",
@@ -358,6 +379,7 @@ METRICS: tuple[Metric, ...] = (
             _dcgm("CORRECTABLE_REMAPPED_ROWS", "Number of remapped rows for correctable errors.",
                   1.0, "counter", cause="correctable"),
         ),
+        rare=frozenset({"correctable"}),
     ),
     _gauge("remap_pending", "1 while a row waits for a reset to be replaced.", _one("row_remap_pending")),
     _gauge(

@@ -16,7 +16,8 @@ OTHERS = {
     "gpudiag_build_info", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
     "gpudiag_collect_last_success_timestamp_seconds", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
 }  # fmt: skip
-EXPORTED = {metric.name for metric in METRICS} | OTHERS
+EXPORTED = {metric.name for metric in METRICS if metric.core} | OTHERS  # without asking for the full scrape
+MAX_SCRAPE_BYTES = 25_000  # of 8 GPUs
 
 
 def names_in(text: str) -> set[str]:
@@ -80,12 +81,12 @@ def test_the_manifests_belong_together():
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_own_metrics_are_lint_clean_and_dcgm_ones_parse(served):
-    for dialect in ("native", "dcgm"):
+    for dialect in ("native", "native&full=1", "dcgm"):
         text = served.get(f"/metrics?dialect={dialect}&processes=1").text
         done = subprocess.run(
             ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
         )
-        if dialect == "native":
+        if dialect != "dcgm":
             assert done.returncode == 0, done.stderr
         else:  # dcgm-exporter's own names break the lint's style, and nothing else
             style = ("camelCase", "_total", "should not include type")
@@ -114,3 +115,16 @@ def test_what_a_gpu_does_not_report_has_no_series(served):
     text = served.get("/metrics").text
     assert "gpudiag_gpu_fan_speed_ratio{" not in text
     assert "nan" not in text.lower().replace("nvidia", "")
+
+
+def test_a_scrape_is_small_and_the_full_one_says_the_rest(served):
+    short, full = served.get("/metrics").text, served.get("/metrics?full=1").text
+    assert len(short) <= MAX_SCRAPE_BYTES
+    assert names_in(short) < names_in(full)
+    assert 'gpudiag_gpu_up{gpu="7",uuid="GPU-' in short
+    assert 'gpudiag_gpu_power_watts{gpu="7"}' in short
+    assert 'gpudiag_gpu_power_watts{gpu="7",uuid="GPU-' in full
+    assert 'which="max"' not in short
+    assert 'which="max"' in full
+    checks = int(next(line for line in short.splitlines() if 'outcome="pass"' in line).rsplit(" ", 1)[1])
+    assert full.count('outcome="pass"') == checks + 1
