@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpudiag.checks.ranks import judge_incidents
-from gpudiag.checks.training_kinds import NOT_PARALLEL, SCRIPT_FAILED, SCRIPT_HUNG
+from gpudiag.checks.training_kinds import NOT_PARALLEL, SCRIPT_FAILED, SCRIPT_HUNG, TIMED_OUT
 from gpudiag.checks.training_steps import name_ranks, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding
@@ -25,35 +25,59 @@ def judge_script(script: ScriptResult, *, host: str, finished: bool) -> tuple[Fi
     return tuple(findings)
 
 
-def judge_hang(stacks: Mapping[int, Sequence[str]], finished: Sequence[int], host: str) -> Finding:
-    """The finding for ranks none of which moves: `stacks` by rank, the innermost frame first."""
-    groups: dict[str, list[int]] = {}
-    for rank, stack in stacks.items():
-        groups.setdefault(own_place(stack), []).append(rank)
-    if finished:
-        groups["the script's end"] = sorted(finished)
-    in_order = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-    facts = [
-        Evidence(f"ranks {', '.join(map(str, ranks))}", place, source=_STACKS)
-        for place, ranks in in_order[:_SHOWN_GROUPS]
-    ]
-    facts += [
-        Evidence(f"innermost frame of rank {rank}", stack[0], source=_STACKS)
-        for rank, stack in list(stacks.items())[:_SHOWN_GROUPS]
-        if stack
-    ]
+def judge_hang(
+    stacks: Mapping[int, Sequence[str]], finished: Sequence[int], hosts: Mapping[int, str]
+) -> Finding:
+    """The finding for ranks none of which moves: `stacks` and `hosts` by rank, the innermost frame first."""
+    in_order = _group_by_place(stacks, finished)
+    facts = _describe_places(in_order, stacks)
+    host = HostSubject(hosts[0])
     place, odd = in_order[0]
     if len(in_order) == 1:
         message = f"all ranks wait at {place}, and nothing moves"
-        return SCRIPT_HUNG.finding(HostSubject(host), message, *facts)
+        return SCRIPT_HUNG.finding(host, message, *facts)
     others = in_order[-1]
     message = (
         f"{name_ranks(odd)} {verb(odd, 'is', 'are')} at {place}, while {name_ranks(others[1])} "
         f"{verb(others[1], 'waits', 'wait')} at {others[0]}"
     )
     equal = len(odd) == len(others[1])
-    subject = RankSubject(odd[0], host) if len(odd) == 1 and not equal else HostSubject(host)
+    subject = RankSubject(odd[0], hosts[odd[0]]) if len(odd) == 1 and not equal else host
     return SCRIPT_HUNG.finding(subject, message, *facts)
+
+
+def judge_late(
+    seconds: float, stacks: Mapping[int, Sequence[str]], finished: Sequence[int], host: str
+) -> Finding:
+    """The finding for a script whose time was over; `stacks` are those of ranks that stood still then."""
+    facts = _describe_places(_group_by_place(stacks, finished), stacks)
+    ended = Evidence("ranks_ended", len(finished), source="ranks")
+    message = f"the script had not ended after {seconds:.1f} s, when its time was over"
+    return TIMED_OUT.finding(HostSubject(host), message, ended, *facts)
+
+
+def _group_by_place(
+    stacks: Mapping[int, Sequence[str]], finished: Sequence[int]
+) -> list[tuple[str, list[int]]]:
+    """Places with the ranks that are there, the fewest first."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(stacks):
+        groups.setdefault(own_place(stacks[rank]), []).append(rank)
+    if finished:
+        groups["the script's end"] = sorted(finished)
+    return sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
+
+
+def _describe_places(
+    places: Sequence[tuple[str, list[int]]], stacks: Mapping[int, Sequence[str]]
+) -> list[Evidence]:
+    facts = [Evidence(name_ranks(ranks), place, source=_STACKS) for place, ranks in places[:_SHOWN_GROUPS]]
+    facts += [
+        Evidence(f"innermost frame of rank {rank}", stack[0], source=_STACKS)
+        for rank, stack in list(stacks.items())[:_SHOWN_GROUPS]
+        if stack
+    ]
+    return facts
 
 
 def own_place(stack: Sequence[str]) -> str:

@@ -45,7 +45,9 @@ class Agent:
         self._incidents: tuple[Incident, ...] = ()
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
+        self._caller_is_done = assignment.is_over
         self._timed_out = False
+        self._given_up = False
         self._ended_at = ledger.started
         led_after = time.monotonic() - ledger.started
         self._absent_after = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
@@ -80,6 +82,7 @@ class Agent:
             injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
             seconds=self._ended_at - self._ledger.started,
             timed_out=self._timed_out,
+            given_up=self._given_up,
         )
 
     def _describe_fault(self, fault: Fault) -> InjectedFault:
@@ -122,9 +125,10 @@ class Agent:
         if self._incidents or all_ended:
             return True
         self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
-        if self._timed_out:
+        self._given_up = self._caller_is_done is not None and self._caller_is_done()
+        if self._timed_out or self._given_up:
             self._collect_dumps()
-        return self._timed_out
+        return self._timed_out or self._given_up
 
     def _collect_dumps(self) -> None:
         """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""

@@ -21,5 +21,6 @@ class Assignment:
     budgets: Budgets
     interrupts: Interrupts
     on_event: Callable[[RankEvent], None] | None
+    is_over: Callable[[], bool] | None  # the caller has seen enough
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds

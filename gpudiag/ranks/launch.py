@@ -47,6 +47,7 @@ def run_ranks(
     budgets: Budgets | None = None,
     faults: Sequence[Fault] = (),
     on_event: Callable[[RankEvent], None] | None = None,
+    is_over: Callable[[], bool] | None = None,
     python: str | None = None,
     variables: Mapping[str, str] | None = None,
     preload: Sequence[str] = TORCH,
@@ -56,7 +57,9 @@ def run_ranks(
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
     rank that its launcher gave it and agrees with the others on one result. `arguments` must be a
     JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
-    process's own. `preload` is imported once, before the ranks are forked.
+    process's own. `preload` is imported once, before the ranks are forked. `on_event` is told what
+    entries emit, and `is_over` is asked again and again whether that is enough, in the leading
+    process of a launch only.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
@@ -82,7 +85,7 @@ def run_ranks(
             run_directory=str(directory.path),
             agent_pid=os.getpid(),
         )
-        assignment = Assignment(job, LocalRanks(job, directory), budgets, interrupts, on_event)
+        assignment = Assignment(job, LocalRanks(job, directory), budgets, interrupts, on_event, is_over)
         try:
             with contextlib.ExitStack() as stack:
                 companions = _find_companions(environment, meeting, directory, stack)

@@ -37,6 +37,7 @@ class RankRun:
     injected: tuple[InjectedFault, ...]
     seconds: float
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
+    given_up: bool = False  # the caller's `is_over` said so
     reporter: bool = True
 
 
@@ -62,6 +63,7 @@ class _RunMessage:
     injected: tuple[InjectedFault, ...]
     seconds: float
     timed_out: bool
+    given_up: bool
 
 
 def encode_run(run: RankRun) -> dict[str, Any]:
@@ -77,6 +79,7 @@ def encode_run(run: RankRun) -> dict[str, Any]:
         injected=run.injected,
         seconds=run.seconds,
         timed_out=run.timed_out,
+        given_up=run.given_up,
     )
     encoded: dict[str, Any] = codec.encode(message)
     return encoded
@@ -96,5 +99,6 @@ def decode_run(data: dict[str, Any]) -> RankRun:
         injected=message.injected,
         seconds=message.seconds,
         timed_out=message.timed_out,
+        given_up=message.given_up,
         reporter=False,
     )

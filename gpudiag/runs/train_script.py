@@ -4,21 +4,20 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag.checks.training import training_outcome
-from gpudiag.checks.training_script import judge_hang, judge_script
+from gpudiag.checks.training_script import judge_hang, judge_late, judge_script
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding
 from gpudiag.model.plan import NcclTestPlan, require_between
 from gpudiag.model.training import ScriptResult, TrainingReport
-from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
+from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
 from gpudiag.ranks.launch import TORCH, run_ranks
 from gpudiag.ranks.run import RankEvent, RankRun
@@ -58,26 +57,17 @@ class ScriptRun:
     reporter: bool
 
 
-class _HangError(Exception):
-    """No rank has moved for long; the watch knows where they are."""
-
-
 @dataclass
 class _HangWatch:
-    """Follows which ranks stand still, and where; raises once none moves any more."""
+    """Follows which ranks stand still, and where."""
 
     world_size: int
-    ends_run: bool
     stacks: dict[int, list[str]] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     groups: dict[int, int] = field(default_factory=dict)
 
     def take(self, event: RankEvent) -> None:
-        """Take what a rank told.
-
-        Raises:
-            _HangError: every rank stands still, or has finished, and one at least has not.
-        """
+        """Take what a rank told."""
         kind = event.data.get("kind")
         if kind == "still":
             self.stacks[event.rank] = event.data["stack"]
@@ -86,11 +76,12 @@ class _HangWatch:
         elif kind == "done":
             self.finished.add(event.rank)
             self.stacks.pop(event.rank, None)
-        elif kind == "group":
-            self.groups[event.rank] = event.data["size"]
-        standing = len(self.stacks) + len(self.finished)
-        if self.ends_run and self.stacks and standing == self.world_size:
-            raise _HangError
+        if kind in ("group", "done"):
+            self.groups[event.rank] = max(self.groups.get(event.rank, 0), event.data["size"])
+
+    def sees_hang(self) -> bool:
+        """Whether every rank stands still, or has finished, and one at least has not."""
+        return bool(self.stacks) and len(self.stacks) + len(self.finished) == self.world_size
 
 
 def run_script(
@@ -118,18 +109,12 @@ def run_script(
     decided = plan.nproc is not None or environment is not None or placement.backend == "nccl"
     world_size = placement.world_size if decided else DEFAULT_CPU_RANKS
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
-    watch = _HangWatch(world_size, ends_run=environment is None)
-    started = time.monotonic()
     teller = TrainingTeller(0, listener if environment is None or environment.rank == 0 else None)
     teller.start_ranks()
-    reporter = True
-    try:
-        run = _run(plan, environment, placement, world_size, faults, watch, python)
-        report, reporter = _report(plan, placement, watch, run), run.reporter
-    except _HangError:
-        report = _hang_report(plan, placement, watch, time.monotonic() - started)
+    run = _run(plan, environment, placement, world_size, faults, python)
+    report = _report(plan, placement, run)
     teller.tell_report(report)
-    return ScriptRun(report, reporter)
+    return ScriptRun(report, run.reporter)
 
 
 def _run(
@@ -138,9 +123,9 @@ def _run(
     placement: Placement,
     world_size: int,
     faults: tuple[Fault, ...],
-    watch: _HangWatch,
     python: str | None,
 ) -> RankRun:
+    watch = _HangWatch(world_size)
     with _output_shown() as descriptor:
         job = ScriptJob(
             path=str(plan.path.resolve()),
@@ -160,6 +145,7 @@ def _run(
             ),
             faults=faults,
             on_event=watch.take,
+            is_over=watch.sees_hang,
             python=python,
             variables=placement.variables,
             preload=() if absent_modules(("torch",), python) else TORCH,
@@ -204,12 +190,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _report(plan: ScriptPlan, placement: Placement, watch: _HangWatch, run: RankRun) -> TrainingReport:
-    for event in run.events:
-        if event.data.get("kind") in ("group", "done"):
-            watch.groups.setdefault(event.rank, 0)
-            size = event.data.get("size", event.data.get("group", 0))
-            watch.groups[event.rank] = max(watch.groups[event.rank], size)
+def _report(plan: ScriptPlan, placement: Placement, run: RankRun) -> TrainingReport:
+    watch = _replay(run)
     script = ScriptResult(
         script=str(plan.path),
         world_size=run.world_size,
@@ -220,23 +202,26 @@ def _report(plan: ScriptPlan, placement: Placement, watch: _HangWatch, run: Rank
         seconds=run.seconds,
     )
     finished = len(run.results) == run.world_size
-    findings = (*judge_script(script, host=run.host, finished=finished), *placement.findings)
-    return _build(placement, script, findings)
+    findings = judge_script(script, host=run.host, finished=finished)
+    if run.given_up:
+        findings = (
+            judge_hang(
+                watch.stacks, sorted(watch.finished), {report.rank: report.host for report in run.reports}
+            ),
+        )
+    elif run.timed_out and not findings:
+        findings = (judge_late(run.seconds, watch.stacks, sorted(watch.finished), run.host),)
+    return _build(placement, script, (*findings, *placement.findings))
 
 
-def _hang_report(plan: ScriptPlan, placement: Placement, watch: _HangWatch, seconds: float) -> TrainingReport:
-    host = socket.gethostname()
-    script = ScriptResult(
-        script=str(plan.path),
-        world_size=watch.world_size,
-        launcher=Launcher.SPAWN.value,
-        ranks=(),
-        incidents=(),
-        group_world_sizes=tuple(watch.groups.get(rank, 0) for rank in range(watch.world_size)),
-        seconds=seconds,
-    )
-    finding = judge_hang(watch.stacks, sorted(watch.finished), host)
-    return _build(placement, script, (finding, *placement.findings))
+def _replay(run: RankRun) -> _HangWatch:
+    """Where the ranks were when the run ended, from what all processes of a launch know alike."""
+    watch = _HangWatch(run.world_size)
+    for event in run.events:
+        if run.given_up and watch.sees_hang():
+            break
+        watch.take(event)
+    return watch
 
 
 def _build(placement: Placement, script: ScriptResult, findings: tuple[Finding, ...]) -> TrainingReport:

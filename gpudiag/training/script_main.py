@@ -55,7 +55,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     finally:
         watch.stop()
     size = max([*sizes, *_horovod_size()], default=0)
-    context.progress.emit({"kind": "done", "group": size})
+    context.progress.emit({"kind": "done", "size": size})
     return {"group": size}
 
 

@@ -215,6 +215,30 @@ def test_a_script_is_watched_and_what_its_ranks_did_is_told(
         assert report["findings"][0]["subject"]["rank"] == rank
 
 
+def test_a_script_that_hangs_under_torchrun_is_diagnosed_too(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(SCRIPTS["hangs"])
+    completed = torchrun_train(3, "--script", str(script), "--hang-after", "3", "--json")
+    report = read_report(completed)
+    assert completed.left_behind == ()
+    assert (completed.status, report["script"]["launcher"]) == (1, "torchrun")
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["subject"]["rank"]) == ("train.script_hung", 1)
+    assert facts_of(finding)["rank 1"].endswith("in evaluate")
+    assert {"rank 1", "ranks 0 and 2"} < set(facts_of(finding))
+
+
+def test_a_script_that_had_not_ended_in_time_did_not_pass(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text("while True:\n    pass\n")
+    completed = train("--nproc", "1", "--script", str(script), "--timeout", "5", "--json")
+    report = read_report(completed)
+    assert (completed.status, [finding["code"] for finding in report["findings"]]) == (
+        3,
+        ["train.timed_out"],
+    )
+
+
 def test_what_a_script_prints_is_shown_and_its_arguments_arrive(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('got', sys.argv[1:])\n")

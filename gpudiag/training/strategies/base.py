@@ -1,6 +1,7 @@
 """What every strategy of torch can do; a strategy overrides what it does in its own way."""
 
 import tempfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ class Setup:
     broadcasts: bool = True  # bring every rank to the start of rank 0
 
 
-class Strategy:
+class Strategy(ABC):
     """A model under one strategy. This class is the one for whole parameters and gradients on every rank.
 
     Names of tensors are those of the plain model. Methods that say "of all ranks" must be called by
@@ -46,8 +47,9 @@ class Strategy:
         self.model = self._wrap(setup)
         self.optimizer = make_optimizer(self.job, self.model)
 
+    @abstractmethod
     def _wrap(self, setup: Setup) -> nn.Module:
-        raise NotImplementedError
+        """What is called in the place of the model, with every rank at the same start."""
 
     @property
     def world_size(self) -> int:
@@ -157,7 +159,7 @@ class Strategy:
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.scaler.load_state_dict(state["scaler"])
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most strategies hold nothing
         """Give back what the framework holds; the process group stays."""
 
 
