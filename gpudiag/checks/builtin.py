@@ -5,10 +5,12 @@ from gpudiag.checks.bandwidth import bandwidth_host_device, bandwidth_memory, ba
 from gpudiag.checks.compute import compute_determinism, compute_matmul, compute_sustained, memory_patterns
 from gpudiag.checks.cuda_settings import environment_cuda_visible_devices, environment_debug
 from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
-from gpudiag.checks.drift import machine_devices, machine_settings
+from gpudiag.checks.drift import machine_ports, machine_settings
 from gpudiag.checks.driver import driver_firmware, driver_nouveau, driver_persistence, driver_version
+from gpudiag.checks.expected import machine_expected
 from gpudiag.checks.fabric import fabric_state
 from gpudiag.checks.fabric_manager import fabric_manager
+from gpudiag.checks.gone import machine_gpus
 from gpudiag.checks.history import performance_drift
 from gpudiag.checks.host_health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
@@ -43,7 +45,7 @@ from gpudiag.checks.xid import xid_kernel_log
 
 # Discovery and driver
 _DISCOVERY = (
-    nvml_answers, gpu_lost, gpu_hung, gpu_count, machine_devices, xid_kernel_log, sxid_kernel_log,
+    nvml_answers, gpu_lost, gpu_hung, gpu_count, machine_gpus, xid_kernel_log, sxid_kernel_log,
     sources_agree, driver_nouveau, driver_version, driver_firmware, driver_persistence,
 )  # fmt: skip
 # The memory of the GPUs
@@ -75,7 +77,8 @@ _SOFTWARE = (
 # The host
 _HOST = (
     host_kernel_log, host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
-    host_governor, host_clock, network_name, network_interface, machine_settings,
+    host_governor, host_clock, network_name, network_interface, machine_ports,
+    machine_settings, machine_expected,
 )  # fmt: skip
 
 # What active tests measured, on ranks

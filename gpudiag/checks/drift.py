@@ -1,60 +1,56 @@
-"""Checks against how this machine was when it was good: GPUs that are gone, parts that were exchanged."""
+"""Checks against how this machine was in its last good run: ports that are gone, parts that were exchanged."""
 
 from collections.abc import Iterator
 from functools import partial
 
-from gpudiag.checks.allocation import granted
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
-from gpudiag.checks.subjects import short_bus_id
+from gpudiag.checks.gone import in_container, share_of
+from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.host_state import HostState
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_size
 
 _kind = partial(FindingKind, severity=Severity.MONITOR, category=Category.HW_OTHER, owner=Owner.HOST)
-GPU_GONE = _kind(
-    code="gpu.gone",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
-    category=Category.HW_PCIE,
-    owner=Owner.HARDWARE,
-    meaning="A GPU that this machine had is not here any more, neither in the driver's list nor on the bus.",
-    remedy="Look for its bus id in `dmesg`, then power-cycle the machine; if it stays away, reseat or replace it.",
-)
 PORT_GONE = _kind(
     code="infiniband.port_gone",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="An RDMA port that this machine had is not here any more.",
-    remedy="Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it.",
+    remedy="Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it. "
+    "If it was taken out on purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
 )
 CHANGED = _kind(
     code="machine.changed",
     outcome=Outcome.WARN,
-    meaning="The machine is not as it was when it was recorded as good.",
-    remedy="If the change is wanted, record the machine anew; else undo it.",
+    meaning="The machine is not as it was in its last good run.",
+    remedy="If the change is wanted, accept it once: "
+    "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`. Otherwise undo it.",
 )
 _MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little more or less for themselves
 
 
 @check(
-    "machine.devices",
-    title="every GPU and RDMA port that was here still is",
-    needs=("nvml", "baseline"),
-    reports=(GPU_GONE, PORT_GONE),
-    reads=("devices", "pci_devices", "infiniband_ports"),
-    limit="the recorded good state of this machine",
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (UUIDs)",
+    "machine.ports",
+    title="every RDMA port that was here still is",
+    needs=("host_state", "baseline"),
+    reports=(PORT_GONE,),
+    reads=("infiniband_ports",),
+    limit="this machine's last good run",
+    confirmed="the Linux kernel's /sys/class/infiniband",
 )
-def machine_devices(context: Context) -> Judgement:
-    """FAIL for a GPU, WARN for a port, that the machine had when it was good."""
+def machine_ports(context: Context) -> Judgement:
+    """WARN for a port that the machine had when it was good."""
     baseline = _baseline(context)
-    if baseline is None:
-        return does_not_apply("the recorded state is of another machine, or of another share of it")
-    return judged(*_gone_gpus(context, baseline), *_gone_ports(context, baseline))
+    if isinstance(baseline, str):
+        return does_not_apply(baseline)
+    before, now = _ports(baseline), _ports(context.snapshot)
+    if isinstance(now, Missing):
+        return not_readable("RDMA ports", now)
+    if isinstance(before, Missing):
+        return not_readable("RDMA ports of the last good run", before)
+    return judged(*_gone_ports(context, baseline, before - now))
 
 
 @check(
@@ -63,62 +59,42 @@ def machine_devices(context: Context) -> Judgement:
     needs=("nvml", "baseline"),
     reports=(CHANGED,),
     reads=("driver_version", "vbios_version", "kernel_release", "memory_total_bytes"),
-    limit="the recorded good state of this machine",
+    limit="this machine's last good run",
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's files",
 )
 def machine_settings(context: Context) -> Judgement:
     """WARN for each of driver, VBIOS, kernel and memory that is not as it was when the machine was good."""
     baseline = _baseline(context)
-    if baseline is None:
-        return does_not_apply("the recorded state is of another machine, or of another share of it")
+    if isinstance(baseline, str):
+        return does_not_apply(baseline)
     return judged(*_changes(context, baseline))
 
 
-def _baseline(context: Context) -> Snapshot | None:
-    """The recorded state, where it is of this machine and of the same share of it."""
+def _baseline(context: Context) -> Snapshot | str:
+    """The recorded state, or why it is not compared: it is of another machine, or of another share of it."""
+    if not isinstance(context.expected_machine, Missing):
+        return "--expect is compared instead: machine.expected"
     baseline, now = context.baseline, context.snapshot
     assert not isinstance(baseline, Missing)  # noqa: S101 - the runner answers for the need
-    same_place = baseline.host == now.host and (baseline.machine.container is None) == (
-        now.machine.container is None
-    )
-    return baseline if same_place and _share(baseline) == _share(now) else None
+    same_place = baseline.host == now.host and in_container(baseline) == in_container(now)
+    if not same_place or share_of(baseline) != share_of(now):
+        return "the recorded state is of another machine, or of another share of it"
+    return baseline
 
 
-def _share(snapshot: Snapshot) -> int | None:
-    grant = granted(snapshot.machine.allocation)
-    return None if grant is None else grant[1]
-
-
-def _gone_gpus(context: Context, baseline: Snapshot) -> Iterator[Finding]:
-    here = {device.id.uuid for device in context.snapshot.devices}
-    places = {device.id.bus_id for device in context.snapshot.devices}
-    pci = context.snapshot.machine.pci_devices
-    places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
-    for device in baseline.devices:
-        uuid, bus_id = device.id.uuid, device.id.bus_id
-        if isinstance(uuid, Missing) or uuid in here or bus_id in places:
-            continue  # what is still on the bus is the business of gpu.lost and gpu.count
-        where = "" if isinstance(bus_id, Missing) else f" at {short_bus_id(bus_id)}"
-        subject = DeviceSubject(uuid, bus_id, device.id.nvml_index, context.snapshot.host)
-        evidence = Evidence("uuid", uuid, source=f"recorded {baseline.taken_at:%Y-%m-%d %H:%M}")
-        serial = () if isinstance(device.serial, Missing) else (Evidence("serial", device.serial),)
-        yield GPU_GONE.finding(subject, f"the GPU{where} that was here ({uuid}) is gone", evidence, *serial)
-
-
-def _gone_ports(context: Context, baseline: Snapshot) -> Iterator[Finding]:
-    before, now = _ports(baseline), _ports(context.snapshot)
-    if before is None or now is None:
-        return
-    for port in sorted(before - now):
+def _gone_ports(context: Context, baseline: Snapshot, gone: set[str]) -> Iterator[Finding]:
+    for port in sorted(gone):
         evidence = Evidence("port", port, source=f"recorded {baseline.taken_at:%Y-%m-%d %H:%M}")
         message = f"the RDMA port {port} that was here is gone"
         yield PORT_GONE.finding(HostSubject(context.snapshot.host), message, evidence)
 
 
-def _ports(snapshot: Snapshot) -> set[str] | None:
+def _ports(snapshot: Snapshot) -> Reading[set[str]]:
     state = snapshot.machine.state
-    if not isinstance(state, HostState) or isinstance(state.infiniband_ports, Missing):
-        return None
+    if isinstance(state, Missing):
+        return state
+    if isinstance(state.infiniband_ports, Missing):
+        return state.infiniband_ports
     return {f"{port.device}:{port.port}" for port in state.infiniband_ports}
 
 

@@ -114,6 +114,18 @@ def _baseline(context: Context) -> Judgement | None:
     return not_readable("a recorded good state", baseline) if isinstance(baseline, Missing) else None
 
 
+def _known_gpus(context: Context) -> Judgement | None:
+    """It is known which GPUs this machine had."""
+    known = context.known_gpus
+    return not_readable("the GPUs of an earlier run", known) if isinstance(known, Missing) else None
+
+
+def _expected_machine(context: Context) -> Judgement | None:
+    """The user named a good machine."""
+    expected = context.expected_machine
+    return does_not_apply("nobody named a good machine (--expect)") if isinstance(expected, Missing) else None
+
+
 def _torch(context: Context) -> Judgement | None:
     """The torch of the job was asked, and answered."""
     facts = context.snapshot.torch
@@ -131,6 +143,8 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "host_state": _host_state,
     "earlier": _earlier,
     "baseline": _baseline,
+    "known_gpus": _known_gpus,
+    "expected_machine": _expected_machine,
     "torch": _torch,
     "kernel_log": _kernel_log,
     "active": _active,

@@ -7,6 +7,7 @@ not read (the host's state, torch, an earlier or recorded snapshot) and would be
 from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
 from gpudiag.checks.driver import driver_firmware, driver_nouveau, driver_persistence
 from gpudiag.checks.fabric import fabric_state
+from gpudiag.checks.gone import machine_gpus
 from gpudiag.checks.leftovers import memory_leftover, process_dead
 from gpudiag.checks.memory_errors import ecc_mode, ecc_sram, ecc_uncorrected
 from gpudiag.checks.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
@@ -24,7 +25,7 @@ from gpudiag.checks.throttling import clocks_hardware_slowdown, clocks_power_cap
 from gpudiag.checks.xid import xid_kernel_log
 
 GPU_CHECKS: tuple[Check, ...] = (
-    nvml_answers, gpu_lost, gpu_hung, gpu_count, xid_kernel_log, sxid_kernel_log, sources_agree,
+    nvml_answers, gpu_lost, gpu_hung, gpu_count, machine_gpus, xid_kernel_log, sxid_kernel_log, sources_agree,
     driver_nouveau, driver_firmware, driver_persistence,
     ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
     temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,

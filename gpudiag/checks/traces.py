@@ -21,7 +21,7 @@ _PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual
 class Trace:
     """One trace: where it was seen, and what was seen there."""
 
-    place: str  # pci, device_node, driver, nvml, allocation, expected
+    place: str  # pci, device_node, driver, nvml, allocation, expected, history
     text: str
 
 

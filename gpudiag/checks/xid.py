@@ -6,7 +6,7 @@ for none, is settled: history, not a FAIL.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from gpudiag.checks.allocation import granted
 from gpudiag.checks.bursts import GpuBurst, outcome_of
@@ -20,7 +20,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.xid import XidKind, action_text, escalated
 
@@ -30,6 +30,8 @@ APPLICATION_WINDOW = timedelta(hours=24)
 # A driver that asks for nothing, and never did, may not know how to ask: the catalogue is believed for a day.
 UNASKED_WINDOW = timedelta(hours=24)
 SETTLED_WINDOW = timedelta(days=7)
+# A fault that was here longer ago is another story. gpudiag's own choice: a month of jobs on one machine.
+REPEAT_WINDOW = timedelta(days=30)
 
 XID_HARDWARE = FindingKind(
     code="xid.hardware",
@@ -115,9 +117,6 @@ XID_NOTE = FindingKind(
     remedy="Nothing has to be done.",
 )
 
-# When the machine booted, and so when a line was logged, is known to some milliseconds only.
-_SAME_EVENT = timedelta(seconds=2)
-
 # The driver's words for "not fit for work until this is done", as in `devices.gpu_lost`.
 _UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "system_reboot")
 
@@ -145,19 +144,32 @@ def xid_kernel_log(context: Context) -> Judgement:
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The stored events that the log does not have any more: it forgets with every boot."""
+    """The stored events that the log does not have any more, for it forgets with every boot.
+
+    Those of a board that was here before another took its place, and those of long ago, are left out.
+    """
     if isinstance(context.history, Missing):
         return ()
-    times: dict[str, list[datetime]] = {}
+    here: dict[str, list[KernelEvent]] = {}
     for event in log:
-        if not isinstance(event.at, Missing):
-            times.setdefault(event.text, []).append(event.at)
+        here.setdefault(event.text, []).append(event)
     return tuple(
         event
         for event in context.history.kernel_events
-        if not isinstance(event.at, Missing)
-        and all(abs(event.at - at) > _SAME_EVENT for at in times.get(event.text, ()))
+        if not any(is_same_event(event, other) for other in here.get(event.text, ()))
+        and not isinstance(event.at, Missing)
+        and context.snapshot.taken_at - event.at <= REPEAT_WINDOW
+        and not _is_of_another_board(context.snapshot, event)
     )
+
+
+def _is_of_another_board(snapshot: Snapshot, event: KernelEvent) -> bool:
+    """Whether the GPU that the event was about has left its place to another."""
+    if event.gpu_uuid is None:
+        return False
+    here = {device.id.bus_id: device.id.uuid for device in snapshot.devices}
+    uuid = here.get(event.bus_id or "")
+    return uuid is not None and not isinstance(uuid, Missing) and uuid != event.gpu_uuid
 
 
 def judge_xids(
@@ -278,4 +290,5 @@ def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
 
 def _say_again(fault: GpuFault) -> str:
     again = fault.times - 1
-    return "It came back once." if again == 1 else f"It came back {again} times."
+    since = "" if isinstance(fault.first_at, Missing) else f" since {fault.first_at:%Y-%m-%d}"
+    return f"It came back {'once' if again == 1 else f'{again} times'}{since}."

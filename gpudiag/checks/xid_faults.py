@@ -1,13 +1,13 @@
 """Faults of GPUs among the Xids: one cause on one GPU, in every burst that it made."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpudiag.checks.bursts import GpuBurst, entry_of, gpu_bursts
 from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, Reading
 
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
@@ -17,7 +17,7 @@ class GpuFault:
     """One cause on one GPU, in every burst that it made."""
 
     bursts: tuple[GpuBurst, ...]
-    bursts_before: int  # in the stored history
+    before: tuple[GpuBurst, ...] = ()  # in the stored history
 
     @property
     def last(self) -> GpuBurst:
@@ -27,7 +27,12 @@ class GpuFault:
     @property
     def times(self) -> int:
         """How many bursts there were, stored ones included."""
-        return len(self.bursts) + self.bursts_before
+        return len(self.bursts) + len(self.before)
+
+    @property
+    def first_at(self) -> Reading[datetime]:
+        """When the first of them was logged."""
+        return (*self.before, *self.bursts)[0].root.at
 
     @property
     def asked_for_recovery(self) -> bool:
@@ -48,11 +53,13 @@ def collect_faults(
     snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent] = ()
 ) -> tuple[GpuFault, ...]:
     """The faults among `events`; `earlier` are stored ones, which only count as repeats."""
-    before = Counter(_fault_key(burst) for burst in gpu_bursts(snapshot, earlier))
+    before: dict[tuple[str, int | None], list[GpuBurst]] = {}
+    for burst in gpu_bursts(snapshot, earlier):
+        before.setdefault(_fault_key(burst), []).append(burst)
     faults: dict[tuple[str, int | None], list[GpuBurst]] = {}
     for burst in gpu_bursts(snapshot, events):
         faults.setdefault(_fault_key(burst), []).append(burst)
-    return tuple(GpuFault(tuple(bursts), before[key]) for key, bursts in faults.items())
+    return tuple(GpuFault(tuple(bursts), tuple(before.get(key, ()))) for key, bursts in faults.items())
 
 
 def read_recovery(fault: GpuFault) -> Recovery:

@@ -25,7 +25,8 @@ def history(as_json: bool, store: str | None) -> ExitStatus:
     from gpudiag.model.codec import dumps
     from gpudiag.render.history_text import render_history
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.history import default_store, own_machine_key, read_history
+    from gpudiag.runs.history import default_store, read_history
+    from gpudiag.runs.state import own_machine_key
     from gpudiag.runs.store import parse_store_url
 
     if store is not None:

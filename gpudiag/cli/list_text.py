@@ -1,10 +1,13 @@
 """`gpudiag list` as text: which renderings make up one listing. Loaded only where text is wanted."""
 
 from gpudiag.checks.availability import Candidate, judge_availability
+from gpudiag.checks.gone import GPU_GONE
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.sources import DISAGREEMENT
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import Trace, gpu_traces
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.history import KnownGpus
+from gpudiag.model.reading import Reading
 from gpudiag.render.absent_text import render_absent
 from gpudiag.render.devices_text import render_devices
 from gpudiag.render.devices_wide import render_wide
@@ -14,13 +17,20 @@ from gpudiag.runs.devices import DeviceRequest
 from gpudiag.runs.instant import judge_snapshot
 
 
-def render_list(snapshot: Snapshot, request: DeviceRequest, *, wide: bool, style: Style) -> str:
-    """The table or the blocks, then the sources side by side where several were asked for."""
+def render_list(
+    snapshot: Snapshot, known: Reading[KnownGpus], request: DeviceRequest, *, wide: bool, style: Style
+) -> str:
+    """The table or the blocks, then the sources side by side where several were asked for.
+
+    `known` are the GPUs that the machine had in its last good run.
+    """
     if request.sources is not None and "nvml" not in request.sources:
         return render_sources(snapshot, style)
+    findings = findings_worst_first(judge_snapshot(snapshot, known).results)
     if not snapshot.devices or snapshot.source("nvml").state is not SourceState.OK:
-        return render_absent(snapshot, gpu_traces(snapshot), style)
-    findings = findings_worst_first(judge_snapshot(snapshot).results)
+        gone = sum(finding.code == GPU_GONE.code for finding in findings)
+        were_here = (Trace("history", f"{gone} in its last good run"),) if gone else ()
+        return render_absent(snapshot, (*gpu_traces(snapshot), *were_here), style)
     candidates = judge_availability(snapshot, findings)
     render = render_wide if wide else render_devices
     if request.sources is None or len(request.sources) == 1:

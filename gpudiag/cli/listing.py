@@ -10,6 +10,7 @@ from gpudiag.errors import ExitStatus, SourceFailedError
 from gpudiag.model.codec import dumps
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.noun import noun
+from gpudiag.model.reading import NOT_ASKED
 from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest, take_devices
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
+    from gpudiag.model.history import KnownGpus
+    from gpudiag.model.reading import Reading
     from gpudiag.probe.start import StartedProbes
 
 _PLAIN_FLAGS = ("--json", "--wide")
@@ -50,15 +53,25 @@ def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitSta
     """Print the listing that the options ask for; `started` are probes under way already."""
     if options.watch_seconds is not None:
         _watch(options.watch_seconds, options, started)
-    snapshot = take_devices(_request(options), started)
+    snapshot, known = _look(options, started)
     if options.wanted is not None:
         return _print_free(snapshot, options.wanted, ids=options.ids)
     if options.output is not None:
         from gpudiag.runs.output import write_document
 
         write_document(options.output, dumps(snapshot) + "\n")
-    sys.stdout.write(_render(snapshot, options))
+    sys.stdout.write(_render(snapshot, known, options))
     return ExitStatus.PASS
+
+
+def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot, Reading[KnownGpus]]:
+    """The machine, and the GPUs that it had in its last good run, where the listing judges by them."""
+    if options.as_json or options.wanted is not None:
+        return take_devices(_request(options), started), NOT_ASKED
+    from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
+
+    noted = start_known_gpus()
+    return take_devices(_request(options), started), finish_known_gpus(noted)
 
 
 def _request(options: ListOptions) -> DeviceRequest:
@@ -68,7 +81,7 @@ def _request(options: ListOptions) -> DeviceRequest:
     return DeviceRequest(asked.sources, asked.deadline_seconds, kernel_log=judged)
 
 
-def _render(snapshot: Snapshot, options: ListOptions) -> str:
+def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions) -> str:
     """The document, or the table with what belongs to it."""
     if options.as_json:
         return dumps(snapshot) + "\n"
@@ -76,7 +89,7 @@ def _render(snapshot: Snapshot, options: ListOptions) -> str:
     from gpudiag.render.style import Style, wants_colour
 
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    return render_list(snapshot, options.request, wide=options.wide, style=style)
+    return render_list(snapshot, known, options.request, wide=options.wide, style=style)
 
 
 def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes | None) -> NoReturn:
@@ -86,8 +99,8 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
     early = [started]  # for the first view only
 
     def draw() -> str:
-        snapshot = take_devices(_request(options), early.pop() if early else None)
-        text = _render(snapshot, options)
+        snapshot, known = _look(options, early.pop() if early else None)
+        text = _render(snapshot, known, options)
         heading = f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n"
         return text if options.as_json else heading + text
 

@@ -13,12 +13,15 @@ from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import Style, wants_colour
 from gpudiag.runs.devices import DeviceRequest, take_devices
 from gpudiag.runs.instant import judge_snapshot
+from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
 
 
 def overview(started: StartedProbes | None) -> ExitStatus:
     """Print the overview; the exit status is its verdict's. `started` are probes under way already."""
     began = monotonic() if started is None else started.host.started_at
-    report = judge_snapshot(take_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started))
+    noted = start_known_gpus()
+    snapshot = take_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started)
+    report = judge_snapshot(snapshot, finish_known_gpus(noted))
     findings = findings_worst_first(report.results)
     candidates = judge_availability(report.snapshot, findings)
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gpudiag.model.device import Snapshot
-from gpudiag.model.history import History, Sample
+from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -13,8 +13,9 @@ class Context:
     """What was gathered, and what is expected: the only input of a check.
 
     `earlier` is an earlier snapshot of the same machine, seconds old (taken by the same run) or from the
-    stored history: counters are judged by how they moved since. `baseline` is this machine when it was
-    good: `--expect FILE`, or the last stored snapshot with a PASS. `samples` are this run's measurements
+    stored history: counters are judged by how they moved since. `baseline` is this machine in its last
+    good run, and `known_gpus` the GPUs that it had then. `expected_machine` is the good machine that the user
+    named (`--expect`), which may be another of the same kind. `samples` are this run's measurements
     as the history keeps them; `history` is what it keeps of earlier runs.
     """
 
@@ -24,5 +25,7 @@ class Context:
     expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
     earlier: Reading[Snapshot] = NOT_ASKED
     baseline: Reading[Snapshot] = NOT_ASKED
+    known_gpus: Reading[KnownGpus] = NOT_ASKED
+    expected_machine: Reading[Snapshot] = NOT_ASKED
     history: Reading[History] = NOT_ASKED
     samples: tuple[Sample, ...] = ()

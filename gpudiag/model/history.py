@@ -46,6 +46,20 @@ class KnownGpu:
     bus_id: str
     name: str
     last_seen: datetime
+    serial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGpus:
+    """The GPUs that this machine had in its last good run, and which share of the machine was looked at.
+
+    `share` is how many GPUs an allocation gave, None where nothing said so.
+    """
+
+    host: str
+    gpus: tuple[KnownGpu, ...]
+    share: int | None
+    in_container: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpudiag.model.noun import noun
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import Missing, Reading
+
+# The kernel counts from boot, a syslog daemon writes when it comes to it, and the clock may be set meanwhile.
+SAME_EVENT_SECONDS = 2.0
 
 
 class KernelEventKind(StrEnum):
@@ -26,7 +29,9 @@ class KernelEvent:
 
     `severity` is the line's own word: `fatal` or `nonfatal` (NVLink and NVSwitch), `fatal`,
     `nonfatal` or `corrected` (PCIe). `recovery_action` is what Xid 154 asks for, in the words of
-    `Device.recovery_action`. `unit` and `subcode` take NVLink 5 errors (Xid 144 to 150) further apart.
+    `Device.recovery_action`. `unit` and `subcode` take NVLink 5 errors (Xid 144 to 150) further apart. `boot_id` is the kernel's own
+    name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
+    changes `at` of an old line, and never these.
     """
 
     kind: KernelEventKind
@@ -44,3 +49,19 @@ class KernelEvent:
     subcode: int | None = None
     link: int | None = None
     recovery_action: str | None = None
+    boot_id: str | None = None
+    boot_seconds: float | None = None
+
+
+def is_same_event(one: KernelEvent, other: KernelEvent) -> bool:
+    """Whether the two are one line, read twice: by its boot and the time since, else by the clock."""
+    if one.text != other.text:
+        return False
+    if one.boot_id is not None and other.boot_id is not None:
+        if one.boot_id != other.boot_id:
+            return False
+        if one.boot_seconds is not None and other.boot_seconds is not None:
+            return abs(one.boot_seconds - other.boot_seconds) <= SAME_EVENT_SECONDS
+    if isinstance(one.at, Missing) or isinstance(other.at, Missing):
+        return True
+    return abs((one.at - other.at).total_seconds()) <= SAME_EVENT_SECONDS

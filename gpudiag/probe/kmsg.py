@@ -11,7 +11,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -80,13 +80,21 @@ def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
     if not logs:
         return _refused(refusals, child.seconds)
     lines = sorted((line for _, _, _, kept, _ in logs for line in kept), key=lambda line: line[0])
-    events = tuple(parse_kernel_lines((_moment(seconds), text) for seconds, text in lines))
+    parsed = parse_kernel_lines((_moment(seconds), text) for seconds, text in lines)
+    (boot,) = (message for message in child.messages if message[0] == "boot")
+    events = tuple(_logged_in(event, boot[1], boot[2]) for event in parsed)
     left_out = sum(dropped for *_, dropped in logs)
     places = " and ".join(f"/{place}" for _, place, *_ in logs)
     notes = [f"read from {places}, since {_moment(min(log[2] for log in logs)):%Y-%m-%d %H:%M:%S} UTC"]
     if left_out:
         notes.append(f"{left_out} repeated lines left out")
     return KernelLogReading(events, SourceStatus(SOURCE, SourceState.OK, "; ".join(notes), child.seconds))
+
+
+def _logged_in(event: KernelEvent, boot_id: str | None, boot_began: float) -> KernelEvent:
+    if isinstance(event.at, Missing):
+        return event
+    return replace(event, boot_id=boot_id, boot_seconds=round(event.at.timestamp() - boot_began, 3))
 
 
 def _not_read(child: GuardedChild) -> KernelLogReading:
@@ -110,11 +118,12 @@ def _refused(refusals: list[Any], seconds: float) -> KernelLogReading:
 def stream_kernel_log(emit: Callable[[Any], None], root_text: str) -> None:
     """Emit the log's telling lines; runs in a guarded child.
 
-    Messages: `("log", place, first_seconds, [(seconds, text), ...], lines_left_out)` for each log that
+    Messages: `("boot", its id, when it began)`, `("log", place, first_seconds, [(seconds, text), ...], lines_left_out)` for each log that
     was read, times as seconds since 1970; `("refused", place, denied, why)` for each that was not.
     """
     root = Path(root_text)
     boot_seconds = _read_boot_seconds(root)
+    emit(("boot", _read_boot_id(root), boot_seconds))
     earliest: float | None = None  # what the logs read so far reach back to
     for place, read in _logs(root, boot_seconds):
         kept = _Kept()
@@ -305,6 +314,14 @@ def _read_boot_seconds(root: Path) -> float:
     if match is None:
         raise OSError(errno.ENODATA, "/proc/stat has no btime: the time of this boot is not known")
     return float(match[1])
+
+
+def _read_boot_id(root: Path) -> str | None:
+    """The kernel's own name for this boot; None where it gives none."""
+    try:
+        return (root / "proc/sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _moment(seconds: float) -> datetime:

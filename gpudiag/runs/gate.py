@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, Owner, worst
@@ -15,6 +16,8 @@ _FAILING_OWNERS = {
     "host": frozenset((Owner.HARDWARE, Owner.HOST)),
     "hardware": frozenset((Owner.HARDWARE,)),
 }
+# What says that the machine is not as it was in its last good run.
+_UNACCEPTED = frozenset((CHANGED.code, PORT_GONE.code))
 # A SKIP for these reasons does not apply to this machine; any other is a gap in what was looked at.
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
@@ -52,6 +55,16 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
     if plan.strict and any(is_gap(result) for result in report.results):
         return ExitStatus.ERROR
     return ExitStatus.PASS
+
+
+def is_good_state(report: Report) -> bool:
+    """Whether later runs are to be compared with how the machine was in this one.
+
+    What changed since the last good run must be told again until somebody accepts it or undoes it.
+    """
+    if report.verdict not in (Outcome.PASS, Outcome.WARN):
+        return False
+    return not any(finding.code in _UNACCEPTED for finding in report.findings())
 
 
 def is_gap(result: CheckResult) -> bool:

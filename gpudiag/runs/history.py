@@ -4,24 +4,25 @@ The store may lie on a disk that is full or hung, or on a server that is down, s
 a deadline touches it. What goes wrong is one line for the user.
 """
 
+import contextlib
 import json
 import os
 import select
-import socket
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from gpudiag.checks.gone import known_gpus_of
 from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode, loads
 from gpudiag.model.device import Snapshot
-from gpudiag.model.history import History, KnownGpu, Sample
+from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
-from gpudiag.probe.start import SIMULATED
+from gpudiag.runs.known_gpus import write_known_gpus
 from gpudiag.runs.state import state_directory
 
 READ_SECONDS = 1.5
@@ -38,12 +39,6 @@ def default_store() -> str:
 def machine_key(snapshot: Snapshot) -> str:
     """The name under which a machine's history is kept; a simulated one has its own."""
     return snapshot.host if snapshot.simulated is None else f"simulated {snapshot.simulated}"
-
-
-def own_machine_key() -> str:
-    """The same for the machine that we are on, before a snapshot of it is taken."""
-    simulated = os.environ.get(SIMULATED)
-    return f"simulated {simulated}" if simulated else socket.gethostname()
 
 
 class HistoryKeeper:
@@ -104,13 +99,14 @@ class HistoryKeeper:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run to be stored."""
+    """A run to be stored; `good`: later runs are compared with how the machine was in it."""
 
     snapshot: Snapshot
     kind: str  # preflight or nccl-test
     outcome: str
     samples: tuple[Sample, ...] = ()
     keep_snapshot: bool = True
+    good: bool = False
 
     def encoded(self) -> dict[str, Any]:
         """The run as plain data, for the child that writes it."""
@@ -123,7 +119,8 @@ class RunFacts:
             "simulated": snapshot.simulated,
             "snapshot": dumps(snapshot) if self.keep_snapshot else None,
             "samples": [encode(sample) for sample in self.samples],
-            "gpus": [encode(gpu) for gpu in _working(snapshot)],
+            "known": encode(known_gpus_of(snapshot)),
+            "good": self.good,
             "kernel_events": [encode(event) for event in _xids(snapshot)],
         }
 
@@ -172,6 +169,10 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     """In a guarded child: add one run to the store."""
     from gpudiag.runs.store import NewRun, Store, parse_store_url
 
+    known = decode(KnownGpus, facts["known"])
+    if facts["good"]:
+        with contextlib.suppress(OSError):  # what goes wrong there goes wrong in the store, and is told
+            write_known_gpus(facts["machine"], known)
     run = NewRun(
         machine=facts["machine"],
         kind=facts["kind"],
@@ -179,8 +180,9 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
         outcome=facts["outcome"],
         simulated=facts["simulated"],
         snapshot=facts["snapshot"],
+        good=facts["good"],
         samples=tuple(decode(Sample, sample) for sample in facts["samples"]),
-        gpus=tuple(decode(KnownGpu, gpu) for gpu in facts["gpus"]),
+        gpus=known.gpus,
         kernel_events=tuple(decode(KernelEvent, event) for event in facts["kernel_events"]),
     )
     try:
@@ -205,23 +207,16 @@ def wait_for_message(child: GuardedChild, deadline: float) -> None:
                 child.receive(descriptor)
 
 
-def _working(snapshot: Snapshot) -> list[KnownGpu]:
-    """The GPUs that answered: what a later run may expect to find here."""
-    return [
-        KnownGpu(device.id.uuid, _text(device.id.bus_id), _text(device.name), snapshot.taken_at)
-        for device in snapshot.devices
-        if not isinstance(device.responding, Missing) and not isinstance(device.id.uuid, Missing)
-    ]
-
-
 def _xids(snapshot: Snapshot) -> list[KernelEvent]:
-    """The GPU faults in the kernel log, which forgets them with the next boot."""
+    """The GPU faults in the kernel log, which forgets them with the next boot; each with the board it is about."""
     log = snapshot.kernel_log
-    return [] if isinstance(log, Missing) else [event for event in log if event.xid_code is not None]
-
-
-def _text(reading: Reading[str]) -> str:
-    return "" if isinstance(reading, Missing) else reading
+    faults = [] if isinstance(log, Missing) else [event for event in log if event.xid_code is not None]
+    boards = {
+        device.id.bus_id: device.id.uuid
+        for device in snapshot.devices
+        if not isinstance(device.id.uuid, Missing)
+    }
+    return [replace(event, gpu_uuid=event.gpu_uuid or boards.get(event.bus_id or "")) for event in faults]
 
 
 def _snapshot(text: str | None) -> Reading[Snapshot]:

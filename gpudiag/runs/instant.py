@@ -4,11 +4,12 @@ from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
+from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.report import Report
 
 
-def judge_snapshot(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> Report:
+def judge_snapshot(snapshot: Snapshot, known_gpus: Reading[KnownGpus] = NOT_ASKED) -> Report:
     """The report of the instant checks; it takes no reading of its own."""
-    results = run_checks(Context(snapshot, expected_gpus=expected_gpus), GPU_CHECKS)
+    results = run_checks(Context(snapshot, known_gpus=known_gpus), GPU_CHECKS)
     return Report(verdict(results), results, snapshot)

@@ -6,6 +6,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
+from gpudiag.checks.gone import known_gpus_of
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError
@@ -23,8 +24,9 @@ from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
-from gpudiag.runs.gate import complete_results, judge_results
-from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, own_machine_key, wait_for_message
+from gpudiag.runs.gate import complete_results, is_good_state, judge_results
+from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
+from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace
 
 _T = TypeVar("_T")
@@ -100,13 +102,16 @@ class Preflight:
             self._warn(f"{warning}; going on without it")
         measures = self._measure(first)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
+        baseline = self._baseline(history, snapshot.host)
         context = Context(
             snapshot,
             measures,
             expected_gpus=_or_missing(self._plan.expect_gpus),
             expected_driver=_or_missing(self._plan.expect_driver),
             earlier=earlier,
-            baseline=self._baseline(history),
+            baseline=baseline,
+            known_gpus=baseline if isinstance(baseline, Missing) else known_gpus_of(baseline),
+            expected_machine=self._surroundings.expected_machine,
             history=history,
             samples=samples_of(measures),
         )
@@ -121,8 +126,14 @@ class Preflight:
             return ""
         # A PASS of some checks does not say that the machine is good: it is no state to compare with.
         whole = not (self._plan.only or self._plan.skip)
-        samples = samples_of(report.measures)
-        facts = RunFacts(report.snapshot, "preflight", report.verdict.value, samples, keep_snapshot=whole)
+        facts = RunFacts(
+            report.snapshot,
+            "preflight",
+            report.verdict.value,
+            samples_of(report.measures),
+            keep_snapshot=whole,
+            good=whole and is_good_state(report),
+        )
         return self._keeper.write(facts)
 
     def _look(self, started: StartedProbes | None) -> Snapshot:
@@ -207,9 +218,11 @@ class Preflight:
         )
         return now, first if own_pair else stored
 
-    def _baseline(self, history: Reading[History]) -> Reading[Snapshot]:
-        if not isinstance(self._surroundings.expected_machine, Missing):
-            return self._surroundings.expected_machine
+    def _baseline(self, history: Reading[History], host: str) -> Reading[Snapshot]:
+        """This machine in its last good run, or as the user recorded it."""
+        expected = self._surroundings.expected_machine
+        if not isinstance(expected, Missing) and expected.host == host:
+            return expected
         return history if isinstance(history, Missing) else history.good
 
 

@@ -1,8 +1,10 @@
-"""Where gpudiag keeps what it remembers on this machine."""
+"""Where gpudiag keeps what it remembers on this machine, and under which name."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from gpudiag.probe.start import SIMULATED
 
 VARIABLE = "GPUDIAG_STATE_DIR"
 _SYSTEM_DIRECTORY = Path("/var/lib/gpudiag")
@@ -24,3 +26,9 @@ def state_directory(environment: Mapping[str, str] | None = None, user_id: int |
     if not base.is_absolute():
         base = Path(environment.get("HOME") or "/nonexistent") / ".local" / "state"
     return base / "gpudiag"
+
+
+def own_machine_key() -> str:
+    """The name under which what is known of this machine is kept; a simulated one has its own."""
+    simulated = os.environ.get(SIMULATED)
+    return f"simulated {simulated}" if simulated else os.uname().nodename

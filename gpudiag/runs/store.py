@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.history import Baseline, History, KnownGpu, Sample, StoredRun
-from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing
 
 SCHEMA_VERSION = 1
@@ -35,7 +35,6 @@ _BUSY_SECONDS = 1.0
 _CONNECT_SECONDS = 2
 _GOOD = ("pass", "warn")
 KEPT_KERNEL_EVENTS = 1000
-_SAME_EVENT_SECONDS = 2.0  # the kernel counts from boot, and when that was is known to some milliseconds only
 
 _tables = sql.MetaData()
 _version = sql.Table("gpudiag_schema", _tables, sql.Column("version", sql.Integer, nullable=False))
@@ -71,6 +70,13 @@ _gpus = sql.Table(
     sql.Column("last_seen", sql.Float, nullable=False),
 )
 
+_good_states = sql.Table(
+    "good_states",  # how each machine was in its last good run
+    _tables,
+    sql.Column("machine", sql.String(255), primary_key=True),
+    sql.Column("at", sql.Float, nullable=False),
+    sql.Column("snapshot", sql.LargeBinary, nullable=False),
+)
 _kernel_events = sql.Table(
     "kernel_events",
     _tables,
@@ -92,6 +98,7 @@ class NewRun:
     outcome: str
     simulated: str | None = None
     snapshot: str | None = None  # its JSON document
+    good: bool = False  # later runs are compared with its snapshot
     samples: tuple[Sample, ...] = ()
     gpus: tuple[KnownGpu, ...] = ()
     kernel_events: tuple[KernelEvent, ...] = ()
@@ -99,7 +106,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshots:
-    """The documents that a judgement compares with: the newest, and the newest of a good run."""
+    """The documents that a judgement compares with: the newest, and that of the last good run."""
 
     last: str | None
     good: str | None
@@ -171,6 +178,8 @@ class Store:
                 )  # fmt: skip
             for gpu in run.gpus:
                 _note_gpu(connection, run.machine, gpu)
+            if run.good and values["snapshot"] is not None:
+                _note_good_state(connection, run.machine, run.at.timestamp(), values["snapshot"])
             for event in run.kernel_events:
                 _note_event(connection, run.machine, event)
             _prune(connection, run.machine, run.kind)
@@ -190,12 +199,12 @@ class Store:
             )
 
     def read_snapshots(self, machine: str) -> StoredSnapshots:
-        """The newest stored snapshot of that machine, and the newest of a run that passed."""
+        """The newest stored snapshot of that machine, and that of its last good run."""
         if self._empty:
             return StoredSnapshots(None, None)
         with store_errors(self.place), self._engine.connect() as connection:
             return StoredSnapshots(
-                _read_snapshot(connection, machine), _read_snapshot(connection, machine, ("pass",))
+                _read_last_snapshot(connection, machine), _read_good_state(connection, machine)
             )
 
     def read_machines(self) -> tuple[str, ...]:
@@ -272,17 +281,29 @@ def _note_gpu(connection: sql.Connection, machine: str, gpu: KnownGpu) -> None:
         connection.execute(sql.insert(_gpus).values(machine=machine, uuid=gpu.uuid, **values))
 
 
+def _note_good_state(connection: sql.Connection, machine: str, at: float, snapshot: Any) -> None:
+    """Keep the state in the place of the one before: a machine that is sick for long is compared with it."""
+    values = {"at": at, "snapshot": snapshot}
+    same = _good_states.c.machine == machine
+    if connection.execute(sql.update(_good_states).where(same).values(values)).rowcount == 0:
+        connection.execute(sql.insert(_good_states).values(machine=machine, **values))
+
+
 def _note_event(connection: sql.Connection, machine: str, event: KernelEvent) -> None:
     """Keep an event that is not there yet; one without a time could not be told from a repeat."""
     if isinstance(event.at, Missing):
         return
-    at = event.at.timestamp()
-    near = _kernel_events.c.at.between(at - _SAME_EVENT_SECONDS, at + _SAME_EVENT_SECONDS)
-    same = (_kernel_events.c.machine == machine) & (_kernel_events.c.text == event.text) & near
-    if connection.execute(sql.select(_kernel_events.c.id).where(same).limit(1)).scalar() is None:
-        document = json.dumps(encode(event))
-        values = {"machine": machine, "at": at, "text": event.text, "document": document}
-        connection.execute(sql.insert(_kernel_events).values(values))
+    alike = (_kernel_events.c.machine == machine) & (_kernel_events.c.text == event.text)
+    stored = connection.execute(sql.select(_kernel_events.c.document).where(alike)).scalars()
+    if any(is_same_event(event, decode(KernelEvent, json.loads(document))) for document in stored):
+        return
+    values = {
+        "machine": machine,
+        "at": event.at.timestamp(),
+        "text": event.text,
+        "document": json.dumps(encode(event)),
+    }
+    connection.execute(sql.insert(_kernel_events).values(values))
 
 
 def _prune(connection: sql.Connection, machine: str, kind: str) -> None:
@@ -303,13 +324,7 @@ def _prune(connection: sql.Connection, machine: str, kind: str) -> None:
         connection.execute(sql.delete(_kernel_events).where(too_old))
     newest_bare = connection.execute(ids.offset(KEPT_DOCUMENTS).limit(1)).scalar()
     if newest_bare is not None:
-        # The newest good one stays, however old: a machine that has been sick for long is compared with it.
-        good = connection.execute(
-            ids.where(_runs.c.outcome == "pass", _runs.c.snapshot.is_not(None)).limit(1)
-        )
-        keep = good.scalar() or 0
-        bare = same & (_runs.c.id <= newest_bare) & (_runs.c.id != keep)
-        connection.execute(sql.update(_runs).where(bare).values(snapshot=None))
+        connection.execute(sql.update(_runs).where(same & (_runs.c.id <= newest_bare)).values(snapshot=None))
 
 
 def _read_runs(connection: sql.Connection, machine: str) -> Iterator[StoredRun]:
@@ -346,13 +361,17 @@ def _read_events(connection: sql.Connection, machine: str) -> Iterator[KernelEve
         yield decode(KernelEvent, json.loads(row.document))
 
 
-def _read_snapshot(
-    connection: sql.Connection, machine: str, outcomes: tuple[str, ...] | None = None
-) -> str | None:
+def _read_last_snapshot(connection: sql.Connection, machine: str) -> str | None:
     query = sql.select(_runs.c.snapshot).where(_runs.c.machine == machine, _runs.c.snapshot.is_not(None))
-    if outcomes is not None:
-        query = query.where(_runs.c.outcome.in_(outcomes))
-    data = connection.execute(query.order_by(_runs.c.id.desc()).limit(1)).scalar()
+    return _document(connection.execute(query.order_by(_runs.c.id.desc()).limit(1)).scalar())
+
+
+def _read_good_state(connection: sql.Connection, machine: str) -> str | None:
+    query = sql.select(_good_states.c.snapshot).where(_good_states.c.machine == machine)
+    return _document(connection.execute(query).scalar())
+
+
+def _document(data: bytes | None) -> str | None:
     return None if data is None else zlib.decompress(data).decode()
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
+from gpudiag.model.codec import decode, loads
+from gpudiag.model.history import KnownGpus
 from gpudiag.render.report_formats import REPORT_FORMATS
+from gpudiag.runs.known_gpus import known_gpus_file, write_known_gpus
 from gpudiag.simulate.loader import base_machines
 from tests.cli.simulated import Done, run_on, simulated_machine
 
@@ -136,6 +138,37 @@ def test_a_gpu_that_was_here_before_is_missed(state, tmp_path):
     done = preflight("h100x8+gone:5", state, "--expect", str(good))
     assert done.status == ExitStatus.FAIL
     assert "gpu.gone" in done.out
+
+
+def test_what_a_good_run_noted_is_missed_by_the_listing_and_the_bare_command_too(state, monkeypatch):
+    for name, value in state.items():
+        monkeypatch.setenv(name, value)
+    with simulated_machine("h100x8") as session:
+        assert run_on(session, "preflight", "--level", "instant", **state).status == ExitStatus.PASS
+    noted = known_gpus_file("simulated h100x8").read_text().partition("\n")[2]
+    write_known_gpus("simulated h100x8+gone:5", decode(KnownGpus, json.loads(noted)))
+    with simulated_machine("h100x8+gone:5") as session:
+        listing, bare = run_on(session, "list", **state), run_on(session, **state)
+    assert "that was here" in listing.out
+    assert (bare.status, bare.out[:4]) == (ExitStatus.FAIL, "FAIL")
+    assert "that was here" in bare.out
+
+
+def test_a_good_machine_may_be_another_one_and_each_difference_is_named(state, tmp_path):
+    good = tmp_path / "good.json"
+    assert preflight("h200x8", state, "--report", f"json={good}").status == ExitStatus.PASS
+    done = preflight("h100x8+power-cap:3", state, "--expect", str(good), "--json")
+    assert done.status == ExitStatus.FAIL
+    found = {
+        (finding["code"], finding["evidence"][0]["name"], finding["subject"].get("nvml_index"))
+        for result in done.document["results"]
+        for finding in result["findings"]
+        if result["check"] == "machine.expected"
+    }
+    assert {("machine.gpus_differ", "model", None), ("machine.differs", "power_limit", 3)} <= found
+    alike = preflight("h200x8", state, "--expect", str(good), "--json")
+    results = {result["check"]: result["outcome"] for result in alike.document["results"]}
+    assert (alike.status, results["machine.expected"]) == (ExitStatus.PASS, "pass")
 
 
 def test_a_listing_serves_as_the_recorded_machine_too(state, tmp_path):
@@ -277,7 +310,7 @@ def test_a_part_of_the_checks_makes_no_machine_to_compare_with(state):
         run_on(session, "preflight", "--only", "gpu", **state)
         done = run_on(session, *INSTANT, "--json", **state)
     skipped = {result["check"] for result in done.document["results"] if result["outcome"] == "skip"}
-    assert "machine.devices" in skipped
+    assert "machine.settings" in skipped
 
 
 def test_the_list_says_what_each_check_reads_and_whether_that_was_confirmed(state):

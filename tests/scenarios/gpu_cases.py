@@ -120,7 +120,16 @@ DISCOVERY = (
         now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=2.5)),
         now(gpus(persistence_mode="disabled"), source(SourceState.OK, seconds=0.1)),
     ),
-    Case("machine.devices", "gpu.gone", now(without_gpu(5), recorded=()), now(without_gpu(5), recorded=(without_gpu(5),))),
+    Case("machine.gpus", "gpu.gone", now(without_gpu(5), recorded=()), now(without_gpu(5), recorded=(without_gpu(5),))),
+    Case(
+        "machine.expected", "machine.gpus_differ",
+        now(without_gpu(5), named=(top(host="a9"),)),
+        now(without_gpu(5), named=(top(host="a9"), without_gpu(5))),
+    ),
+    Case(
+        "machine.expected", "machine.differs",
+        now(gpus(vbios_version="96.00.74.00.01"), named=(top(host="a9"),)), now(named=(top(host="a9"),)),
+    ),
     Case(
         "machine.settings", "machine.changed",
         now(top(driver_version="580.126.09"), recorded=()), now(top(driver_version="580.126.09"), recorded=(top(driver_version="580.126.09"),)),

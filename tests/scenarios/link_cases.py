@@ -196,7 +196,7 @@ RDMA = (
         now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="proprietary")),
         now(machine(kernel_modules=("nvidia",), kernel_driver_flavor="open")),
     ),
-    Case("machine.devices", "infiniband.port_gone", now(without_port(2), recorded=()), now(without_port(2), recorded=(without_port(2),))),
+    Case("machine.ports", "infiniband.port_gone", now(without_port(2), recorded=()), now(without_port(2), recorded=(without_port(2),))),
 )  # fmt: skip
 
 LINK_CASES = (*PCIE, *NVLINK, *FABRIC, *PEERS, *RDMA)

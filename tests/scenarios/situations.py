@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpudiag.checks.gone import known_gpus_of
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
@@ -54,13 +55,15 @@ def look_at_machine(spec: str, kernel_log: bool = False) -> Snapshot:
 class Situation:
     """What is different now, what was different `seconds` earlier, and in the recorded good state.
 
-    `before` and `recorded` None: there is no such snapshot. `expected` are fields of Context.
+    `before`, `recorded` and `named` None: there is no such snapshot. `named` is the machine that `--expect`
+    names. `expected` are fields of Context.
     """
 
     now: tuple[Change, ...] = ()
     before: tuple[Change, ...] | None = None
     seconds: float = 60.0
     recorded: tuple[Change, ...] | None = None
+    named: tuple[Change, ...] | None = None
     expected: dict[str, Any] = field(default_factory=dict)
 
     def context(self, base: Snapshot) -> Context:
@@ -69,7 +72,14 @@ class Situation:
         if isinstance(earlier, Snapshot):
             earlier = replace(earlier, taken_at=base.taken_at - timedelta(seconds=self.seconds))
         baseline = NOT_ASKED if self.recorded is None else changed(base, self.recorded)
-        return Context(changed(base, self.now), earlier=earlier, baseline=baseline, **self.expected)
+        return Context(
+            changed(base, self.now),
+            earlier=earlier,
+            baseline=baseline,
+            known_gpus=known_gpus_of(baseline) if isinstance(baseline, Snapshot) else NOT_ASKED,
+            expected_machine=NOT_ASKED if self.named is None else changed(base, self.named),
+            **self.expected,
+        )
 
 
 @dataclass(frozen=True)

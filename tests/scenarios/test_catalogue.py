@@ -23,7 +23,16 @@ from tests.scenarios.situations import Case, Situation, blank, look_at_machine
 CASES = (*GPU_CASES, *LINK_CASES, *HOST_CASES)
 CHECKS = {check.name: check for check in BUILTIN}
 # The kernel log has tests of its own (tests/unit/checks/test_xid.py), as have measured speeds.
-SEEN_BY_A_LOOK = {"nvml", "gpus", "host_state", "torch", "earlier", "baseline"}
+SEEN_BY_A_LOOK = {
+    "nvml",
+    "gpus",
+    "host_state",
+    "torch",
+    "earlier",
+    "baseline",
+    "known_gpus",
+    "expected_machine",
+}
 OF_A_LOOK = [check for check in BUILTIN if set(check.needs) <= SEEN_BY_A_LOOK]
 # Needs two machines' worth of sources (tests/unit/checks/test_sources.py), or another bus (test_devices.py).
 ELSEWHERE = {"source.disagreement", "gpu.missing"}

@@ -2,12 +2,20 @@
 
 import pytest
 
-from gpudiag.checks.loopback import LOOPBACK_DOWN
+from gpudiag.checks.loopback import LOOPBACK_DOWN, judge_interfaces
 from gpudiag.checks.ranks import RANK_RAISED, judge_incidents
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.host import NetworkInterface
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import NOT_ASKED
+from tests.unit.model.nouns import make_machine
 
 GLOO = "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: "
+
+
+def interface(*, loopback: bool = True, up: bool = True, address: str = "127.0.0.1") -> NetworkInterface:
+    addresses = (address,) if address else ()
+    return NetworkInterface("lo" if loopback else "eth0", up, loopback, 1500, NOT_ASKED, addresses)
 
 
 def raised(rank: int, interface: str, host: str = "a1") -> Incident:
@@ -32,3 +40,17 @@ def test_another_interface_is_the_users_choice_and_stays_the_ranks_exception(int
 def test_another_ranks_own_exception_is_told_behind_it() -> None:
     findings = judge_incidents((raised(0, "eth9"), raised(1, "lo")), complete=False)
     assert [finding.code for finding in findings] == [LOOPBACK_DOWN.code, RANK_RAISED.code]
+
+
+@pytest.mark.parametrize("broken", [interface(up=False), interface(address="")])
+def test_a_loopback_that_leads_nowhere_is_seen_before_ranks_are_started(broken: NetworkInterface) -> None:
+    finding = judge_interfaces(make_machine(interfaces=(interface(loopback=False), broken)))
+    assert finding is not None
+    assert (finding.code, finding.subject.kind) == (LOOPBACK_DOWN.code, "host")
+
+
+@pytest.mark.parametrize(
+    "interfaces", [(interface(),), (interface(loopback=False, up=False),), (), NOT_ASKED]
+)
+def test_one_that_works_or_that_nobody_shows_is_no_fault(interfaces: object) -> None:
+    assert judge_interfaces(make_machine(interfaces=interfaces)) is None

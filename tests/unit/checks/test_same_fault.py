@@ -140,7 +140,7 @@ def test_a_fault_that_came_back_says_so_where_it_is_told():
     history = History("a1", "store", kernel_events=(xid(64, minutes_ago=3 * 24 * 60),))
     finding = only_finding(judge(xid(64), history=history, row_remap_failed=True))
     assert finding.code == "memory.row_remap_failed"
-    assert finding.remedy.startswith("It came back once. ")
+    assert finding.remedy.startswith("It came back once since ")
 
 
 def test_a_check_whose_finding_is_told_elsewhere_never_passes_and_says_where():

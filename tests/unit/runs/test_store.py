@@ -36,8 +36,14 @@ def open_store(path):
     return Store(parse_store_url(str(path)))
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    """A state directory of this test's own."""
+    monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path / "state"))
+
+
 def record(place, snapshot=None, outcome="pass", samples=(), deadline_seconds=PATIENT_SECONDS):
-    facts = RunFacts(snapshot or make_snapshot(), "preflight", outcome, samples)
+    facts = RunFacts(snapshot or make_snapshot(), "preflight", outcome, samples, good=outcome == "pass")
     return record_run(str(place), facts, deadline_seconds)
 
 
@@ -63,7 +69,7 @@ def test_what_was_recorded_is_read_back(tmp_path):
     assert history.baselines[0].median == COPY.value
 
 
-def test_the_good_snapshot_is_the_last_that_passed(tmp_path):
+def test_the_good_snapshot_is_that_of_the_last_good_run(tmp_path):
     place = str(tmp_path / "h.db")
     good, bad = make_snapshot(), make_snapshot(driver_version="1.2.3")
     for snapshot, outcome in ((good, "pass"), (bad, "fail")):
@@ -100,7 +106,7 @@ def test_old_runs_are_forgotten(tmp_path, monkeypatch):
 def test_a_sick_machine_keeps_its_last_good_snapshot(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "KEPT_DOCUMENTS", 2)
     store = open_store(tmp_path / "h.db")
-    store.add_run(NewRun("a1", "preflight", NOW, "pass", snapshot="good"))
+    store.add_run(NewRun("a1", "preflight", NOW, "pass", snapshot="good", good=True))
     for number in range(5):
         store.add_run(NewRun("a1", "preflight", NOW, "fail", snapshot=f"bad {number}"))
     assert store.read_snapshots("a1") == store_module.StoredSnapshots("bad 4", "good")
