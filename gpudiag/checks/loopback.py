@@ -1,11 +1,13 @@
-"""Ranks that found no loopback interface to meet on: the host's fault, told once and not rank by rank."""
+"""No loopback interface for ranks to meet on: the host's fault, told once and not rank by rank."""
 
 from collections.abc import Iterable
 
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host import Machine
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import Missing
 
 LOOPBACK_DOWN = FindingKind(
     code="network.loopback_down",
@@ -13,13 +15,32 @@ LOOPBACK_DOWN = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="The loopback interface has no address, as when it is down: ranks of one machine meet on it.",
+    meaning="The loopback interface is down or has no address: ranks of one machine meet on it.",
     remedy="Bring it up on that host, as root: `ip link set lo up`.",
 )
 
 # How gloo's transport/tcp/device.cc ends for an interface that getifaddrs(3) gives no address of, as
 # torch 2.13 raises it; of another interface's name, the user's GLOO_SOCKET_IFNAME is to blame.
 _GLOO_WORDS = "Unable to find address for: lo"
+
+
+def judge_interfaces(machine: Machine) -> Finding | None:
+    """The finding that gloo ranks of this machine would have no loopback interface to meet on; None if they have.
+
+    A machine that shows no loopback interface at all leaves the choice to gloo, and is not judged.
+    """
+    interfaces = () if isinstance(machine.interfaces, Missing) else machine.interfaces
+    loopback = next((interface for interface in interfaces if interface.loopback), None)
+    if loopback is None or (loopback.up and loopback.addresses):
+        return None
+    fault = "has no address" if loopback.up else "is down"
+    return LOOPBACK_DOWN.finding(
+        HostSubject(machine.hostname),
+        f"the loopback interface ({loopback.name}) of {machine.hostname} {fault}: "
+        "no rank was started, as ranks of one machine meet on it",
+        Evidence("up", loopback.up, source=f"/sys/class/net/{loopback.name}"),
+        Evidence("addresses", ", ".join(loopback.addresses) or "none", source="netlink"),
+    )
 
 
 def lacks_loopback(incident: Incident) -> bool:

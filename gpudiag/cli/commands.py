@@ -9,6 +9,7 @@ import click
 
 from gpudiag import __version__
 from gpudiag.cli.failures import nearest
+from gpudiag.cli.interrupts import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -69,6 +70,7 @@ class LazyGroup(click.Group):
             return None
         place = COMMANDS[cmd_name]
         command = getattr(import_module(place.module), place.name)
+        raise_again()
         _start_collecting()
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.module}:{place.name} is not a command")

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 
+from gpudiag.cli.interrupts import end_quietly
 from gpudiag.runs.early import start_early
 
 TYPE_CHECKING = False
@@ -23,6 +24,7 @@ _INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by 
 
 def run() -> NoReturn:
     """The console script: run the command line on the process's own arguments, and exit."""
+    end_quietly()
     gc.disable()  # until the command's own work starts (commands.py): imports make no garbage, 5 ms saved
     _open_standard_files()
     # Before the imports that it overlaps with; a shell that completes words asks no GPU.

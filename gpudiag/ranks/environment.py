@@ -118,6 +118,7 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         )
     by_torchrun = "TORCHELASTIC_RUN_ID" in variables
     world_size = _parse_number(variables, "WORLD_SIZE")
+    _refuse_port_zero(_parse_number(variables, "MASTER_PORT"), world_size, by_torchrun=by_torchrun)
     run_key = "|".join(
         variables.get(name, "")
         for name in (
@@ -139,6 +140,20 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         master=variables["MASTER_ADDR"],
     )
     return _checked(environment, "RANK", "WORLD_SIZE")
+
+
+def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
+    """Raise if the ranks are told to meet at port 0: rank 0 gets any port there, and nobody tells the others which.
+
+    torchrun hands on `--master-port 0` as it is, and its own workers then wait for ever.
+    """
+    if port == 0 and world_size > 1:
+        raise UsageError(
+            "MASTER_PORT is 0: the ranks have no port at which they can find each other",
+            hint="start it with `torchrun --standalone`, or with a --master-port that is free"
+            if by_torchrun
+            else "set MASTER_PORT to a port that is free on rank 0's machine",
+        )
 
 
 def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:

@@ -31,15 +31,18 @@ class OomWatch:
             os.lseek(self._log, 0, os.SEEK_END)
 
     def read_evidence(self, pid: int) -> tuple[Evidence, ...]:
-        """What shows that the OOM killer ended that process, or one beside it; empty if nothing does."""
+        """What shows that the OOM killer ended that process, or one beside it, or that it did not.
+
+        Empty where neither the kernel log nor a counter can be read, or the log alone says nothing.
+        """
         self._lines += self._read_log()
         facts = [
             Evidence("oom_killer", line, source="kernel log")
             for line in self._lines
             if killed_pid(line) == pid
         ]
-        killed = _read_count(self._counter_path) - self._count
-        if killed > 0:
+        if self._counter_path is not None:
+            killed = _read_count(self._counter_path) - self._count
             facts.append(Evidence("oom_kills", killed, source=f"{self._counter_path}, since the run started"))
         return tuple(facts)
 

@@ -13,10 +13,11 @@ consequence, and is never reported as an incident of its own. A hang is told apa
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks import evidence
+from gpudiag.ranks import evidence, ruled_out
 from gpudiag.ranks.mismatch import find_mismatch, is_mismatch_pending
 from gpudiag.ranks.stages import Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
@@ -75,6 +76,20 @@ def find_incidents(
     """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
 
     `absent_after` is when a rank that has not come up yet is taken not to come, as `now` is counted.
+
+    Each with what has been ruled out on the way.
+    """
+    incidents = _find_causes(views, budgets, now, absent_after)
+    return tuple(
+        replace(incident, evidence=(*incident.evidence, *ruled_out.of_incident(incident, views)))
+        for incident in incidents
+    )
+
+
+def _find_causes(
+    views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float
+) -> tuple[Incident, ...]:
+    """The incidents themselves.
 
     Different collectives explain every death and exception that follows; and a death, an exception
     or a stop explains every hang.

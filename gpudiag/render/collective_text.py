@@ -16,6 +16,10 @@ from gpudiag.units import format_seconds
 SHOWN_FINDINGS = 3
 _NAMED_OPERATIONS = 3
 
+_RULED_OUT = "ruled_out"
+# Evidence with a line of its own; and whole stacks, which are for --json: `stuck_at` says where it is.
+_TOLD_OTHERWISE = (_RULED_OUT, "stack")
+
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
 
@@ -80,10 +84,14 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
         lines += wrapped(finding.message, first="  ", indent="  ")
     by_source: dict[str, list[str]] = {}
     for fact in finding.evidence:
-        by_source.setdefault(fact.source, []).append(_fact(fact))
+        if fact.name not in _TOLD_OTHERWISE:
+            by_source.setdefault(fact.source, []).append(_fact(fact))
     for source, facts in by_source.items():
         prefix = f"{source}: " if source else ""
         lines += wrapped(prefix + ", ".join(facts), first="  ", indent="    ")
+    for fact in finding.evidence:
+        if fact.name == _RULED_OUT:
+            lines += wrapped(f"{fact.value}.", first="  Ruled out: ", indent="    ")
     return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
@@ -129,7 +137,8 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
     results, planned = measurement.results, measurement.sizes_planned
     lines = wrapped(_how_measured(measurement))
     if not results:
-        return [*lines, f"Nothing was measured before that ({planned} results were planned)."]
+        what = "result was" if planned == 1 else "results were"
+        return [*lines, f"Nothing was measured before that ({planned} {what} planned)."]
     lines += render_results(results, all_sizes=all_sizes, style=style)
     if len(results) < planned:
         lines.append(f"{len(results)} of {planned} planned results were measured before that.")
@@ -151,10 +160,10 @@ def _how_measured(measurement: CollectiveMeasurement) -> str:
     torch = _text(measurement.torch_version)
     nccl = _text(measurement.nccl_version) if measurement.backend == "nccl" else ""
     versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
+    times = " Times are those of the slowest rank." if measurement.results else ""
     return (
         f"On {measurement.host}: {versions}ranks by {measurement.launcher}, "
-        f"{format_seconds(measurement.seconds)}{_verification(measurement)}. "
-        "Times are those of the slowest rank."
+        f"{format_seconds(measurement.seconds)}{_verification(measurement)}.{times}"
     )
 
 
@@ -169,7 +178,8 @@ def _text(reading: Reading[str]) -> str:
 
 def _next_command(report: CollectiveReport) -> str:
     if report.outcome in (Outcome.FAIL, Outcome.ERROR):
-        return "gpudiag list --sources all | gpudiag nccl-test --json --output FILE"
+        explain = f"gpudiag explain {report.findings[0].code} | " if report.findings else ""
+        return f"{explain}gpudiag list --sources all | gpudiag nccl-test --json --output FILE"
     if report.measurement.device_kind == "cpu":
         return "gpudiag list --sources all | gpudiag nccl-test --inject kill:1@5 (see a fault found)"
     return "gpudiag nccl-test --all-sizes | --inject kill:1@5 (see a fault found)"

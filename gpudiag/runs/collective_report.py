@@ -1,13 +1,14 @@
 """The report of a run on ranks: what they measured and what happened to them, judged."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
 from gpudiag.checks.collective import collective_outcome, judge_collective
 from gpudiag.checks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
 from gpudiag.collectives.cases import Sweep
-from gpudiag.model.finding import WORST_FIRST
+from gpudiag.model.finding import WORST_FIRST, Finding
 from gpudiag.model.history import Baseline
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.report import CollectiveReport
@@ -37,6 +38,17 @@ def build_report(
     findings = tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.outcome)))
     simulated = None if placement.snapshot is None else placement.snapshot.simulated
     return CollectiveReport(collective_outcome(findings), measurement, findings, simulated)
+
+
+def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> CollectiveReport:
+    """The report of a run whose ranks were not started, because of that fault of this host."""
+    host = socket.gethostname()
+    nothing = RankRun(
+        placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
+    )
+    measurement = _measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
+    simulated = None if placement.snapshot is None else placement.snapshot.simulated
+    return CollectiveReport(cause.outcome, measurement, (cause, *placement.findings), simulated)
 
 
 def _measurement(

@@ -4,18 +4,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpudiag.checks.loopback import judge_interfaces
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.finding import Finding
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
-from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launch import run_ranks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.runs.collect import CaseCollector
-from gpudiag.runs.collective_report import build_report
+from gpudiag.runs.collective_report import build_refusal, build_report
 from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.torch_extra import require_torch
@@ -93,18 +95,31 @@ def run_nccl_test(
     )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
     past = EarlierResults(placement, store, kept=here is None)
-    watch = start_watch(gpus=placement.backend == "nccl")
-    try:
-        run = _run(sweep, plan, placement, environment, faults, collector, python)
-    except BaseException:
-        past.close()
-        raise
-    watched = finish_watch(watch, run.host)
-    report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=one_clock)
+    unmet = _why_unmet(placement, environment)
+    if unmet is not None:
+        launcher = Launcher.SPAWN if environment is None else environment.launcher
+        report, reporter = build_refusal(sweep, placement, launcher, unmet), told
+    else:
+        watch = start_watch(gpus=placement.backend == "nccl")
+        try:
+            run = _run(sweep, plan, placement, environment, faults, collector, python)
+        except BaseException:
+            past.close()
+            raise
+        watched = finish_watch(watch, run.host)
+        report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=one_clock)
+        reporter = run.reporter
     for finding in report.findings:
-        collector.tell(EventKind.FINDING, run.seconds, finding=finding)
-    collector.tell(EventKind.OUTCOME, run.seconds, outcome=report.outcome.value)
-    return NcclTestRun(report, run.reporter, past)
+        collector.tell(EventKind.FINDING, report.measurement.seconds, finding=finding)
+    collector.tell(EventKind.OUTCOME, report.measurement.seconds, outcome=report.outcome.value)
+    return NcclTestRun(report, reporter, past)
+
+
+def _why_unmet(placement: Placement, environment: RankEnvironment | None) -> Finding | None:
+    """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
+    on_one_machine = environment is None or environment.on_one_machine
+    by_loopback = placement.backend == "gloo" and on_one_machine and not os.environ.get("GLOO_SOCKET_IFNAME")
+    return judge_interfaces(placement.snapshot.machine) if by_loopback and placement.snapshot else None
 
 
 def _run(

@@ -12,8 +12,11 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.movement import HostCounters, Movement
 from gpudiag.probe.host_counters import read_host_counters
 
-# What slow links, throttled GPUs and busy hosts explain; a process that died or stopped they do not.
-_EXPLAINABLE = ("collective.", "rank.late", "rank.silent")
+# What slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
+# collective they do not.
+_EXPLAINABLE = frozenset(
+    {"collective.slow", "collective.corrupted", "collective.stalled", "rank.late", "rank.silent"}
+)
 _SNAPSHOT_SECONDS = 5.0
 
 
@@ -56,12 +59,10 @@ def find_new(before: Snapshot, after: Snapshot) -> tuple[Finding, ...]:
 
 
 def explain_by(findings: Sequence[Finding], movements: Sequence[Movement]) -> tuple[Finding, ...]:
-    """The findings, with what moved meanwhile as evidence of those that it may explain."""
+    """The findings, with what moved meanwhile as the first evidence of those that it may explain."""
     evidence = tuple(as_evidence(movement) for movement in movements)
     return tuple(
-        replace(finding, evidence=(*finding.evidence, *evidence))
-        if finding.code.startswith(_EXPLAINABLE)
-        else finding
+        replace(finding, evidence=(*evidence, *finding.evidence)) if finding.code in _EXPLAINABLE else finding
         for finding in findings
     )
 

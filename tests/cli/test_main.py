@@ -237,3 +237,13 @@ def test_a_signal_ends_a_watch_cleanly(number: int, statuses: tuple[int, ...]) -
         _, stderr = watch.communicate(timeout=30)
     assert watch.returncode in statuses
     assert "Traceback" not in stderr
+
+
+def test_ctrl_c_while_the_program_loads_ends_it_without_a_word() -> None:
+    program = (
+        "import os, signal, gpudiag.cli.main as entry\n"
+        "entry.start_early = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "entry.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitStatus.INTERRUPTED, b"", b"")

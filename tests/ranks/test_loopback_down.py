@@ -1,4 +1,4 @@
-"""Ranks on a machine whose loopback interface is down: the host's fault, told once, and what to do."""
+"""A machine whose loopback interface is down: the host's fault, told before a rank is started, and what to do."""
 
 import shutil
 import subprocess
@@ -37,6 +37,7 @@ def test_it_is_one_finding_about_the_host_and_not_one_for_each_rank(namespace: t
     assert done.status == 1
     assert faults_of(done) == [("network.loopback_down", "host", "host")]
     assert "ip link set lo up" in done.document()["findings"][0]["remedy"]
+    assert done.document()["ranks"] == []  # none was started
     assert done.left_behind == ()
 
 

@@ -86,7 +86,7 @@ def test_what_moved_is_evidence_where_it_may_explain_and_nowhere_else() -> None:
     wrong, dead = make_corruption(), make_incident(IncidentKind.DIED)
     judged = judge_collective(make_measurement(incidents=(wrong, dead)))
     explained = {finding.code: finding for finding in explain_by(judged, movements)}
-    assert explained["collective.corrupted"].evidence[-1].value == 12
+    assert explained["collective.corrupted"].evidence[0].value == 12
     assert explained["rank.died"].evidence == ()
 
 

@@ -77,6 +77,13 @@ def test_contradicting_variables_are_named(changes: dict[str, str], message: str
         read_environment({**TORCHRUN, **changes})
 
 
+def test_a_port_that_nobody_can_know_is_refused_unless_nobody_else_comes() -> None:
+    with pytest.raises(UsageError, match="MASTER_PORT is 0"):
+        read_environment({**TORCHRUN, "MASTER_PORT": "0"})
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert read_environment({**TORCHRUN, **alone, "MASTER_PORT": "0"}) is not None
+
+
 def test_flags_make_an_explicit_rank() -> None:
     environment = read_environment({}, rank=0, world_size=2, init_method="tcp://127.0.0.1:29500")
     assert environment is not None

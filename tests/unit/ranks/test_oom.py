@@ -29,7 +29,7 @@ def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_only_kills_since_the_start_count(counter: Path) -> None:
     watch = OomWatch()
-    assert watch.read_evidence(4242) == ()
+    assert [(fact.name, fact.value) for fact in watch.read_evidence(4242)] == [("oom_kills", 0)]
     counter.write_text("low 0\noom 2\noom_kill 3\n")
     (fact,) = watch.read_evidence(4242)
     assert (fact.name, fact.value) == ("oom_kills", 1)
@@ -39,8 +39,8 @@ def test_the_log_counts_for_the_process_that_it_names(counter: Path, tmp_path: P
     (tmp_path / "kmsg").write_text("")
     watch = OomWatch()
     (tmp_path / "kmsg").write_text(f"6,991,2174307811,-;{LINE}\n")
-    assert watch.read_evidence(1) == ()
-    assert [fact.value for fact in watch.read_evidence(4242)] == [LINE]
+    assert [fact.value for fact in watch.read_evidence(1)] == [0]
+    assert [fact.value for fact in watch.read_evidence(4242)] == [LINE, 0]
     watch.close()
 
 
