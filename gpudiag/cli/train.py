@@ -24,7 +24,7 @@ from gpudiag.model.training import (
 )
 
 _FORMATS = ("text", "json", "markdown")
-FRAMEWORKS = ("torch", "deepspeed", "horovod", "tensorflow")
+FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 
 
 def _strategies(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:

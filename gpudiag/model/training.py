@@ -9,7 +9,10 @@ from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS, require_between, require_known
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-STRATEGIES = ("data-parallel", "ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3", "horovod", "mirrored")
+STRATEGIES = (
+    *("data-parallel", "ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3"),
+    *("horovod", "accelerate", "mirrored"),
+)
 WORKLOADS = ("regression", "classification", "transformer", "convolution")
 TRAINING_DTYPES = ("float32", "bfloat16", "float16")
 OPTIMIZERS = ("sgd", "adam")

@@ -236,7 +236,7 @@ def _why_no_fault(
     plan: TrainingPlan, facts: StrategyFacts, faults: tuple[TrainingFault | Fault, ...]
 ) -> tuple[str, str | None] | None:
     """Why one of these faults cannot be done to that strategy, and what can; None if all can."""
-    instead = "inject it into ddp, fsdp2 or horovod"
+    instead = "inject it into ddp, fsdp2, horovod or accelerate"
     for fault in faults:
         if not isinstance(fault, TrainingFault):
             continue
@@ -262,6 +262,8 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
         return f"workload {plan.workload} has no TensorFlow model here", "--workload regression"
     if facts.name == "mirrored" and plan.dtype != "float32":
         return f"{plan.dtype} is not tried with TensorFlow here", "--dtype float32"
+    if facts.name == "accelerate" and plan.dtype == "float16" and place.device_kind == "cpu":
+        return "Accelerate scales float16 on GPUs only", "--dtype bfloat16"
     absent = absent_modules(facts.modules, place.python_for(facts))
     if absent:
         return f"{absent[0]} is not installed", facts.install

@@ -4,11 +4,13 @@ What could not be installed is skipped with the reason that the installer left.
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ranks import pretenders
 from tests.ranks.nccl_test_command import Completed, run
 from tests.ranks.train_command import TRAIN, train
 
@@ -33,6 +35,7 @@ STRATEGIES = {
     "zero2": "deepspeed",
     "zero3": "deepspeed",
     "horovod": "horovod",
+    "accelerate": "accelerate",
     "mirrored": "tensorflow",
 }
 
@@ -110,6 +113,21 @@ def test_zero_with_a_fault_fails(fault: str, code: str) -> None:
     need("deepspeed")
     (result,) = results_of("--strategy", "zero2", "--inject", fault).values()
     assert (result["outcome"], codes_of(result)[0]) == ("fail", code)
+
+
+def test_accelerate_with_a_fault_of_the_start_fails() -> None:
+    need("accelerate")
+    (result,) = results_of("--strategy", "accelerate", "--inject", "badinit").values()
+    assert (result["outcome"], codes_of(result)) == ("fail", ["train.initial_parameters"])
+
+
+@pytest.mark.parametrize("strategy", [pretenders.HOROVOD, pretenders.ACCELERATE, pretenders.MIRRORED])
+def test_one_worker_that_pretends_to_be_parallel_fails(strategy: str) -> None:
+    need(STRATEGIES[strategy])
+    program = (sys.executable, "-m", "tests.ranks.pretenders", strategy)
+    completed = run(*program, *TORCH, *TENSORFLOW, "--json", limit_seconds=LIMIT_SECONDS)
+    (result,) = completed.document()["strategies"]
+    assert (completed.status, result["outcome"], codes_of(result)[0]) == (1, "fail", "train.not_parallel")
 
 
 def launch(*command: str) -> Completed:

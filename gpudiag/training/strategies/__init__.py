@@ -14,6 +14,7 @@ _PLACES = {
     "zero2": ("zero", "ZeroStrategy"),
     "zero3": ("zero", "ZeroStrategy"),
     "horovod": ("horovod", "HorovodStrategy"),
+    "accelerate": ("accelerate", "AccelerateStrategy"),
 }
 
 

@@ -1,0 +1,83 @@
+"""Accelerate: Hugging Face's wrapper around model and optimizer; on several ranks it is DDP inside."""
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpudiag.training.group import TrainingGroup
+from gpudiag.training.strategies.base import Setup, Strategy
+
+_PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
+
+class AccelerateStrategy(Strategy):
+    """`Accelerator.prepare` around model and optimizer, and its own backward pass."""
+
+    framework = "accelerate"
+
+    def __init__(self, setup: Setup) -> None:
+        """Let Accelerate find the ranks, and wrap the model and the optimizer."""
+        super().__init__(setup)
+        self.optimizer = self._accelerator.prepare_optimizer(self.optimizer)
+        if self._accelerator.scaler is not None:
+            self.precision.scaler = self._accelerator.scaler
+
+    def _wrap(self, setup: Setup) -> nn.Module:
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+        from accelerate.utils import DistributedDataParallelKwargs, GradScalerKwargs
+
+        _tell_ranks(setup.group)
+        AcceleratorState._reset_state(reset_partial_state=True)  # a second process group has another world
+        self._accelerator: Any = Accelerator(
+            cpu=setup.group.device.type == "cpu",
+            mixed_precision=_PRECISIONS[setup.job.dtype],
+            kwargs_handlers=[
+                DistributedDataParallelKwargs(broadcast_buffers=setup.broadcasts),
+                GradScalerKwargs(init_scale=self.precision.scaler.get_scale()),
+            ],
+        )
+        own = {name: value.clone() for name, value in setup.model.state_dict().items()}
+        with setup.group.announced("wrap"):
+            model: nn.Module = self._accelerator.prepare_model(setup.model)
+        if not setup.broadcasts:  # for the injected fault; it cannot be told to leave a start alone
+            setup.model.load_state_dict(own)
+        return model
+
+    @property
+    def world_size(self) -> int:
+        """The processes that Accelerate counts: one, where it did not see that there are more."""
+        return int(self._accelerator.num_processes)
+
+    @property
+    def version(self) -> str:
+        """Accelerate's version, with torch's."""
+        from accelerate import __version__
+
+        return f"accelerate {__version__}, torch {torch.__version__}"
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Leave the gradients averaged over all ranks, and unscaled."""
+        self._accelerator.backward(loss)
+        self._accelerator.unscale_gradients(self.optimizer)
+
+    def step(self) -> bool:
+        """Let the optimizer step; False if the loss scaler left the step out."""
+        self.optimizer.step()
+        return not self.optimizer.step_was_skipped
+
+
+def _tell_ranks(group: TrainingGroup) -> None:
+    """Set what a launcher sets: on CPUs Accelerate looks there, and never at the process group."""
+    os.environ |= {
+        "RANK": str(group.rank),
+        "WORLD_SIZE": str(group.world_size),
+        "LOCAL_RANK": str(group.local_rank),
+        "LOCAL_WORLD_SIZE": str(group.local_world_size),
+    }
