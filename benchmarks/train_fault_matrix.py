@@ -1,22 +1,33 @@
 """Does `gpudiag train` find every fault that it can inject, and nothing in runs without one?
 
-Injects each fault N times into DDP and FSDP2 on two gloo ranks, each time with another seed, and runs
-without a fault M times. Prints Markdown: how often the code and the rank were right.
+Injects each fault into a strategy on two gloo ranks, N times, each time with another seed, and trains M
+times without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
 
-    python benchmarks/train_fault_matrix.py [--times 20] [--clean 50] [--strategy ddp --strategy fsdp2]
+    python -m benchmarks.train_fault_matrix --results FILE [--times 20] [--clean 50] [--at-most N]
+                                            [--strategy ddp --strategy fsdp2] [--page docs/training.md]
+
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it
+was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into
+that page too, in the place of the one that is there.
 """
 
 import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-LIMIT_SECONDS = 180.0
+LIMIT_SECONDS = 170.0
 STEPS = 6
+CLEAN = "none"
+BEGIN, END = "<!-- the matrix of faults begins -->", "<!-- the matrix of faults ends -->"
 
 # fault -> the code of the first finding, and the rank that it must name
 FAULTS: dict[str, tuple[str, int | None]] = {
@@ -35,7 +46,84 @@ FAULTS: dict[str, tuple[str, int | None]] = {
 }
 
 
-def run_training(*flags: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One line of the results: what was run, for the how-many-eth time, and what came of it."""
+
+    strategy: str
+    fault: str
+    turn: int
+    load: float  # of the last minute, before the run
+    outcome: str
+    codes: tuple[str, ...]
+    right: bool
+    seconds: float | None  # from the fault to the end of the run; None where it never happened
+
+
+def main() -> None:
+    """Make the runs that are missing, and print what there is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
+    parser.add_argument("--times", type=int, default=20, help="how often each fault is injected")
+    parser.add_argument("--clean", type=int, default=50, help="how often each strategy runs without a fault")
+    parser.add_argument("--strategy", action="append")
+    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
+    parser.add_argument("--page", type=Path, help="a page to write the table into")
+    options = parser.parse_args()
+    strategies = options.strategy or ["ddp", "fsdp2"]
+    runs = _read(options.results)
+    done = {(run.strategy, run.fault, run.turn) for run in runs}
+    planned = _plan(strategies, options.times, options.clean)
+    for strategy, fault, turn in [one for one in planned if one not in done][: options.at_most]:
+        run = _run(strategy, fault, turn)
+        runs.append(run)
+        with options.results.open("a") as results:
+            results.write(json.dumps(asdict(run)) + "\n")
+    text = "\n".join(_describe(runs, strategies)) + "\n"
+    print(text)
+    if options.page is not None:
+        before, _, rest = options.page.read_text().partition(BEGIN)
+        after = rest.partition(END)[2]
+        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+
+
+def _plan(strategies: Sequence[str], times: int, clean: int) -> Iterator[tuple[str, str, int]]:
+    """Every run, turn by turn, so that a matrix that was stopped has all its cells alike."""
+    for turn in range(max(times, clean)):
+        for strategy in strategies:
+            if turn < times:
+                yield from ((strategy, fault, turn) for fault in FAULTS)
+            if turn < clean:
+                yield strategy, CLEAN, turn
+
+
+def _read(path: Path) -> list[Run]:
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Run(**{**line, "codes": tuple(line["codes"])}) for line in lines]
+
+
+def _run(strategy: str, fault: str, turn: int) -> Run:
+    load = os.getloadavg()[0]
+    inject = () if fault == CLEAN else ("--inject", fault)
+    report = _train("--strategy", strategy, "--seed", str(turn + 1), *inject)
+    (result,) = report["strategies"]
+    injected = result["injected"]
+    fired = injected[0]["at_seconds"] if injected and injected[0]["fired"] else None
+    return Run(
+        strategy=strategy,
+        fault=fault,
+        turn=turn,
+        load=round(load, 1),
+        outcome=report["outcome"],
+        codes=tuple(finding["code"] for finding in report["findings"]),
+        right=_is_right(report, fault),
+        seconds=None if fired is None else round(result["seconds"] - fired, 2),
+    )
+
+
+def _train(*flags: str) -> Any:
     """The report of one run."""
     command = [sys.executable, "-m", "gpudiag", "train", "--backend", "gloo", "--steps", str(STEPS), "--json"]
     done = subprocess.run(
@@ -47,58 +135,50 @@ def run_training(*flags: str) -> Any:
         sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
 
 
-def is_right(report: Any, code: str, rank: int | None) -> bool:
-    """Whether the first finding has that code, and names that rank."""
-    if not report["findings"]:
-        return False
-    first = report["findings"][0]
-    return bool(first["code"] == code and (rank is None or first["subject"].get("rank") == rank))
-
-
-def count_found(strategy: str, fault: str, times: int) -> tuple[int, list[str]]:
-    """How often a fault was found and named, and what was said instead."""
+def _is_right(report: Any, fault: str) -> bool:
+    """Whether the first finding is of that fault and names its rank; of none, that nothing failed."""
+    if fault == CLEAN:
+        return report["outcome"] in ("pass", "warn")
     code, rank = FAULTS[fault]
-    found, others = 0, []
-    for seed in range(1, times + 1):
-        report = run_training("--strategy", strategy, "--inject", fault, "--seed", str(seed))
-        if is_right(report, code, rank):
-            found += 1
-        else:
-            others.append(f"seed {seed}: {[finding['code'] for finding in report['findings']]}")
-    return found, others
+    first = next(iter(report["findings"]), None)
+    return first is not None and first["code"] == code and rank in (None, first["subject"].get("rank"))
 
 
-def main() -> None:
-    """Run the matrix and print it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--clean", type=int, default=50)
-    parser.add_argument("--strategy", action="append")
-    options = parser.parse_args()
-    strategies = options.strategy or ["ddp", "fsdp2"]
-    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
-    print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load before {load}, ", end="")
-    print(f"Python {platform.python_version()}, torch {version('torch')}\n")
-    print(f"| fault | {' | '.join(strategies)} |\n| --- |{' --- |' * len(strategies)}", flush=True)
-    said: list[str] = []
-    for fault in FAULTS:
-        cells = []
-        for strategy in strategies:
-            found, others = count_found(strategy, fault, options.times)
-            cells.append(f"{found} of {options.times}")
-            said += [f"{strategy} {fault} {other}" for other in others]
-        print(f"| `{fault}` | {' | '.join(cells)} |", flush=True)
-    failed = [
-        [finding["code"] for finding in report["findings"]]
-        for seed in range(1, options.clean + 1)
-        if (report := run_training("--strategy", ",".join(strategies), "--seed", str(seed)))["outcome"]
-        not in ("pass", "warn")
-    ]
-    print(
-        f"\n{options.clean} clean runs of {', '.join(strategies)}: {len(failed)} without a PASS or WARN {failed or ''}"
-    )
-    for line in said:
-        print(f"- {line}")
+def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
+    loads = [run.load for run in runs]
+    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, "
+    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs, "
+    yield f"one-minute load before a run {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    yield ""
+    yield "Found and named, and the seconds from the fault to the verdict (median, longest):"
+    yield ""
+    yield f"| fault | first finding | {' | '.join(strategies)} |"
+    yield f"| --- | --- |{' --- |' * len(strategies)}"
+    for fault, (code, rank) in FAULTS.items():
+        cells = [
+            _cell([run for run in runs if (run.strategy, run.fault) == (one, fault)]) for one in strategies
+        ]
+        named = code if rank is None else f"{code}, rank {rank}"
+        yield f"| `{fault}` | {named} | {' | '.join(cells)} |"
+    yield ""
+    for strategy in strategies:
+        clean = [run for run in runs if (run.strategy, run.fault) == (strategy, CLEAN)]
+        warned = sum(run.outcome == "warn" for run in clean)
+        yield f"{strategy} without a fault: {sum(run.right for run in clean)} of {len(clean)} runs without a FAIL or "
+        yield f"ERROR, {warned} of them with a WARN ({', '.join(_codes(clean)) or 'none'})."
+    for run in runs:
+        if not run.right:
+            yield f"- not right: {run.strategy} {run.fault}, turn {run.turn}, load {run.load}: {', '.join(run.codes)}"
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    found = f"{sum(run.right for run in runs)} of {len(runs)}"
+    seconds = [run.seconds for run in runs if run.seconds is not None]
+    return f"{found} ({statistics.median(seconds):.1f}, {max(seconds):.1f})" if seconds else found
+
+
+def _codes(runs: Sequence[Run]) -> list[str]:
+    return sorted({code for run in runs for code in run.codes})
 
 
 if __name__ == "__main__":
