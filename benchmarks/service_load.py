@@ -1,32 +1,39 @@
 """What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
 
-    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000]
+    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER]
 
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
-stream; how late a tick reaches them; the latency of /api/v1/devices at a steady rate; the size and time of a
-scrape. The listeners run in this process, on the same processors. A simulated GPU answers at once: what a
-real driver takes comes on top.
+stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a healthy
+machine and while a call of the driver hangs; the size and time of a scrape; then what nvitop-exporter and
+gpustat take on the same machine, where FOLDER (by default that of this Python) has them. The load is a process
+of its own (`socket_load.py`). A simulated GPU answers at once: what a real driver takes comes on top.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import resource
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpudiag.simulate.session import Session
 from tests.api.serving import Served, descendants, machine, serving
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _MIB = 1 << 20
+_LOAD = Path(__file__).with_name("socket_load.py")
+_SETTLE_SECONDS = 5.0  # as in socket_load.py
+_HEALTHY = "h100x8+busy:0"
 
 
 def main() -> None:
@@ -35,20 +42,24 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--others", type=Path, default=Path(sys.executable).parent)
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8 * options.clients)), hard))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        machine("h100x8+busy:0") as session,
-        serving(session, Path(folder)) as service,
-    ):
-        service.wait_for_data()
-        time.sleep(5.0)
-        idle = measure_idle(service, min(options.seconds, 30.0))
-        measure_scrape(service)
-        asyncio.run(measure_streams(service, options.clients, options.seconds, idle))
-        asyncio.run(measure_rate(service, options.rate, min(options.seconds, 20.0)))
+    short = min(options.seconds, 20.0)
+    with machine(_HEALTHY) as session, tempfile.TemporaryDirectory() as folder:
+        with serving(session, Path(folder)) as service:
+            service.wait_for_data()
+            time.sleep(_SETTLE_SECONDS)
+            idle = measure_idle(service, short)
+            measure_scrape(service)
+            measure_streams(service, options.clients, options.seconds, idle)
+            measure_rate(service, options.rate, short, "healthy")
+            service.change(f"{_HEALTHY}+hang:6")
+            service.wait(lambda: service.live()["sampler"]["state"] == "wedged")
+            measure_rate(service, options.rate, short, "while a call hangs")
+        measure_exporter(session, options.others / "nvitop-exporter", short)
+        measure_polling(session, options.others / "gpustat", short)
 
 
 def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
@@ -65,108 +76,137 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
         for pid, spent in zip((service.process.pid, sampler), before, strict=True)
     ]
     memory = [resident_bytes(pid) for pid in (service.process.pid, sampler)]
-    print(f"idle, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / _MIB:.1f} MiB")
-    print(f"               sampler {shares[1]:.2%} of a core, {memory[1] / _MIB:.1f} MiB")
-    print(f"               together {sum(memory) / _MIB:.1f} MiB resident (shared pages counted twice)")
+    print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / _MIB:.1f} MiB")
+    print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / _MIB:.1f} MiB")
+    print(f"  together {sum(memory) / _MIB:.1f} MiB resident (shared pages counted twice)", flush=True)
     return shares[0], memory[0]
 
 
 def measure_scrape(service: Served) -> None:
-    """Time and size of a scrape, each of a new tick."""
-    times, plain, packed = [], 0, 0
+    """Time and size of a scrape, each of a new tick; and of the same once more, which is kept."""
+    times, again, plain, packed = [], [], 0, 0
     for _ in range(10):
         time.sleep(1.1)
         began = time.perf_counter()
         response = service.get("/metrics", headers={"Accept-Encoding": "gzip"})
         times.append(time.perf_counter() - began)
         plain, packed = len(response.content), int(response.headers["content-length"])
+        began = time.perf_counter()
+        service.get("/healthz")
+        again.append(time.perf_counter() - began)
     print(f"scrape: {plain / 1000:.1f} kB, {packed / 1000:.1f} kB on the wire (gzip), "
-          f"p50 {statistics.median(times) * 1e3:.1f} ms, worst {max(times) * 1e3:.1f} ms, client included")  # fmt: skip
+          f"p50 {statistics.median(times) * 1e3:.1f} ms, worst {max(times) * 1e3:.1f} ms, client included "
+          f"(/healthz by the same client: {statistics.median(again) * 1e3:.1f} ms)", flush=True)  # fmt: skip
 
 
-async def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[float, int]) -> None:
+def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[float, int]) -> None:
     """How late ticks reach that many listeners, and what they cost more than idle."""
-    delays: list[float] = []
-    counts = [0] * clients
-    listeners = [
-        asyncio.create_task(listen(service.url, delays, counts, number)) for number in range(clients)
-    ]
-    await asyncio.sleep(5.0)
-    delays.clear()
-    counts[:] = [0] * clients
-    spent, began = processor_seconds(service.process.pid), time.monotonic()
-    await asyncio.sleep(seconds)
+    load = start_load(service, "stream", clients, seconds)
+    time.sleep(_SETTLE_SECONDS + 1.0)
+    pid = service.process.pid
+    spent, began = processor_seconds(pid), time.monotonic()
+    time.sleep(max(1.0, seconds - 3.0))
+    share = (processor_seconds(pid) - spent) / (time.monotonic() - began)
+    memory = resident_bytes(pid)
+    seen = finish_load(load)
+    print(
+        f"{clients} listeners, {seconds:.0f} s: {seen['ticks']} ticks, fewest {seen['fewest']}, most {seen['most']} each"
+    )
+    print(f"  from the tick to the listener's socket: p50 {milliseconds(seen['p50'])}, "
+          f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
+          f"(the load read {milliseconds(seen['read_late_p99'])} later, p99)")  # fmt: skip
+    print(f"  service {share:.2%} of a core ({share - idle[0]:+.2%} to one look a second), "
+          f"{memory / _MIB:.1f} MiB ({(memory - idle[1]) / _MIB:+.1f})", flush=True)  # fmt: skip
+
+
+def measure_rate(service: Served, rate: int, seconds: float, when: str) -> None:
+    """Latency at a steady rate that does not wait for answers."""
+    pid = service.process.pid
+    load = start_load(service, "requests", rate, seconds)
+    spent, began = processor_seconds(pid), time.monotonic()
+    seen = finish_load(load)
+    share = (processor_seconds(pid) - spent) / (time.monotonic() - began)
+    print(f"{rate} requests a second of /api/v1/devices, {when}, {seconds:.0f} s: "
+          f"{seen['good']} of {seen['sent']} answered 200, p50 {milliseconds(seen['p50'])}, "
+          f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])}, {share:.0%} of a core "
+          f"(sent {milliseconds(seen['sent_late_p99'])} late, p99)", flush=True)  # fmt: skip
+
+
+def measure_exporter(session: Session, program: Path, seconds: float) -> None:
+    """What nvitop-exporter takes, at its own pace of a second, scraped once a second."""
+    if not program.exists():
+        print(f"{program} is not there: pip install nvitop-exporter")
+        return
+    url = "http://127.0.0.1:18769/metrics"
+    command = [str(program), "--port", "18769", "--bind-address", "127.0.0.1"]
+    with subprocess.Popen(
+        command, env=session.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_for_answer(url)
+            spent, began, times, size = processor_seconds(process.pid), time.monotonic(), [], 0
+            while time.monotonic() - began < seconds:
+                asked = time.perf_counter()
+                size = len(httpx.get(url, timeout=10.0).content)
+                times.append(time.perf_counter() - asked)
+                time.sleep(1.0)
+            share = (processor_seconds(process.pid) - spent) / (time.monotonic() - began)
+            memory = resident_bytes(process.pid)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    print(f"nvitop-exporter, one scrape a second: {share:.2%} of a core, {memory / _MIB:.1f} MiB, "
+          f"{size / 1000:.1f} kB, p50 {statistics.median(times) * 1e3:.1f} ms", flush=True)  # fmt: skip
+
+
+def wait_for_answer(url: str) -> None:
+    """Return once somebody answers there."""
+    for _ in range(300):
+        try:
+            httpx.get(url, timeout=10.0)
+        except httpx.TransportError:
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit(f"nobody answers at {url}")
+
+
+def measure_polling(session: Session, program: Path, seconds: float) -> None:
+    """What asking gpustat once a second takes."""
+    if not program.exists():
+        print(f"{program} is not there: pip install gpustat")
+        return
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began, calls = time.monotonic(), 0
+    while time.monotonic() - began < seconds:
+        subprocess.run([str(program), "--json"], env=session.environment, capture_output=True, check=True)
+        calls += 1
+        time.sleep(max(0.0, began + calls - time.monotonic()))
     lasted = time.monotonic() - began
-    share = (processor_seconds(service.process.pid) - spent) / lasted
-    memory = resident_bytes(service.process.pid)
-    for listener in listeners:
-        listener.cancel()
-    await asyncio.gather(*listeners, return_exceptions=True)
-    ticks = sorted(delays)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(
-        f"{clients} listeners, {lasted:.0f} s: {len(ticks)} ticks, fewest {min(counts)}, most {max(counts)} each"
+        f"gpustat --json once a second: {spent / lasted:.2%} of a core, {lasted / calls:.2f} s a call with its wait"
     )
-    print(
-        f"  delay p50 {ticks[len(ticks) // 2] * 1e3:.0f} ms, p99 {ticks[int(len(ticks) * 0.99)] * 1e3:.0f} ms"
-    )
-    print(f"  service {share:.2%} of a core ({share - idle[0]:+.2%} to idle), "
-          f"{memory / _MIB:.1f} MiB ({(memory - idle[1]) / _MIB:+.1f})")  # fmt: skip
 
 
-async def listen(url: str, delays: list[float], counts: list[int], number: int) -> None:
-    """One listener: plain sockets, for a client library would cost more than the service."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-    writer.write(f"GET /api/v1/stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-    while line := await reader.readline():
-        if line.startswith(b"data: ") and b'"at": "' in line[:120]:
-            at = line[line.index(b'"at": "') + 7 :].split(b'"', 1)[0].decode()
-            delays.append(time.time() - parse_time(at))
-            counts[number] += 1
-
-
-def parse_time(text: str) -> float:
-    """Unix seconds for a document's time."""
-    from datetime import datetime
-
-    return datetime.fromisoformat(text).timestamp()
-
-
-async def measure_rate(service: Served, rate: int, seconds: float) -> None:
-    """Latency at a steady rate, from when a request was due; 32 connections."""
-    latencies: list[float] = []
-    limits = httpx.Limits(max_connections=32, max_keepalive_connections=32)
+def start_load(service: Served, kind: str, size: int, seconds: float) -> subprocess.Popen[str]:
+    """The load on that service."""
     host, _, port = service.url.removeprefix("http://").partition(":")
-    queue: asyncio.Queue[float] = asyncio.Queue()
-    request = f"GET /api/v1/devices HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+    command = [sys.executable, str(_LOAD), kind, host, port, str(size), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    async def work() -> None:
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-        while True:
-            due = await queue.get()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            await reader.readexactly(int(length.split(b":")[1]))
-            latencies.append(time.perf_counter() - due)
 
-    workers = [asyncio.create_task(work()) for _ in range(limits.max_connections or 32)]
-    spent, began = processor_seconds(service.process.pid), time.perf_counter()
-    sent = 0
-    while (now := time.perf_counter()) - began < seconds:
-        while sent < (now - began) * rate:
-            queue.put_nowait(began + sent / rate)
-            sent += 1
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(1.0)
-    for worker in workers:
-        worker.cancel()
-    await asyncio.gather(*workers, return_exceptions=True)
-    done = sorted(latencies)
-    share = (processor_seconds(service.process.pid) - spent) / seconds
-    print(f"{rate} requests a second of /api/v1/devices, {seconds:.0f} s: {len(done)} of {sent} answered, "
-          f"p50 {done[len(done) // 2] * 1e3:.1f} ms, p99 {done[int(len(done) * 0.99)] * 1e3:.1f} ms, "
-          f"{share:.0%} of a core")  # fmt: skip
+def finish_load(load: subprocess.Popen[str]) -> Any:
+    """What the load has seen."""
+    text, _ = load.communicate()
+    if load.returncode != 0:
+        raise SystemExit("the load failed")
+    return json.loads(text)
+
+
+def milliseconds(seconds: float) -> str:
+    """A time for people."""
+    return f"{seconds * 1e3:.1f} ms"
 
 
 def sampler_pid(service: Served) -> int:

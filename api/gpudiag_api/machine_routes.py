@@ -97,7 +97,10 @@ def machine_routes(service: Service) -> APIRouter:
     async def read_events(request: Request) -> Response:
         return reply(request, encode_document(service.readings.timeline()))
 
-    @router.get("/history", responses=answers(Series, 422), summary="Readings over a range of time")
+    described = answers(Series, 422)
+    described[200]["content"]["text/csv"] = {}
+
+    @router.get("/history", responses=described, summary="Readings over a range of time")
     async def read_history(
         request: Request,
         start: Annotated[str | None, Query(alias="from", max_length=64)] = None,

@@ -15,6 +15,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, ServiceHealth
 from gpudiag.model.timeline import TimelineEntry
+from gpudiag.runs.good_state import GoodState
 from gpudiag.runs.manager import RunManager
 from gpudiag.runs.readings import Readings
 from gpudiag.runs.records import RunRecords
@@ -43,7 +44,8 @@ class Service:
         self.idle = IdleClock()
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
-        self.watch = MachineWatch(self._tell, self.readings, polls=settings.polls)
+        self.good_state = GoodState(settings.store)
+        self.watch = MachineWatch(self._tell, self.readings, self.good_state, polls=settings.polls)
         self.runs = RunManager(
             self.watch,
             self._tell_run,
@@ -94,7 +96,7 @@ class Service:
     def health(self) -> ServiceHealth:
         """Whether there is fresh data, and what is wedged."""
         live = self.watch.live
-        warnings = tuple(filter(None, (self.readings.warning, self.runs.warning)))
+        warnings = tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
         sampler = None if live is None else live.sampler
         return ServiceHealth(
             ready=sampler is not None and sampler.state in _FRESH and self._is_fresh(live),

@@ -180,5 +180,14 @@ def metric_of(result: BandwidthResult | ComputeResult) -> str:
     """The name under which a speed is remembered: only like is compared with like."""
     if isinstance(result, ComputeResult):
         return f"{MATMUL}.{result.dtype}.{result.size}"
-    peer = f".to.{result.peer_uuid}" if isinstance(result.peer_uuid, str) else ""
-    return f"{result.test}{'.concurrent' if result.concurrent else ''}{peer}"
+    name = f"{result.test}{'.concurrent' if result.concurrent else ''}"
+    return _to_peer(name, result.peer_uuid) if isinstance(result.peer_uuid, str) else name
+
+
+def peer_metric(peer_uuid: str) -> str:
+    """The name under which a copy to that GPU, with no other copy beside it, is remembered."""
+    return _to_peer(PEER_COPY, peer_uuid)
+
+
+def _to_peer(name: str, peer_uuid: str) -> str:
+    return f"{name}.to.{peer_uuid}"

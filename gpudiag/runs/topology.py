@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable
 
+from gpudiag.model.active import peer_metric
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import Baseline
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.service import MeasuredLink, Topology, TopologyDevice, TopologyLink
-
-# Metrics of the store that measure the link between two GPUs; they name the other end by its UUID.
-_PEER_PREFIX = "peer_copy"
 
 
 def build_topology(snapshot: Snapshot, baselines: Iterable[Baseline] = ()) -> Topology:
@@ -83,8 +81,8 @@ def _measured(
 ) -> MeasuredLink | None:
     if isinstance(from_uuid, Missing) or isinstance(to_uuid, Missing):
         return None
+    wanted = peer_metric(to_uuid)
     for baseline in baselines:
-        names_link = baseline.metric.startswith(_PEER_PREFIX) and to_uuid in baseline.metric
-        if names_link and baseline.device_uuid == from_uuid:
+        if baseline.metric == wanted and baseline.device_uuid == from_uuid:
             return MeasuredLink(baseline.metric, baseline.latest, baseline.unit, baseline.latest_at)
     return None

@@ -14,13 +14,14 @@ from time import monotonic, time
 from typing import Any
 
 from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.gone import known_gpus_of
 from gpudiag.checks.registry import Level
 from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.live import ActiveRun, LastGood, Live
-from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import Report
 from gpudiag.model.service import Findings
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
@@ -28,6 +29,8 @@ from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml_answer import nvml_answer_of
 from gpudiag.probe.start import SIMULATED
 from gpudiag.runs.changes import Changes
+from gpudiag.runs.good_state import GoodState
+from gpudiag.runs.history import machine_key
 from gpudiag.runs.live import SamplerFacts, build_live, key_of, last_good_of
 from gpudiag.runs.readings import Readings
 from gpudiag.sampler.inspector import Inspector, Surroundings, unknown_surroundings
@@ -59,6 +62,7 @@ class MachineWatch:
         self,
         tell: Callable[[Told], None],
         readings: Readings,
+        good_state: GoodState,
         environment: Mapping[str, str] | None = None,
         *,
         polls: bool = True,
@@ -71,7 +75,7 @@ class MachineWatch:
         self.live: Live | None = None
         self.started_at = datetime.now(UTC)
         self.active_runs: tuple[ActiveRun, ...] = ()
-        self.baseline: Reading[Snapshot] = NOT_ASKED
+        self.good_state = good_state
         self.viewers = 0
         self._environment = os.environ if environment is None else environment
         self._tell = tell
@@ -206,7 +210,10 @@ class MachineWatch:
         earlier = self._earlier[0][1] if self._earlier else NOT_ASKED
         if not self._earlier or now - self._earlier[-1][0] >= SLOW_SECONDS:
             self._earlier.append((now, snapshot))
-        results = run_checks(Context(snapshot, earlier=earlier, baseline=self.baseline), INSTANT_CHECKS)
+        good = self.good_state.baseline
+        known = good if isinstance(good, Missing) else known_gpus_of(good)
+        context = Context(snapshot, earlier=earlier, baseline=good, known_gpus=known)
+        results = run_checks(context, INSTANT_CHECKS)
         outcome = verdict(results)
         self.report = Report(outcome, results, snapshot)
         findings = tuple(
@@ -238,6 +245,8 @@ class MachineWatch:
         self._set_pace()
         self._inspector.look()
         self.readings.keep_house()
+        if self.snapshot is not None:
+            self.good_state.look(machine_key(self.snapshot))
         now = monotonic()
         if self.snapshot is None or (self._polls and bool(self._picture.late()) != self._shows_late()):
             self._join()
@@ -283,7 +292,8 @@ class MachineWatch:
         self._tell(entry)
 
     def note_run(self, message: str, severity: str) -> None:
-        """Put a run's start or end on the timeline."""
+        """Put a run's start or end on the timeline; its end may be a new good state."""
+        self.good_state.ask_soon()
         self._changes.note_run(message, severity, time())
 
 

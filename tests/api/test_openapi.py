@@ -1,6 +1,5 @@
 """The service against its own description: schemathesis over every route, where it is installed."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -30,10 +29,7 @@ def test_every_reference_in_the_description_leads_somewhere(served):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("schemathesis") is None,
-    reason="schemathesis is not installed: pip install schemathesis",
-)
+@pytest.mark.timeout(300)
 def test_no_generated_request_breaks_it_or_gets_an_answer_that_is_not_described(served):
     command = [
         sys.executable,
@@ -47,13 +43,14 @@ def test_no_generated_request_breaks_it_or_gets_an_answer_that_is_not_described(
     command += [
         "--max-examples",
         "15",
+        "--generation-deterministic",
         "--exclude-path",
         "/api/v1/stream",
         "-H",
         f"Authorization: Bearer {served.token}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=dict(os.environ))
-    assert done.returncode == 0, done.stdout[-3000:]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout
 
 
 def references(value) -> set[str]:

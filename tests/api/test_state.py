@@ -2,11 +2,16 @@
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpudiag.model.active import PEER_COPY, BandwidthResult, metric_of
+from gpudiag.model.codec import loads
+from gpudiag.model.history import Sample
 from gpudiag.ranks.process import is_alive, read_process
+from gpudiag.runs.history import RunFacts, record_run
 from tests.api.serving import machine, serving
 
 pytestmark = pytest.mark.timeout(180)
@@ -90,6 +95,31 @@ def test_nothing_is_left_when_it_stops(tmp_path):
 def what(pid: int) -> str:
     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return f"{pid} {read_process(pid)} {command}"
+
+
+def test_the_last_good_run_is_compared_with_and_what_it_measured_is_shown(tmp_path):
+    with machine("h100x8") as session:
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            now = loads(service.get("/api/v1/snapshot").text)
+        source, target = (device.id.uuid for device in now.devices[:2])
+        copy = BandwidthResult(PEER_COPY, 0, source, 1 << 28, 8, 1e-3, 1e-3, 3.7e11, 0, False, 1, target)
+        alone = Sample(metric_of(copy), copy.bytes_per_second, "B/s", source)
+        crowded = Sample(metric_of(replace(copy, concurrent=True)), 1.0, "B/s", source)
+        was = RunFacts(replace(now, driver_version="1.2.3"), "preflight", "pass", (crowded, alone), good=True)
+        assert record_run(str(tmp_path / "history.db"), was, 30.0) == ""
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            found = service.wait(lambda: findings(service, "machine.changed"))
+            assert "1.2.3" in found[0]["message"]
+            links = service.get("/api/v1/topology").json()["links"]
+    measured = {(link["from_uuid"], link["to_uuid"]): link["measured"] for link in links if link["measured"]}
+    assert measured.keys() == {(source, target)}
+    assert measured[source, target]["value"] == 3.7e11
+
+
+def findings(service, code: str) -> list[dict]:
+    return [one for one in service.get("/api/v1/findings").json()["findings"] if one["code"] == code]
 
 
 def test_a_fast_tick_takes_at_most_twelve_calls_a_gpu(tmp_path):
