@@ -165,7 +165,7 @@ def _tell(good: Snapshot, here: Snapshot, differences: Iterable[_Compared]) -> I
     for (_, before, now), alike in groups.items():
         name = alike[0].name
         devices = [one.device for one in alike if one.device is not None]
-        whose = f" of GPU {', '.join(str(device.id.nvml_index) for device in devices)}" if devices else ""
+        whose = f" of GPU {_numbers(devices)}" if devices else ""
         subject: DeviceSubject | HostSubject = HostSubject(here.host)
         if len(devices) == 1:
             subject = device_subject(here, devices[0])
@@ -173,6 +173,17 @@ def _tell(good: Snapshot, here: Snapshot, differences: Iterable[_Compared]) -> I
         evidence = Evidence(name.lower().replace(" ", "_"), now, limit=before, source=_source(good))
         kind = GPUS_DIFFER if devices and name == "model" else DIFFERS
         yield kind.finding(subject, f"{name}{whose} is {now}, and {there} {before}", evidence)
+
+
+def _numbers(devices: list[Device]) -> str:
+    """`0-3, 5`: the NVML indices of these GPUs."""
+    spans: list[list[int]] = []
+    for index in sorted(one.id.nvml_index for one in devices if not isinstance(one.id.nvml_index, Missing)):
+        if spans and index == spans[-1][-1] + 1:
+            spans[-1][1:] = [index]
+        else:
+            spans.append([index])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def _source(good: Snapshot) -> str:

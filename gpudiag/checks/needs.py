@@ -5,6 +5,7 @@ it should have worked.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply, not_readable
 from gpudiag.checks.traces import gpu_traces
@@ -43,6 +44,14 @@ def _gpus(context: Context) -> Judgement | None:
     if not gpu_traces(context.snapshot, context.expected_gpus):
         return does_not_apply(NO_TRACE)
     return could_not_look("NVML lists no GPU")
+
+
+def _not_remembered(what: str, missing: Missing) -> Judgement:
+    """SKIP or ERROR for what no earlier run has left; in the same short words for every check that wants it."""
+    judgement = not_readable(what, missing)
+    if missing.reason is not MissingReason.SOURCE_ABSENT or not missing.detail:
+        return judgement
+    return replace(judgement, reason=missing.detail)
 
 
 def _collective(context: Context) -> Judgement | None:
@@ -87,7 +96,7 @@ def _training(context: Context) -> Judgement | None:
 def _history(context: Context) -> Judgement | None:
     """It could be read what earlier runs measured on this machine."""
     history = context.history
-    return not_readable("the history of this machine", history) if isinstance(history, Missing) else None
+    return _not_remembered("the history of this machine", history) if isinstance(history, Missing) else None
 
 
 def _kernel_log(context: Context) -> Judgement | None:
@@ -105,25 +114,25 @@ def _host_state(context: Context) -> Judgement | None:
 def _earlier(context: Context) -> Judgement | None:
     """There is an earlier snapshot to compare with."""
     earlier = context.earlier
-    return not_readable("an earlier reading", earlier) if isinstance(earlier, Missing) else None
+    return _not_remembered("an earlier reading", earlier) if isinstance(earlier, Missing) else None
 
 
 def _baseline(context: Context) -> Judgement | None:
     """It is known how this machine was when it was good."""
     baseline = context.baseline
-    return not_readable("a recorded good state", baseline) if isinstance(baseline, Missing) else None
+    return _not_remembered("a recorded good state", baseline) if isinstance(baseline, Missing) else None
 
 
 def _known_gpus(context: Context) -> Judgement | None:
     """It is known which GPUs this machine had."""
     known = context.known_gpus
-    return not_readable("the GPUs of an earlier run", known) if isinstance(known, Missing) else None
+    return _not_remembered("the GPUs of an earlier run", known) if isinstance(known, Missing) else None
 
 
 def _expected_machine(context: Context) -> Judgement | None:
     """The user named a good machine."""
     expected = context.expected_machine
-    return does_not_apply("nobody named a good machine (--expect)") if isinstance(expected, Missing) else None
+    return does_not_apply("no good machine was named with --expect") if isinstance(expected, Missing) else None
 
 
 def _torch(context: Context) -> Judgement | None:

@@ -120,6 +120,8 @@ def not_readable(what: str, missing: Missing) -> Judgement:
     """SKIP or ERROR for a reading that is not there, by its reason; `what` names it for people."""
     words = missing.reason.value.replace("_", " ")
     detail = f" ({missing.detail})" if missing.detail else ""
+    if missing.detail and missing.reason is MissingReason.SOURCE_ABSENT:
+        words, detail = missing.detail, ""  # what is absent, and why, says all of it
     outcome = Outcome.SKIP if missing.reason in _SKIPPED else Outcome.ERROR
     return Judgement(outcome, reason=f"{what}: {words}{detail}", missing_reason=missing.reason)
 

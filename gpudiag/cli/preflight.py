@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.preflight_plan import FAIL_ON, LEVELS, PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
@@ -27,6 +28,7 @@ Examples:
   gpudiag preflight --report junit=r.xml --report markdown=s.md
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json               a report of a good machine
+  gpudiag preflight --level long --duration 1800     half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
 _LEVEL_HELP = "instant (< 2 s, readings only), quick (< 30 s), standard (< 3 min), long.  [default: quick]"
 
@@ -86,6 +88,13 @@ def _reports(
 @click.option("--strict", is_flag=True, help="WARN exits 1; a check skipped for a gap exits 3.")
 @click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
 @click.option(
+    "--duration",
+    "duration_seconds",
+    type=float,
+    metavar="SECONDS",
+    help="Of the load of level long.  [default: 900 on GPUs, 60 on the CPU]",
+)
+@click.option(
     "--python", type=click.Path(), metavar="PATH", help="The job's own interpreter: its torch is judged."
 )
 @click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(REPORT_FORMATS)}.  [default: text]")
@@ -101,6 +110,7 @@ def _reports(
 @click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
 @click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
 @click.option("--store", metavar="URL", help="Where the history is.  [default: in the state directory]")
+@events_option
 @click.pass_obj
 def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     """May this machine train? If not: which part is to blame, who must act, and what to do.
@@ -115,7 +125,10 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     from gpudiag.runs.gate import exit_status
     from gpudiag.runs.preflight import Preflight
 
-    with Preflight(plan, surroundings, _say_for(plan), _warn) as run:
+    with (
+        EventFile(options["events"]) as events,
+        Preflight(plan, surroundings, _say_for(plan), _warn, events.write) as run,
+    ):
         report = run.run(started)
         sys.stdout.write(_rendered(form, report))
         sys.stdout.flush()  # the verdict is out, whatever becomes of files and history
@@ -128,7 +141,17 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
 
 
 def _plan_from(options: dict[str, Any]) -> PreflightPlan:
-    names = ("level", "only", "skip", "expect_gpus", "expect_driver", "fail_on", "strict", "force")
+    names = (
+        "level",
+        "only",
+        "skip",
+        "expect_gpus",
+        "expect_driver",
+        "fail_on",
+        "strict",
+        "force",
+        "duration_seconds",
+    )
     return PreflightPlan(**{name: options[name] for name in names})
 
 

@@ -12,7 +12,7 @@ from gpudiag.model.training import StrategyResult
 class EventKind(StrEnum):
     """What an event tells."""
 
-    STAGE = "stage"  # the ranks entered a stage
+    STAGE = "stage"  # the ranks entered a stage, or a preflight did
     RESULT = "result"  # a size is done on all ranks, or a strategy
     FINDING = "finding"
     OUTCOME = "outcome"  # the last event of a run

@@ -10,6 +10,7 @@ LEVELS = ("instant", "quick", "standard", "long")
 FAIL_ON = ("any", "host", "hardware")
 MAX_EXPECTED_GPUS = 1024
 MAX_VERSION_CHARACTERS = 64
+MIN_DURATION_SECONDS, MAX_DURATION_SECONDS = 10.0, 3600.0
 
 FLAGS = {
     "level": "--level",
@@ -20,6 +21,7 @@ FLAGS = {
     "fail_on": "--fail-on",
     "strict": "--strict",
     "force": "--force",
+    "duration_seconds": "--duration",
 }
 
 
@@ -28,6 +30,7 @@ class PreflightPlan:
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
     `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
+    `duration_seconds` is how long the load of level long lasts; None: as long as the device needs.
 
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.
@@ -41,6 +44,7 @@ class PreflightPlan:
     fail_on: str = "any"
     strict: bool = False
     force: bool = False
+    duration_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
@@ -62,6 +66,14 @@ class PreflightPlan:
                 "--force is about tests that disturb a GPU, and --level instant has none",
                 hint="leave it out, or ask for --level quick",
             )
+
+        if self.duration_seconds is not None:
+            require_between(self.duration_seconds, MIN_DURATION_SECONDS, MAX_DURATION_SECONDS, "--duration")
+            if self.level != "long":
+                raise UsageError(
+                    f"--duration is of the load of level long, and --level {self.level} has none",
+                    hint="ask for --level long",
+                )
 
     def to_argv(self) -> tuple[str, ...]:
         """The flags that ask for this plan; what equals the default is left out."""

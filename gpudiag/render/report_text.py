@@ -1,5 +1,7 @@
 """A report as text: verdict and owner, what failed and what to do, what was not looked at, what to type next."""
 
+from itertools import zip_longest
+
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.report import Report
 from gpudiag.render.one_line import one_line
@@ -17,7 +19,9 @@ from gpudiag.render.report_words import (
 from gpudiag.render.style import PLAIN, Style, wrapped
 
 MAX_FINDINGS = 20  # shown whole; `--format json` has all
-_MAX_CHECKS_NAMED = 6  # of those that were skipped for one reason
+# Where more share one reason, their number tells enough; every document names them all.
+_MAX_SKIPPED_NAMED = 2
+_MAX_ERRORS_NAMED = 6
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
 
@@ -28,7 +32,10 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     lines = _verdict(report, faults, style)
     for subject, findings in _by_subject(faults[:MAX_FINDINGS]).items():
         lines += ["", *wrapped(subject)]
-        lines += [line for finding in findings for line in _finding(subject, finding, style)]
+        for finding, following in zip_longest(findings, findings[1:]):
+            lines += _finding(subject, finding, style)
+            if following is None or say_remedy(following) != say_remedy(finding):  # told once, after the last
+                lines += wrapped(say_remedy(finding), first="    Do: ", indent="        ")
     if len(faults) > MAX_FINDINGS:
         lines += ["", f"and {len(faults) - MAX_FINDINGS} more findings: --format json has all"]
     lines += ["", *_coverage(covered)]
@@ -70,16 +77,18 @@ def _finding(subject: str, finding: Finding, style: Style) -> list[str]:
     lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(finding.outcome, "bold")), 1)
     for fact in finding.evidence:
         lines += wrapped(say_fact(fact), first="    - ", indent="      ")
-    return lines + wrapped(say_remedy(finding), first="    Do: ", indent="        ")
+    return lines
 
 
 def _coverage(covered: Coverage) -> list[str]:
     lines = wrapped(f"Coverage: {covered.sentence()}")
-    for word, reasons in (("could not look", covered.errors), ("skipped", covered.skipped)):
+    for word, reasons, most in (
+        ("could not look", covered.errors, _MAX_ERRORS_NAMED),
+        ("skipped", covered.skipped, _MAX_SKIPPED_NAMED),
+    ):
         for reason, checks in reasons.items():
-            named = ", ".join(checks[:_MAX_CHECKS_NAMED])
-            more = f" and {len(checks) - _MAX_CHECKS_NAMED} more" if len(checks) > _MAX_CHECKS_NAMED else ""
-            lines += wrapped(f"{word}: {reason}: {named}{more}", first="  ", indent="    ")
+            named = f" ({', '.join(checks)})" if len(checks) <= most else ""
+            lines += wrapped(f"{len(checks)} {word}: {reason}{named}", first="  ", indent="    ")
     return lines
 
 

@@ -56,8 +56,16 @@ _RESULTS: Mapping[str, type] = {
 }
 
 
-def plan_active(level: str, workplace: Workplace, memory_available_bytes: int | None) -> ActivePlan | None:
-    """The tests of that level on that workplace; None where it has none."""
+def plan_active(
+    level: str,
+    workplace: Workplace,
+    memory_available_bytes: int | None,
+    sustained_seconds: float | None = None,
+) -> ActivePlan | None:
+    """The tests of that level on that workplace; None where it has none.
+
+    `sustained_seconds` is how long the lasting load lasts, where the user says so.
+    """
     on_gpu = workplace.device_kind == "cuda"
     by_level = _GPU_TESTS if on_gpu else _CPU_TESTS
     levels = tuple(by_level)
@@ -70,11 +78,18 @@ def plan_active(level: str, workplace: Workplace, memory_available_bytes: int | 
         return None
     if on_gpu:
         return ActivePlan(
-            tests, "cuda", ("float32", "float16", "bfloat16"), 1.5, None, _GPU_SUSTAINED_SECONDS
+            tests,
+            "cuda",
+            ("float32", "float16", "bfloat16"),
+            1.5,
+            None,
+            sustained_seconds or _GPU_SUSTAINED_SECONDS,
         )
     per_rank = int((memory_available_bytes or GIB) * _CPU_PATTERN_SHARE / workplace.world_size)
     pattern_bytes = min(_CPU_PATTERN_BYTES, per_rank)
-    return ActivePlan(tests, "cpu", ("float32", "bfloat16"), 1.0, pattern_bytes, _CPU_SUSTAINED_SECONDS)
+    return ActivePlan(
+        tests, "cpu", ("float32", "bfloat16"), 1.0, pattern_bytes, sustained_seconds or _CPU_SUSTAINED_SECONDS
+    )
 
 
 def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
@@ -84,7 +99,10 @@ def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
     count = f"{workplace.world_size} {who}{'s' * (workplace.world_size > 1)}"
     extra = ""
     if SUSTAINED in plan.tests:
-        extra = f"; full load for {plan.sustained_seconds / 60:.0f} min"
+        seconds = plan.sustained_seconds
+        extra = (
+            f"; full load for {seconds:.0f} s" if seconds < 120 else f"; full load for {seconds / 60:.0f} min"
+        )
     if MEMORY_PATTERNS in plan.tests:
         extra += (
             "; most of the free GPU memory" if plan.device_kind == "cuda" else "; a quarter of free memory"

@@ -28,7 +28,6 @@ from gpudiag.runs.state import state_directory
 READ_SECONDS = 1.5
 WRITE_SECONDS = 2.0
 _FILE = "history.db"
-_NONE = Missing(MissingReason.SOURCE_ABSENT, "no earlier run of this machine is stored")
 
 
 def default_store() -> str:
@@ -66,7 +65,7 @@ class HistoryKeeper:
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
-                return replace(loads(text), last=_snapshot(last), good=_snapshot(good)), ""
+                return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
         # Not ERROR: what is remembered of a machine is never why it is not fit.
         return Missing(MissingReason.SOURCE_ABSENT, words), words
@@ -219,10 +218,10 @@ def _xids(snapshot: Snapshot) -> list[KernelEvent]:
     return [replace(event, gpu_uuid=event.gpu_uuid or boards.get(event.bus_id or "")) for event in faults]
 
 
-def _snapshot(text: str | None) -> Reading[Snapshot]:
+def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
     """A stored snapshot; one that this version cannot read is a reason, and no more than that."""
     if text is None:
-        return _NONE
+        return Missing(MissingReason.SOURCE_ABSENT, f"no {which} run of this machine is stored")
     try:
         snapshot = loads(text)
     except GpudiagError as error:

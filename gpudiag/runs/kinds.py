@@ -41,7 +41,6 @@ class RunKind:
     on_cpu: Callable[[Any], bool]  # whether the plan keeps away from GPUs
     disturbs: Callable[[Any], bool]  # whether sampling must pause meanwhile
     outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
-    tells_events: bool = True
 
     def parse_plan(self, given: Mapping[str, Any]) -> Plan:
         """The plan of a request, within its bounds.
@@ -93,10 +92,10 @@ def _preflight_output(folder: Path) -> list[str]:
 
 _ALL_KINDS = (
     RunKind(
-        "preflight", "May this machine train?", PreflightPlan, 3600.0, (),
+        "preflight", "May this machine train?", PreflightPlan, 7200.0, (),
         on_cpu=lambda plan: plan.level == "instant",
         disturbs=lambda plan: plan.level in ("standard", "long"),
-        outputs=_preflight_output, tells_events=False,
+        outputs=_preflight_output,
     ),
     RunKind(
         "nccl-test", "Verify and time collectives over ranks.", NcclTestPlan, 3600.0, ("inject",),

@@ -248,9 +248,7 @@ class RunManager:
         try:
             entry.folder.mkdir(parents=True, exist_ok=True)
             argv = [kind.name, *plan.to_argv(), *kind.outputs(entry.folder)]
-            entry.process = RunProcess(
-                argv, self._environment(run), self._hear(entry), tells_events=kind.tells_events
-            )
+            entry.process = RunProcess(argv, self._environment(run), self._hear(entry))
         except OSError as error:
             self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror}")
             return

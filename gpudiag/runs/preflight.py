@@ -13,6 +13,7 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.active import ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History
 from gpudiag.model.measure import CollectiveMeasurement, Measures
@@ -26,6 +27,7 @@ from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
+from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace
 
@@ -63,9 +65,16 @@ class Preflight:
     """One preflight of this machine: `run` it, tell its report, then `remember` it."""
 
     def __init__(
-        self, plan: PreflightPlan, surroundings: Surroundings, say: Say = _ignore, warn: Say = _ignore
+        self,
+        plan: PreflightPlan,
+        surroundings: Surroundings,
+        say: Say = _ignore,
+        warn: Say = _ignore,
+        listener: Callable[[RunEvent], None] | None = None,
     ) -> None:
-        """Start reading the history; `say` is told what comes next and its cost, `warn` what went wrong.
+        """Start reading the history.
+
+        `say` is told what comes next and its cost, `warn` what went wrong, `listener` what happens.
 
         Raises:
             UsageError: the plan names a check that there is not.
@@ -76,6 +85,8 @@ class Preflight:
         self._warn = warn
         self._checks = choose_checks(plan)
         self._level = gathering_level(plan, self._checks)
+        measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
+        self._teller = PreflightTeller(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
         self._report: Report | None = None
 
@@ -94,6 +105,7 @@ class Preflight:
 
         What cannot be looked at is in it, and never an exception.
         """
+        self._teller.enter(LOOK)
         first = self._look(started)
         # The history was read while we looked; only level instant cannot wait for a slow one.
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
@@ -101,6 +113,7 @@ class Preflight:
         if warning:
             self._warn(f"{warning}; going on without it")
         measures = self._measure(first)
+        self._teller.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
         baseline = self._baseline(history, snapshot.host)
         context = Context(
@@ -117,6 +130,7 @@ class Preflight:
         )
         results = complete_results(self._checks, run_checks(context, self._checks))
         self._report = Report(judge_results(results), results, snapshot, measures)
+        self._teller.tell_report(self._report)
         return self._report
 
     def remember(self) -> str:
@@ -177,12 +191,14 @@ class Preflight:
     def _measure_collective(self, place: Workplace) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_collective import measure_collective, say_collective_cost
 
+        self._teller.enter("collective")
         self._say(say_collective_cost(place))
         return measure_collective(place, self._surroundings.python)
 
     def _measure_training(self, place: Workplace) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_training import measure_training, say_training_cost
 
+        self._teller.enter("training")
         self._say(say_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python)
 
@@ -190,12 +206,24 @@ class Preflight:
         from gpudiag.runs.active import measure_active, plan_active, say_cost
 
         memory = snapshot.machine.memory_available_bytes
-        plan = plan_active(self._level, place, None if isinstance(memory, Missing) else memory)
+        plan = plan_active(
+            self._level,
+            place,
+            None if isinstance(memory, Missing) else memory,
+            self._plan.duration_seconds,
+        )
         if plan is None:
             words = f"level {self._level} has no active test for a machine without a GPU"
             return Missing(MissingReason.NOT_SUPPORTED, words)
+        self._teller.enter("active")
         self._say(say_cost(plan, place))
-        return measure_active(plan, place, self._level, python=self._surroundings.python)
+        return measure_active(
+            plan,
+            place,
+            self._level,
+            python=self._surroundings.python,
+            listener=self._teller.hear_tests(plan.tests),
+        )
 
     def _pair(
         self, first: Snapshot, history: Reading[History], *, measured: bool

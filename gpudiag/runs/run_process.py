@@ -30,8 +30,6 @@ class RunProcess:
         argv: Sequence[str],
         environment: Mapping[str, str],
         heard: Callable[["RunProcess", RunEvent | None, str], None],
-        *,
-        tells_events: bool,
     ) -> None:
         """Start `gpudiag ARGV` from the thread of the event loop, with which it dies.
 
@@ -49,7 +47,7 @@ class RunProcess:
         self._buffer = bytearray()
         self._open: set[int] = set()
         events_read, events_write = os.pipe()
-        told = ["--events", f"/dev/fd/{events_write}"] if tells_events else []
+        told = ["--events", f"/dev/fd/{events_write}"]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gpudiag.runs.supervised", str(os.getpid()), *argv, *told],

@@ -34,6 +34,8 @@ def test_a_plan_is_its_flags_and_back(level, only, fail_on, strict):
         {"only": ("gpu",), "skip": ("gpu",)},
         {"strict": True, "fail_on": "host"},
         {"force": True, "level": "instant"},
+        {"duration_seconds": 60.0, "level": "quick"},
+        {"duration_seconds": 7200.0, "level": "long"},
     ],
 )
 def test_what_cannot_be_run_is_refused(fields):
