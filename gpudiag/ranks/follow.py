@@ -58,12 +58,7 @@ class Follower:
         self._link.send("hello", rank=rank, place=codec.encode(place), port=port)
         self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
         while self._verdict is None:
-            select.select(
-                [*self._local.filenos(), self._link.fileno(), self._interrupts.fileno()],
-                [],
-                [],
-                _TICK_SECONDS,
-            )
+            self._wait()
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send("interrupted")
                 return Verdict(interrupted=True)
@@ -75,6 +70,10 @@ class Follower:
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS:
                 raise LeaderSilentError
         return self._verdict
+
+    def _wait(self) -> None:
+        awaited = [*self._local.filenos(), self._link.fileno(), self._interrupts.fileno()]
+        select.select(awaited, [], [], _TICK_SECONDS)
 
     def _report(self, events: list[dict[str, Any]]) -> None:
         failure = self._local.start_failure

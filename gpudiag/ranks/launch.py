@@ -87,8 +87,7 @@ def run_ranks(
         )
         assignment = Assignment(job, LocalRanks(job, directory), budgets, interrupts, on_event, is_over)
         try:
-            with contextlib.ExitStack() as stack:
-                companions = _find_companions(environment, meeting, directory, stack)
+            with _companions(environment, meeting, directory) as companions:
                 _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
                 run = _run_alone(assignment) if companions is None else companions.run(assignment)
         finally:
@@ -107,17 +106,19 @@ def _run_alone(assignment: Assignment) -> RankRun | None:
     return agent.build_run(Launcher.SPAWN, unkillable) if finished else None
 
 
-def _find_companions(
-    environment: RankEnvironment | None,
-    meeting: Meeting | None,
-    directory: RunDirectory,
-    stack: contextlib.ExitStack,
-) -> Companions | None:
+@contextlib.contextmanager
+def _companions(
+    environment: RankEnvironment | None, meeting: Meeting | None, directory: RunDirectory
+) -> Iterator[Companions | None]:
+    """This agent among the others of its launch, findable meanwhile; None where it is the only one."""
     if environment is None or meeting is None:
-        return None
+        yield None
+        return
     companions = Companions(environment.launcher, meeting, directory.path)
-    stack.callback(companions.close)
-    return companions
+    try:
+        yield companions
+    finally:
+        companions.close()
 
 
 @contextlib.contextmanager

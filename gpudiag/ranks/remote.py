@@ -12,6 +12,7 @@ from gpudiag.ranks.dump import RankDump
 from gpudiag.ranks.ledger import RawEvent
 from gpudiag.ranks.link import Link, LinkLostError
 from gpudiag.ranks.meeting import Address
+from gpudiag.ranks.reception import Guest, Reception
 from gpudiag.ranks.remote_record import RemoteRecord, absent_records
 from gpudiag.ranks.roster import AgentPlace, Roster
 from gpudiag.ranks.start_error import StartFailure
@@ -49,11 +50,9 @@ class RemoteRanks:
         """
         self.interrupted = False  # one of the agents was told to give up
         self.start_failure: tuple[StartFailure, str] | None = None  # with what its template wrote
-        self._listeners = listeners
-        self._key = key
+        self._reception = Reception(listeners, key)
         self._own_rank = own_rank
         self._own = own
-        self._greeting: list[Link] = []  # connected, rank not yet said
         self._told_at = 0.0
         others = (rank for rank in range(world_size) if rank != own_rank)
         self._records = absent_records(others, own.machine, host)
@@ -73,14 +72,11 @@ class RemoteRanks:
 
     def filenos(self) -> list[int]:
         """The descriptors to wait for."""
-        links = [record.link for record in self._records.values() if record.link is not None]
-        listening = [listener.fileno() for listener in self._listeners]
-        return listening + [link.fileno() for link in (*links, *self._greeting)]
+        return [*self._reception.filenos(), *(link.fileno() for link in self._links())]
 
     def poll(self) -> list[RawEvent]:
         """Take in what has come; the events among it, with their rank and times of our clock."""
-        self._accept()
-        events = [event for link in tuple(self._greeting) for event in self._greet(link)]
+        events = [event for guest in self._reception.poll() for event in self._welcome(guest)]
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
@@ -105,19 +101,14 @@ class RemoteRanks:
         for record in self._records.values():
             if record.link is not None and (due or record.needs_clock):
                 record.link.send("clock", asked_at=time.monotonic())
-        if not due:
-            return
-        self._told_at = time.monotonic()
-        places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
-        agents = {str(rank): codec.encode(place) for rank, place in places.items()}
-        agents[str(self._own_rank)] = codec.encode(self._own)
-        self.send("views", views=codec.encode(views), agents=agents)
+        if due:
+            self._told_at = time.monotonic()
+            self.send("views", views=codec.encode(views), agents=self._encode_places())
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one message to every agent that is connected."""
-        for record in self._records.values():
-            if record.link is not None:
-                record.link.send(kind, **fields)
+        for link in self._links():
+            link.send(kind, **fields)
 
     def await_greetings(self) -> None:
         """Wait two seconds at most until every agent is connected, so that all can be told something."""
@@ -137,15 +128,26 @@ class RemoteRanks:
 
     def release_links(self) -> list[Link]:
         """The lines that are open, which are the caller's to close from now on."""
-        links = [record.link for record in self._records.values() if record.link is not None]
+        links = self._links()
         for record in self._records.values():
             record.link = None
         return links
 
     def close(self) -> None:
         """Close every line that is still open."""
-        for link in (*self.release_links(), *self._greeting):
+        self._reception.close()
+        for link in self.release_links():
             link.close()
+
+    def _links(self) -> list[Link]:
+        """The lines to the agents that are connected."""
+        return [record.link for record in self._records.values() if record.link is not None]
+
+    def _encode_places(self) -> dict[str, Any]:
+        """Where each agent that has come is, this one too, as agents tell each other."""
+        places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
+        places[self._own_rank] = self._own
+        return {str(rank): codec.encode(place) for rank, place in places.items()}
 
     def _poll_while(self, condition: Callable[[RemoteRecord], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -153,42 +155,19 @@ class RemoteRanks:
             time.sleep(0.01)
             self.poll()
 
-    def _accept(self) -> None:
-        for listener in self._listeners:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:  # nobody is waiting
-                    break
-                self._greeting.append(Link(connection))
-
-    def _greet(self, link: Link) -> list[RawEvent]:
-        """Find out whose line this is; the events that came with the greeting."""
-        try:
-            messages = link.receive()
-        except LinkLostError:
-            self._greeting.remove(link)
-            link.close()
-            return []
-        for place, message in enumerate(messages):
-            if message["kind"] == "agent" and message["key"] == self._key:
-                link.send("agent", key=self._key)
-            elif message["kind"] == "hello":
-                return self._welcome(link, message, messages[place + 1 :])
-        return []
-
-    def _welcome(self, link: Link, hello: dict[str, Any], messages: list[dict[str, Any]]) -> list[RawEvent]:
-        self._greeting.remove(link)
-        record = self._records.get(hello["rank"])
+    def _welcome(self, guest: Guest) -> list[RawEvent]:
+        """Take the agent as that of its rank; the events that came with its greeting."""
+        link, rank = guest.link, guest.hello["rank"]
+        record = self._records.get(rank)
         if record is None or record.link is not None:
-            link.send("refused", rank=hello["rank"])
+            link.send("refused", rank=rank)
             link.close()
             return []
-        place: AgentPlace = codec.decode(AgentPlace, hello["place"])
+        place: AgentPlace = codec.decode(AgentPlace, guest.hello["place"])
         record.link, record.lost = link, False
-        record.place = replace(place, address=self._address_of(link, hello["port"]))
+        record.place = replace(place, address=self._address_of(link, guest.hello["port"]))
         self._told_at = 0.0  # let the others know at once
-        return [event for message in messages for event in self._take(record, message)]
+        return [event for message in guest.messages for event in self._take(record, message)]
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
         """Where other machines reach the agent at the other end, as far as the line shows it."""

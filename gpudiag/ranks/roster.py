@@ -20,13 +20,13 @@ class AgentPlace:
 class Roster:
     """Kept up to date by what leaders tell, and by which agents can be reached."""
 
+    # What every rank was doing, and where the agents are that have come.
     views: tuple[RankView, ...] = ()
-    agents: dict[int, AgentPlace] = field(default_factory=dict)  # those that have come
-    leaders_lost: set[int] = field(default_factory=set)  # ranks that led, and are gone
-    leaders_silent: dict[int, float] = field(
-        default_factory=dict
-    )  # that led, and since when they say nothing
-    unreachable: set[int] = field(default_factory=set)  # ranks without an agent to talk to
+    agents: dict[int, AgentPlace] = field(default_factory=dict)
+    # Ranks that led and are gone; that led and say nothing, since when; that have no agent to talk to.
+    leaders_lost: set[int] = field(default_factory=set)
+    leaders_silent: dict[int, float] = field(default_factory=dict)
+    unreachable: set[int] = field(default_factory=set)
 
     @property
     def met(self) -> bool:

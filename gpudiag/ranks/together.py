@@ -31,6 +31,8 @@ _FAILED_START_SECONDS = 3.0
 # notice the loss a little later.
 _NEXT_LEADER_SECONDS = 1.0
 
+_RETRY_SECONDS = 0.02
+
 # The lines of the last run. The leader keeps them open until its process ends; a follower's process
 # does not end before: launchers kill everybody as soon as one process has failed, and the report
 # must be out by then.
@@ -97,23 +99,29 @@ class Companions:
         At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
         everybody is up who ever will be, and needs a moment at most to notice that it leads now.
         """
-        local, roster, interrupts = assignment.local, self._roster, assignment.interrupts
-        rendezvous_seconds = assignment.budgets.seconds_for(RENDEZVOUS)
-        deadline = time.monotonic() + (_NEXT_LEADER_SECONDS if roster.met else rendezvous_seconds)
-        rank = 0
-        while rank != self._meeting.rank and not interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
-            own.take(local.poll())
-            if local.start_failure is not None:
-                deadline = min(deadline, time.monotonic() + _FAILED_START_SECONDS)
-            if rank not in roster.gone:
-                link = self._meeting.connect(rank, roster.addresses)
+        first_meeting = assignment.budgets.seconds_for(RENDEZVOUS)
+        patience = _Patience(_NEXT_LEADER_SECONDS if self._roster.met else first_meeting)
+        for rank in range(self._meeting.rank):
+            if rank not in self._roster.gone:
+                link = self._await_agent(rank, assignment, own, patience)
                 if link is not None:
                     return rank, link
-                if time.monotonic() < deadline:
-                    time.sleep(0.02)
-                    continue
-                roster.unreachable.add(rank)
-            rank += 1
+                self._roster.unreachable.add(rank)
+        return None
+
+    def _await_agent(
+        self, rank: int, assignment: Assignment, own: Ledger, patience: "_Patience"
+    ) -> Link | None:
+        """A line to the agent of that rank; None if it does not come in time, or the run is given up."""
+        local = assignment.local
+        while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
+            own.take(local.poll())
+            if local.start_failure is not None:
+                patience.shorten(_FAILED_START_SECONDS)
+            link = self._meeting.connect(rank, self._roster.addresses)
+            if link is not None or patience.over:
+                return link
+            time.sleep(_RETRY_SECONDS)
         return None
 
     def _lead(self, assignment: Assignment, ledger: Ledger) -> RankRun | None:
@@ -140,6 +148,22 @@ class Companions:
         finally:
             remote.close()
         return run
+
+
+class _Patience:
+    """How long other agents are waited for, all of them together."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is waited for any more."""
+        return time.monotonic() >= self._until
+
+    def shorten(self, seconds: float) -> None:
+        """Wait no longer than so many seconds from now."""
+        self._until = min(self._until, time.monotonic() + seconds)
 
 
 def _obey(verdict: Verdict, link: Link) -> RankRun | None:
