@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
@@ -80,16 +80,18 @@ class EventFile:
 class ProgressLine:
     """One line on a terminal that says how far a run is; nothing where there is no terminal."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Write to `stream` if it is a terminal."""
+    def __init__(self, stream: TextIO, parts: Sequence[str] = ()) -> None:
+        """Write to `stream` if it is a terminal; `parts` are what the run does one after the other, by name."""
         self._stream = stream if stream.isatty() else None
+        self._parts = parts
 
     def show(self, event: RunEvent) -> None:
         """Say what the event tells of the progress, if it tells any."""
         if self._stream is None:
             return
         if event.kind is EventKind.STAGE:
-            self._write(f"ranks: {event.stage}")
+            part = f"{self._parts[event.done]}, " if event.done < len(self._parts) else ""
+            self._write(f"{part}ranks: {event.stage}")
         elif event.result is not None:
             size = format_size(event.result.size_bytes)
             self._write(f"{event.done} of {event.planned}: {event.result.op} {event.result.dtype} {size}")

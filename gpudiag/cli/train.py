@@ -145,7 +145,7 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
 
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     pythons = parse_pythons(options["python"])
-    with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
+    with EventFile(options["events"]) as events, ProgressLine(sys.stderr, plan.strategy) as progress:
         run = run_training(plan, place, pythons=pythons, listener=tell_all(events.write, progress.show))
     if run.reporter:
         _print(run.report, options)
