@@ -74,7 +74,10 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     exact = sum(result.verified is True for result in results)
     one_kind = len({name_group(result) for result in results}) == 1
     what = ("size" if one_kind else "result") + "s" * (len(results) != 1)
-    return f"{exact} {what} exact" if exact == len(results) else f"{exact} of {len(results)} {what} exact"
+    count = f"{exact}" if exact == len(results) else f"{exact} of {len(results)}"
+    size = measurement.world_size
+    rounded = size & (size - 1) and any(result.reduce == "avg" for result in results)
+    return f"{count} {what} {'right within 2 units in the last place' if rounded else 'exact'}"
 
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
