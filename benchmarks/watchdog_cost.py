@@ -110,28 +110,6 @@ def _time_calls(context: RankContext, counter: _Counter) -> float:
     return (time.thread_time() - before) / repeats
 
 
-def _time_block(
-    context: RankContext, counter: _Counter, name: str, elements: int, *, announced: bool
-) -> float:
-    """Seconds per operation in one block of iterations, after a barrier."""
-    import torch
-    import torch.distributed as dist
-
-    tensor, progress, iterations = torch.zeros(elements), context.progress, _ITERATIONS[name]
-    dist.barrier()
-    before = time.perf_counter()
-    for _ in range(iterations):
-        if announced:
-            progress.before_iteration(counter.iteration)
-            progress.before_operation(counter.sequence, "all_reduce", "float32", elements, 1.0)
-            dist.all_reduce(tensor)
-            progress.after_operation(counter.sequence)
-            counter.iteration, counter.sequence = counter.iteration + 1, counter.sequence + 1
-        else:
-            dist.all_reduce(tensor)
-    return (time.perf_counter() - before) / iterations
-
-
 def _render(told: dict[str, Any]) -> str:
     lines = [
         f"{told['ranks']} gloo ranks on {told['processors']} processors, Python {told['python']}, "
