@@ -28,6 +28,7 @@ class Settings:
     kinds: tuple[str, ...] = (
         "preflight",
         "nccl-test",
+        "bandwidth",
         "train",
     )  # of runs, as far as the command line has them
 

@@ -37,6 +37,9 @@ COMMANDS = {
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
+    "bandwidth": LazyCommand(
+        "gpudiag.cli.bandwidth", "bandwidth", "Time copies and matrix products on each GPU, verified."
+    ),
     "train": LazyCommand(
         "gpudiag.cli.train", "train", "Train a little under each strategy, and prove the maths."
     ),

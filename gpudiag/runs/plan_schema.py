@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gpudiag.model import plan, preflight_plan, training
+from gpudiag.model import bandwidth_plan, plan, preflight_plan, training
 from gpudiag.runs.kinds import RunKind
 
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -12,6 +12,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "reduce": plan.REDUCTIONS,
     "verify": plan.VERIFY_MODES,
     "level": preflight_plan.LEVELS,
+    "test": bandwidth_plan.BANDWIDTH_TESTS,
     "fail_on": preflight_plan.FAIL_ON,
     "strategy": training.STRATEGIES,
     "workload": training.WORKLOADS,

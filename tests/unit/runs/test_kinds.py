@@ -6,7 +6,7 @@ from gpudiag.errors import UsageError
 from gpudiag.runs.kinds import run_kinds
 from gpudiag.runs.plan_schema import plan_schema
 
-KINDS = run_kinds(("preflight", "nccl-test", "train"))
+KINDS = run_kinds(("preflight", "nccl-test", "bandwidth", "train"))
 
 
 def test_only_commands_that_there_are_can_be_run():

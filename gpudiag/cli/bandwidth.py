@@ -1,0 +1,98 @@
+"""`gpudiag bandwidth`: how fast GPUs copy and multiply, with every copy verified."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
+from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.report import Report
+
+
+def _tests(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """The tests by name; none, which means every possible one, for `all` or nothing."""
+    if text in (None, "all"):
+        return ()
+    return parse_names(parameter.opts[0], str(text), BANDWIDTH_TESTS)
+
+
+@click.command("bandwidth", context_settings=HELP_SETTINGS)
+@click.option(
+    "--test",
+    callback=_tests,
+    metavar="NAME,...",
+    help=f"{', '.join(BANDWIDTH_TESTS)}.  [default: all that this machine can run]",
+)
+@click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
+@click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
+@click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
+@json_option
+@output_option
+@events_option
+def bandwidth(**options: Any) -> ExitStatus:
+    """Time copies and matrix products on every free GPU, or on the CPU where there is none.
+
+    Copies within a GPU's memory, to and from the host, and from GPU to GPU; each is compared with its
+    source. Speeds are held against the device's own limits, its peers, and earlier runs.
+    """
+    from gpudiag.runs.bandwidth import BandwidthRun
+    from gpudiag.runs.gate import exit_status
+    from gpudiag.runs.history import default_store
+
+    plan = BandwidthPlan(options["test"], options["force"])
+    if options["python"] is not None and not os.access(options["python"], os.X_OK):
+        raise UsageError(
+            f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
+        )
+    if options["store"] is not None:
+        from gpudiag.runs.store import parse_store_url
+
+        parse_store_url(options["store"])
+    store = options["store"] or default_store()
+    with (
+        EventFile(options["events"]) as events,
+        ProgressLine(sys.stderr) as progress,
+        BandwidthRun(
+            plan, store, _say, _warn, tell_all(events.write, progress.show), python=options["python"]
+        ) as run,
+    ):
+        report = run.run()
+        _print(report, options)
+        sys.stdout.flush()  # the verdict is out, whatever becomes of the history
+        warning = run.remember()
+    if warning:
+        _warn(warning)
+    return exit_status(report, PreflightPlan())
+
+
+def _print(report: Report, options: dict[str, Any]) -> None:
+    """Print the report as text or as its document; write the document to `--output` first."""
+    from gpudiag.render.json import render_json
+
+    if options["output"] is not None:
+        from gpudiag.runs.output import write_document
+
+        write_document(options["output"], render_json(report))
+    if options["as_json"]:
+        sys.stdout.write(render_json(report))
+        return
+    from gpudiag.render.bandwidth_text import render_bandwidth
+    from gpudiag.render.style import Style, wants_colour
+
+    sys.stdout.write(render_bandwidth(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))))
+
+
+def _say(sentence: str) -> None:
+    """Tell a person at a terminal what comes next; scripts are left in peace."""
+    if sys.stderr.isatty():
+        _warn(sentence)
+
+
+def _warn(sentence: str) -> None:
+    print(f"gpudiag: {sentence}", file=sys.stderr)

@@ -1,0 +1,81 @@
+"""A bandwidth run as text: a line for each copy and matrix product, then the report about them."""
+
+from gpudiag.model.active import ActiveMeasurement, BandwidthResult, ComputeResult
+from gpudiag.model.device import Snapshot
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.report import Report
+from gpudiag.render.report_text import render_report_text
+from gpudiag.render.style import PLAIN, Column, Style, render_table
+from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
+
+_COPIES = (
+    Column("COPY"),
+    Column("WHERE", gives_way=True),
+    Column("SIZE", right=True),
+    Column("p50", right=True),
+    Column("GB/s", right=True),
+    Column("wrong", right=True),
+)
+_PRODUCTS = (
+    Column("PRODUCT"),
+    Column("WHERE", gives_way=True),
+    Column("n", right=True),
+    Column("p50", right=True),
+    Column("TFLOP/s", right=True),
+)
+
+
+def render_bandwidth(report: Report, style: Style = PLAIN) -> str:
+    """The tables of what was measured, and the report; at most 80 columns wide where words allow."""
+    active = report.measures.active
+    tables = [] if isinstance(active, Missing) else _tables(active, report.snapshot, style)
+    return "\n".join([*tables, render_report_text(report, style)])
+
+
+def _tables(active: ActiveMeasurement, snapshot: Snapshot, style: Style) -> list[str]:
+    kind = "GPU" if active.device_kind == "cuda" else "CPU rank"
+    version = "" if isinstance(active.torch_version, Missing) else f", torch {active.torch_version}"
+    lines = [f"bandwidth: {active.world_size} {kind}{'s' * (active.world_size > 1)}{version}"]
+    tests = list(dict.fromkeys(result.test for result in active.bandwidth))
+    ordered = sorted(active.bandwidth, key=lambda result: (tests.index(result.test), result.rank))
+    copies = [_copy(result, snapshot) for result in ordered]
+    dtypes = list(dict.fromkeys(result.dtype for result in active.compute))
+    in_order = sorted(active.compute, key=lambda result: (dtypes.index(result.dtype), result.rank))
+    products = [_product(result, snapshot) for result in in_order]
+    for columns, rows in ((_COPIES, copies), (_PRODUCTS, products)):
+        if rows:
+            heading, *body = render_table(columns, rows)
+            lines += ["", style.paint(heading, "bold"), *body]
+    return [*lines, ""]
+
+
+def _copy(result: BandwidthResult, snapshot: Snapshot) -> list[str]:
+    where = _place(snapshot, result.rank, result.device_uuid)
+    if not isinstance(result.peer, Missing):
+        where = f"{where} to {_place(snapshot, result.peer, result.peer_uuid)}"
+    return [
+        f"{result.test.replace('_', ' ')}{', all at once' if result.concurrent else ''}",
+        where,
+        format_size(result.size_bytes),
+        format_seconds(result.time_p50_seconds),
+        significant(result.bytes_per_second / BYTES_PER_GB),
+        str(result.wrong_bytes),
+    ]
+
+
+def _product(result: ComputeResult, snapshot: Snapshot) -> list[str]:
+    return [
+        result.dtype,
+        _place(snapshot, result.rank, result.device_uuid),
+        str(result.size),
+        format_seconds(result.time_p50_seconds),
+        significant(result.flops_per_second / 1e12),
+    ]
+
+
+def _place(snapshot: Snapshot, rank: int, uuid: Reading[str]) -> str:
+    """The GPU as NVML numbers it; on the CPU, the rank."""
+    for device in snapshot.devices:
+        if device.id.uuid == uuid and not isinstance(device.id.nvml_index, Missing):
+            return f"GPU {device.id.nvml_index}"
+    return f"rank {rank}"

@@ -1,0 +1,152 @@
+"""The recipe of `gpudiag bandwidth`: find the GPUs that are free, time copies and products, judge, remember."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.gone import known_gpus_of
+from gpudiag.checks.on_gpus import GPU_CHECKS
+from gpudiag.checks.registry import Check
+from gpudiag.checks.runner import run_checks
+from gpudiag.errors import GpudiagError
+from gpudiag.model.active import MATMUL, MEMORY_COPY, PEER_COPY, ActiveMeasurement, ActivePlan
+from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot
+from gpudiag.model.event import RunEvent
+from gpudiag.model.measure import Measures
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Report
+from gpudiag.probe.inventory import take_snapshot
+from gpudiag.runs.active import measure_active, say_cost
+from gpudiag.runs.baseline import samples_of
+from gpudiag.runs.gate import complete_results, judge_results
+from gpudiag.runs.history import HistoryKeeper, RunFacts
+from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
+from gpudiag.runs.state import own_machine_key
+from gpudiag.runs.workplace import Workplace, choose_workplace
+
+Say = Callable[[str], None]
+
+_LOOK_SECONDS = 5.0
+_READ_SECONDS = 6.0  # for the history, from the start of the run
+_ON_CPU = (MEMORY_COPY, MATMUL)
+_LEVEL = "standard"  # whose time limit and telemetry the tests keep to
+# Judged whatever is measured: that every rank came through, that no GPU was passed over, that data is right.
+_ALWAYS = ("active.ranks", "active.coverage")
+_CHECKS = {
+    "memory_copy": ("bandwidth.data", "bandwidth.memory"),
+    "host_to_device": ("bandwidth.data", "bandwidth.host_device"),
+    "device_to_host": ("bandwidth.data", "bandwidth.host_device"),
+    "matmul": ("compute.matmul",),
+    "peer_copy": ("bandwidth.data", "bandwidth.peer"),
+}
+
+
+class BandwidthRun:
+    """One bandwidth run of this machine: `run` it, tell its report, then `remember` it."""
+
+    def __init__(
+        self,
+        plan: BandwidthPlan,
+        store: str,
+        say: Say,
+        warn: Say,
+        listener: Callable[[RunEvent], None] | None = None,
+        *,
+        python: str | None = None,
+    ) -> None:
+        """Start reading the history.
+
+        `say` is told what comes next and its cost, `warn` what went wrong, `listener` what happens.
+        """
+        self._plan = plan
+        self._say = say
+        self._warn = warn
+        self._python = python
+        self._teller = PreflightTeller(("active",), listener)
+        self._keeper = HistoryKeeper(store, own_machine_key())
+        self._report: Report | None = None
+
+    def __enter__(self) -> "BandwidthRun":
+        """The run, with the history being read."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave no child behind."""
+        self._keeper.close()
+
+    def run(self) -> Report:
+        """The report; what could not be measured is in it, with the reason."""
+        self._teller.enter(LOOK)
+        snapshot = take_snapshot(("nvml", "torch"), _LOOK_SECONDS, python=self._python, kernel_log=True)
+        history, warning = self._keeper.read(_READ_SECONDS)
+        if warning:
+            self._warn(f"{warning}; going on without it")
+        measures = Measures(active=self._measure(snapshot))
+        self._teller.enter(JUDGE)
+        good = history if isinstance(history, Missing) else history.good
+        context = Context(
+            snapshot,
+            measures,
+            known_gpus=good if isinstance(good, Missing) else known_gpus_of(good),
+            history=history,
+            samples=samples_of(measures),
+        )
+        checks = checks_for(measures.active)
+        results = complete_results(checks, run_checks(context, checks))
+        self._report = Report(judge_results(results), results, snapshot, measures)
+        self._teller.tell_report(self._report)
+        return self._report
+
+    def remember(self) -> str:
+        """Store the speeds; a warning for the user, empty where all is well."""
+        report = self._report
+        if report is None:
+            return ""
+        samples = samples_of(report.measures)
+        facts = RunFacts(report.snapshot, "bandwidth", report.verdict.value, samples, keep_snapshot=False)
+        return self._keeper.write(facts)
+
+    def _measure(self, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
+        found = run_checks(Context(snapshot), GPU_CHECKS)
+        findings = tuple(finding for result in found for finding in result.findings)
+        place = choose_workplace(snapshot, findings, NOT_ASKED, force=self._plan.force)
+        if isinstance(place, Missing):  # whatever the reason: nothing was measured, so nothing passes
+            return Missing(MissingReason.ERROR, place.detail)
+        plan = plan_tests(self._plan, place)
+        if isinstance(plan, Missing):
+            return plan
+        self._teller.enter("active")
+        self._say(say_cost(plan, place))
+        try:
+            return measure_active(
+                plan, place, _LEVEL, python=self._python, listener=self._teller.hear_tests(plan.tests)
+            )
+        except GpudiagError as error:
+            hint = f": {error.hint}" if error.hint else ""
+            return Missing(MissingReason.ERROR, f"{error.message}{hint}")
+
+
+def plan_tests(plan: BandwidthPlan, place: Workplace) -> Reading[ActivePlan]:
+    """The tests of the plan that this workplace can run; why not, where it cannot run one that was named."""
+    on_gpu = place.device_kind == "cuda"
+    possible = BANDWIDTH_TESTS if on_gpu else _ON_CPU
+    if on_gpu and place.world_size < 2:
+        possible = tuple(test for test in possible if test != PEER_COPY)
+    for test in plan.test:
+        if test not in possible:
+            lacks = "two GPUs that are free" if test == PEER_COPY else "a GPU"
+            return Missing(MissingReason.ERROR, f"{test} needs {lacks}, and this machine has none to test")
+    tests = tuple(test for test in possible if not plan.test or test in plan.test)
+    dtypes = ("float32", "float16", "bfloat16") if on_gpu else ("float32", "bfloat16")
+    return ActivePlan(tests, place.device_kind, dtypes)
+
+
+def checks_for(measured: Reading[ActiveMeasurement]) -> tuple[Check, ...]:
+    """What is judged: the GPUs as a bare look shows them, and every speed that was measured."""
+    tests = BANDWIDTH_TESTS if isinstance(measured, Missing) else measured.tests
+    names = {*_ALWAYS, *(name for test in tests for name in _CHECKS[test])}
+    return (*GPU_CHECKS, *(check for check in BUILTIN if check.name in names))
