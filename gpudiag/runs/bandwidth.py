@@ -133,7 +133,7 @@ class BandwidthRun:
 def plan_tests(plan: BandwidthPlan, place: Workplace) -> Reading[ActivePlan]:
     """The tests of the plan that this workplace can run; why not, where it cannot run one that was named."""
     on_gpu = place.device_kind == "cuda"
-    possible = BANDWIDTH_TESTS if on_gpu else _ON_CPU
+    possible: tuple[str, ...] = BANDWIDTH_TESTS if on_gpu else _ON_CPU
     if on_gpu and place.world_size < 2:
         possible = tuple(test for test in possible if test != PEER_COPY)
     for test in plan.test:
