@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.preflight_output import render_one, sayer, warn, write_reports
 from gpudiag.cli.run_events import EventFile, events_option
-from gpudiag.errors import ExitStatus, GpudiagError, UsageError
-from gpudiag.model.preflight_plan import FAIL_ON, LEVELS, PreflightPlan
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.preflight_plan import FAIL_ON, PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+from gpudiag.render.report_formats import REPORT_FORMATS
 
 if TYPE_CHECKING:
-    from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
     from gpudiag.runs.preflight import Surroundings
 
@@ -122,21 +122,29 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
+    if "RANK" in os.environ or "HOROVOD_RANK" in os.environ:
+        from gpudiag.runs.preflight_launch import read_launch
+
+        environment = read_launch(os.environ)
+        if environment is not None:
+            from gpudiag.cli.preflight_launched import preflight_together
+
+            return preflight_together(environment, form, plan, surroundings, started, options)
     from gpudiag.runs.gate import exit_status
     from gpudiag.runs.preflight import Preflight
 
     with (
         EventFile(options["events"]) as events,
-        Preflight(plan, surroundings, _say_for(plan), _warn, events.write) as run,
+        Preflight(plan, surroundings, sayer(plan), warn, events.write) as run,
     ):
         report = run.run(started)
-        sys.stdout.write(_rendered(form, report))
+        sys.stdout.write(render_one(form, report))
         sys.stdout.flush()  # the verdict is out, whatever becomes of files and history
         status = exit_status(report, plan)
-        written = _write_reports(report, options["reports"])
+        written = write_reports(report, options["reports"])
         warning = run.remember()
     if warning:
-        _warn(warning)
+        warn(warning)
     return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
 
 
@@ -201,40 +209,3 @@ def _print_checks(plan: PreflightPlan, options: dict[str, Any]) -> ExitStatus:
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
     sys.stdout.write(render_checks(checks, style))
     return ExitStatus.PASS
-
-
-def _rendered(form: str, report: Report) -> str:
-    if form == "reason":
-        from gpudiag.render.reason import render_reason
-
-        return render_reason(report)
-    if form != "text":
-        return render_report(form, report)
-    from gpudiag.render.report_text import render_report_text
-    from gpudiag.render.style import Style, wants_colour
-
-    return render_report_text(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
-
-
-def _write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
-    """Whether every report could be written; where one could not, that is said and the others are tried."""
-    from gpudiag.runs.output import write_document
-
-    written = True
-    for form, path in reports:
-        try:
-            write_document(path, render_report(form, report))
-        except GpudiagError as error:
-            _warn(error.message)
-            written = False
-    return written
-
-
-def _say_for(plan: PreflightPlan) -> Any:
-    """Says what comes next and its cost: on a terminal, and before anything that takes minutes."""
-    loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
-    return _warn if loud else lambda _: None
-
-
-def _warn(sentence: str) -> None:
-    print(f"gpudiag: {sentence}", file=sys.stderr)

@@ -57,6 +57,14 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
     return ExitStatus.PASS
 
 
+def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
+    """What the gate says of several machines: failed where any failed, else could not tell where any could not."""
+    found = set(statuses)
+    if ExitStatus.FAIL in found:
+        return ExitStatus.FAIL
+    return ExitStatus.PASS if found == {ExitStatus.PASS} else ExitStatus.ERROR
+
+
 def is_good_state(report: Report) -> bool:
     """Whether later runs are to be compared with how the machine was in this one.
 

@@ -41,28 +41,37 @@ class _Entry:
     results: tuple[CheckResult, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportSource:
+    """One report's document and where it came from; without a document, why there is none."""
+
+    place: str
+    document: Any
+    reason: str = ""
+
+
 def merge_reports(paths: Iterable[str]) -> MergedReport:
     """One report of the reports in those files; a file may hold several, one per line."""
-    entries = _with_distinct_names([entry for path in paths for entry in _read(path)])
+    return merge_documents(source for path in paths for source in _read(path))
+
+
+def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
+    """One report of those documents."""
+    entries = _with_distinct_names([_entry(source) for source in sources])
     verdict = worst(tuple(entry.machine.verdict for entry in entries))
     return MergedReport(verdict, tuple(entry.machine for entry in entries), _group(entries))
 
 
-def _read(path: str) -> Iterator[_Entry]:
-    """An entry for each report in a file, or one that says why there is none."""
+def _read(path: str) -> Iterator[ReportSource]:
+    """Each report in a file, or why there is none."""
     try:
         documents = _documents(path)
     except OSError as error:
-        yield _unreadable(path, error.strerror or str(error))
-        return
+        yield ReportSource(path, None, error.strerror or str(error))
     except UsageError as error:
-        yield _unreadable(path, error.message)
-        return
-    for place, document in documents:
-        try:
-            yield _entry(place, document)
-        except UsageError as error:
-            yield _unreadable(place, error.message)
+        yield ReportSource(path, None, error.message)
+    else:
+        yield from (ReportSource(place, document) for place, document in documents)
 
 
 def _documents(path: str) -> list[tuple[str, Any]]:
@@ -95,7 +104,16 @@ def _line(line: bytes) -> Any:
         return None
 
 
-def _entry(place: str, document: Any) -> _Entry:
+def _entry(source: ReportSource) -> _Entry:
+    if source.reason:
+        return _unreadable(source.place, source.reason)
+    try:
+        return _judge(source.place, source.document)
+    except UsageError as error:
+        return _unreadable(source.place, error.message)
+
+
+def _judge(place: str, document: Any) -> _Entry:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != Report.SCHEMA:
         what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"

@@ -1,0 +1,109 @@
+"""`gpudiag preflight` under a launcher: one process of each machine looks, rank 0 prints, all exit alike."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpudiag.cli.preflight_output import render_one, render_several, sayer, warn, write_reports
+from gpudiag.cli.run_events import EventFile
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.runs.gate import exit_status
+from gpudiag.runs.preflight import Preflight
+from gpudiag.runs.preflight_launch import PreflightLaunch
+
+if TYPE_CHECKING:
+    from gpudiag.model.preflight_plan import PreflightPlan
+    from gpudiag.model.report import Report
+    from gpudiag.probe.start import StartedProbes
+    from gpudiag.ranks.environment import RankEnvironment
+    from gpudiag.runs.preflight import Surroundings
+
+
+def preflight_together(
+    environment: RankEnvironment,
+    form: str,
+    plan: PreflightPlan,
+    surroundings: Surroundings,
+    started: StartedProbes | None,
+    options: dict[str, Any],
+) -> ExitStatus:
+    """One process of each machine looks, rank 0 prints, and all exit alike.
+
+    Raises:
+        UsageError: the wanted format has no place for several machines.
+        LaunchError: there is no place for the processes to meet.
+    """
+    _refuse_formats_of_one_machine(form, environment)
+    with PreflightLaunch(environment, plan.level) as launch:
+        if not launch.looks:
+            return _follow(launch)
+        return _look(launch, form, plan, surroundings, started, options)
+
+
+def _follow(launch: PreflightLaunch) -> ExitStatus:
+    status = launch.await_verdict()
+    if status is None:
+        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
+    return ExitStatus.ERROR if status is None else status
+
+
+def _look(
+    launch: PreflightLaunch,
+    form: str,
+    plan: PreflightPlan,
+    surroundings: Surroundings,
+    started: StartedProbes | None,
+    options: dict[str, Any],
+) -> ExitStatus:
+    with (
+        EventFile(options["events"]) as events,
+        Preflight(plan, surroundings, sayer(plan) if launch.tells else _hush, warn, events.write) as run,
+    ):
+        report = run.run(started)
+        own = exit_status(report, plan)
+        written = write_reports(report, options["reports"])
+        own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
+        status = _tell_all(launch, form, report, own) if launch.tells else _hand_in(launch, form, report, own)
+        warning = run.remember()
+    if warning:
+        warn(warning)
+    return status
+
+
+def _tell_all(launch: PreflightLaunch, form: str, report: Report, own: ExitStatus) -> ExitStatus:
+    """Print the report of this machine, or the merged one of several; the exit status of all."""
+    if launch.on_one_machine:
+        sys.stdout.write(render_one(form, report))
+        status = own
+    else:
+        gathered = launch.gather(report, own)
+        sys.stdout.write(render_several(form, gathered.merged))
+        status = gathered.status
+    sys.stdout.flush()
+    launch.announce(status)
+    return status
+
+
+def _hand_in(launch: PreflightLaunch, form: str, report: Report, own: ExitStatus) -> ExitStatus:
+    """Give rank 0 the report; where it takes none, print it here."""
+    status = launch.hand_in(report, own)
+    if status is not None:
+        return status
+    sys.stdout.write(render_one(form, report))
+    sys.stdout.flush()
+    warn("rank 0 took no report, so this one is of this machine alone")
+    return own if own is ExitStatus.FAIL else ExitStatus.ERROR
+
+
+def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> None:
+    """Raise for a format that has no place for several machines."""
+    if not environment.on_one_machine and form not in ("text", "json"):
+        raise UsageError(
+            f"{form} is of one machine, and this launch spans several",
+            hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
+        )
+
+
+def _hush(_: str) -> None:
+    """What is said before each test, where rank 0 says it for all machines."""

@@ -1,0 +1,209 @@
+"""A preflight under a launcher: one process of each machine looks, rank 0 tells of all machines, all exit alike.
+
+The others wait for rank 0's verdict, so that no process says PASS about a machine that it did not look at.
+"""
+
+import select
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from gpudiag.errors import ExitStatus, LaunchError, UsageError
+from gpudiag.model.codec import to_document
+from gpudiag.model.merged import MergedReport
+from gpudiag.model.report import Report
+from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.link import Link, LinkLostError
+from gpudiag.ranks.meeting import Meeting
+from gpudiag.ranks.reception import Reception
+from gpudiag.ranks.run_directory import RunDirectory, runtime_directory
+from gpudiag.runs.gate import worst_status
+from gpudiag.runs.merge import ReportSource, merge_documents
+
+# How long rank 0 waits for the other machines once it has its own report: all began at about the same time.
+_PATIENCE_SECONDS = {"instant": 30.0, "quick": 60.0, "standard": 240.0, "long": 900.0}
+# How long a process that does not look waits for the verdict, from its start.
+_VERDICT_SECONDS = {"instant": 90.0, "quick": 180.0, "standard": 720.0, "long": 9000.0}
+_RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
+_HEARD_SECONDS = 2.0  # for the others to take the verdict before rank 0 ends
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All machines' reports as one, and the exit status that all processes share."""
+
+    merged: MergedReport
+    status: ExitStatus
+
+
+def read_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
+    """The place that a launcher gave this process among several; None where it is alone.
+
+    Variables that are incomplete are no launcher's: a preflight needs no rank, and goes on without.
+    """
+    try:
+        environment = read_environment(variables)
+    except UsageError:
+        return None
+    return None if environment is None or environment.world_size < 2 else environment
+
+
+class PreflightLaunch:
+    """This process among those that a launcher started; a context manager, findable within."""
+
+    def __init__(self, environment: RankEnvironment, level: str) -> None:
+        """Be findable, where this is rank 0.
+
+        Raises:
+            LaunchError: there is no place for the processes to meet.
+        """
+        self._environment = environment
+        self._level = level
+        self._began = time.monotonic()
+        master = None if environment.on_one_machine else environment.master
+        base = runtime_directory()
+        self._meeting = Meeting(base, f"preflight|{environment.run_key}", environment.rank, master)
+        self._directory = RunDirectory(base, self._meeting.label)
+        self._reception: Reception | None = None
+        self._links: list[Link] = []
+        try:
+            if self.tells:
+                self._listeners = self._meeting.listen(self._directory.path)
+                self._reception = Reception(self._listeners, self._meeting.key)
+        except (OSError, LaunchError):
+            self._directory.remove()
+            raise
+
+    def __enter__(self) -> "PreflightLaunch":
+        """This process's place."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop being findable."""
+        for link in self._links:
+            link.close()
+        if self._reception is not None:
+            self._reception.close()
+            for listener in self._listeners:
+                listener.close()
+        self._directory.remove()
+
+    @property
+    def looks(self) -> bool:
+        """Whether this process looks at its machine: one of each machine does."""
+        return self._environment.local_rank == 0 or self.tells
+
+    @property
+    def tells(self) -> bool:
+        """Whether this process prints the report."""
+        return self._environment.rank == 0
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether all processes are on this machine."""
+        return self._environment.on_one_machine
+
+    def gather(self, report: Report, status: ExitStatus) -> Gathered:
+        """In rank 0: its own report with those of the other machines; one that does not come is ERROR."""
+        place = self._environment
+        sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
+        statuses = [status]
+        counted = place.local_world_size
+        until = time.monotonic() + _PATIENCE_SECONDS[self._level]
+        while counted < place.world_size and time.monotonic() < until:
+            for message in self._take(_LOOK_SECONDS):
+                rank = int(message["rank"])
+                if rank not in sources:
+                    sources[rank] = ReportSource(f"rank {rank}", message["document"])
+                    statuses.append(ExitStatus(message["status"]))
+                    counted += int(message["ranks"])
+        absent = place.world_size - counted
+        if absent > 0:
+            name = f"{absent} rank{'s' * (absent > 1)} without a report"
+            sources[place.world_size] = ReportSource(name, None, "no report came from their machines")
+            statuses.append(ExitStatus.ERROR)
+        merged = merge_documents(sources[rank] for rank in sorted(sources))
+        return Gathered(merged, worst_status(statuses))
+
+    def announce(self, status: ExitStatus) -> None:
+        """In rank 0: tell the others the exit status, those that ask only now too."""
+        told: set[int] = set()
+        until = time.monotonic() + _HEARD_SECONDS
+        expected = self._environment.world_size - 1
+        while len(told) < expected and time.monotonic() < until:
+            for link in self._links:
+                if id(link) not in told:
+                    link.send("verdict", status=int(status))
+                    told.add(id(link))
+            for _ in self._take(_LOOK_SECONDS):
+                pass
+
+    def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
+        """In another machine's process: give rank 0 the report; the exit status of all, None if it gives none."""
+        place = self._environment
+        words = {
+            "rank": place.rank,
+            "ranks": place.local_world_size,
+            "status": int(status),
+            "document": to_document(report),
+        }
+        return self._ask(words, time.monotonic() + 2 * _PATIENCE_SECONDS[self._level])
+
+    def await_verdict(self) -> ExitStatus | None:
+        """In a process that does not look: the exit status of all; None if rank 0 gives none."""
+        return self._ask(None, self._began + _VERDICT_SECONDS[self._level])
+
+    def _ask(self, report: dict[str, Any] | None, until: float) -> ExitStatus | None:
+        while time.monotonic() < until:
+            link = self._meeting.connect(0, {})
+            if link is None:
+                time.sleep(_RETRY_SECONDS)
+                continue
+            link.send("hello", key=self._meeting.key)
+            if report is not None:
+                link.send("report", **report)
+            try:
+                for message in _listen(link, until):
+                    if message.get("kind") == "verdict":
+                        return ExitStatus(message["status"])
+            except LinkLostError:
+                time.sleep(_RETRY_SECONDS)
+            finally:
+                link.close()
+        return None
+
+    def _take(self, seconds: float) -> list[dict[str, Any]]:
+        """The reports that have come, after waiting for news for so long at most."""
+        assert self._reception is not None  # noqa: S101 - only rank 0 takes reports
+        waiting = [*self._reception.filenos(), *(link.fileno() for link in self._links)]
+        select.select(waiting, [], [], seconds)
+        messages = []
+        for guest in self._reception.poll():
+            if guest.hello.get("key") == self._meeting.key:
+                self._links.append(guest.link)
+                messages += guest.messages
+            else:
+                guest.link.close()
+        for link in tuple(self._links):
+            try:
+                messages += link.receive()
+            except LinkLostError:
+                self._links.remove(link)
+                link.close()
+        return [message for message in messages if message.get("kind") == "report"]
+
+
+def _listen(link: Link, until: float) -> Iterator[dict[str, Any]]:
+    """Each message that comes on the line until that time.
+
+    Raises:
+        LinkLostError: the other end is gone.
+    """
+    while (remaining := until - time.monotonic()) > 0:
+        select.select([link], [], [], min(remaining, _LOOK_SECONDS))
+        yield from link.receive()
