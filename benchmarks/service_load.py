@@ -51,13 +51,14 @@ def main() -> None:
         with serving(session, Path(folder)) as service:
             service.wait_for_data()
             time.sleep(_SETTLE_SECONDS)
-            idle = measure_idle(service, short)
+            idle = measure_idle(service, options.seconds)
             measure_scrape(service)
             measure_streams(service, options.clients, options.seconds, idle)
             measure_rate(service, options.rate, short, "healthy")
             service.change(f"{_HEALTHY}+hang:6")
             service.wait(lambda: service.live()["sampler"]["state"] == "wedged")
             measure_rate(service, options.rate, short, "while a call hangs")
+            service.change(_HEALTHY)
         measure_exporter(session, options.others / "nvitop-exporter", short)
         measure_polling(session, options.others / "gpustat", short)
 

@@ -9,6 +9,10 @@ except ImportError:  # the parser in C is not installed
     from uvicorn.protocols.http.h11_impl import H11Protocol as BaseProtocol  # type: ignore[assignment]
 
 REQUEST_SECONDS = 10.0  # from the first byte, or the connection, to the end of the headers
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 10\r\nconnection: close\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 25\r\n\r\ntoo many are connected.\r\n"
+)
 
 
 class TimedProtocol(BaseProtocol):
@@ -17,8 +21,17 @@ class TimedProtocol(BaseProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Begin to wait for the first request; one connection too many is told so and closed.
+
+        uvicorn's own limit refuses requests, so that connections that ask nothing would not be counted.
+        """
         super().connection_made(transport)
+        limit = self.limit_concurrency
+        if limit is not None and len(self.connections) >= limit:
+            self.connections.discard(self)  # so that uvicorn goes on answering the others
+            transport.write(_FULL)
+            transport.close()
+            return
         self._begin_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -28,6 +41,8 @@ class TimedProtocol(BaseProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take data in; a head that is not whole by now may take its time, but not more."""
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._begin_waiting()

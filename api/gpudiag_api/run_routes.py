@@ -9,10 +9,8 @@ from starlette.responses import Response
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps, encode, loads
-from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
-from gpudiag.model.training import TrainingReport
-from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
 from gpudiag.runs.plan_schema import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.problems import Problem
@@ -157,18 +155,8 @@ def _rendered(body: bytes, name: str) -> str:
         report = loads(body.decode())
     except (GpudiagError, UnicodeDecodeError) as error:
         raise Problem(406, "run.report_format", "the report cannot be read by this gpudiag") from error
-    if isinstance(report, Report):
-        return render_report(name, report)
-    if isinstance(report, CollectiveReport) and name == "text":
-        from gpudiag.render.collective_text import render_collective
-
-        return render_collective(report)
-    if isinstance(report, TrainingReport) and name == "text":
-        from gpudiag.render.training_text import render_training
-
-        return render_training(report)
-    if isinstance(report, TrainingReport) and name == "markdown":
-        from gpudiag.render.training_markdown import render_training_markdown
-
-        return render_training_markdown(report)
-    raise Problem(406, "run.report_format", f"this kind of report is not written as {name}", "format=json")
+    known = formats_of(type(report))
+    if name not in known:
+        hint = f"format= {', '.join(known)}" if known else "read its log"
+        raise Problem(406, "run.report_format", f"this kind of report is not written as {name}", hint)
+    return render_any_report(name, report)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from gpudiag_api.tokens import ACT
 
 _BACKLOG = 2048
 _MAX_CONNECTIONS = 4096
+_OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -79,7 +81,7 @@ def run_service(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MAX_CONNECTIONS,
+        limit_concurrency=_make_room() + 1,  # uvicorn refuses at it, not beyond it
         h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
@@ -91,6 +93,18 @@ def run_service(
         server.run(sockets=[listening])
     if application.service.bug is not None:
         raise application.service.bug
+
+
+def _make_room() -> int:
+    """How many connections there is room for, once as many descriptors are allowed as the system lets us have."""
+    wanted = _MAX_CONNECTIONS + _OWN_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return (
+        _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft - _OWN_DESCRIPTORS)
+    )
 
 
 class _Server(uvicorn.Server):

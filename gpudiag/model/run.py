@@ -54,6 +54,7 @@ class Run:
     planned: int = 0
     progress: float | None = None
     has_report: bool = False
+    report_formats: tuple[str, ...] = ()  # in which its report can be read
     queue_position: int | None = None
     log_bytes: int = 0
 

@@ -1,8 +1,10 @@
-"""The formats of a report by name, for `--format` and `--report`; each is imported when it is asked for."""
+"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when asked for."""
 
 from importlib import import_module
+from typing import Any
 
-from gpudiag.model.report import Report
+from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.training import TrainingReport
 
 _PLACES = {
     "text": "gpudiag.render.report_text:render_report_text",
@@ -13,6 +15,16 @@ _PLACES = {
     "github": "gpudiag.render.github:render_github",
 }
 REPORT_FORMATS = tuple(_PLACES)
+_DOCUMENT = "gpudiag.model.codec:dumps"
+_PLACES_OF: dict[type, dict[str, str]] = {
+    Report: _PLACES,
+    CollectiveReport: {"text": "gpudiag.render.collective_text:render_collective", "json": _DOCUMENT},
+    TrainingReport: {
+        "text": "gpudiag.render.training_text:render_training",
+        "json": _DOCUMENT,
+        "markdown": "gpudiag.render.training_markdown:render_training_markdown",
+    },
+}
 
 
 def render_report(name: str, report: Report) -> str:
@@ -21,6 +33,24 @@ def render_report(name: str, report: Report) -> str:
     Raises:
         KeyError: there is no such format.
     """
-    module, _, function = _PLACES[name].partition(":")
+    return _render(_PLACES[name], report)
+
+
+def formats_of(report_type: type) -> tuple[str, ...]:
+    """The formats that a report of that type can be written in; none for what is no report."""
+    return tuple(_PLACES_OF.get(report_type, ()))
+
+
+def render_any_report(name: str, report: Any) -> str:
+    """A report of any kind in the format of that name.
+
+    Raises:
+        KeyError: a report of this kind is not written so.
+    """
+    return _render(_PLACES_OF[type(report)][name], report)
+
+
+def _render(place: str, report: Any) -> str:
+    module, _, function = place.partition(":")
     text: str = getattr(import_module(module), function)(report)
     return text

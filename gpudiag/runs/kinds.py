@@ -14,7 +14,8 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.preflight_plan import PreflightPlan
-from gpudiag.model.training import TrainingPlan
+from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.training import TrainingPlan, TrainingReport
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,63}")
 _MAX_NAMES = 64
@@ -41,6 +42,7 @@ class RunKind:
     on_cpu: Callable[[Any], bool]  # whether the plan keeps away from GPUs
     disturbs: Callable[[Any], bool]  # whether sampling must pause meanwhile
     outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
+    report_type: type  # of that document
 
     def parse_plan(self, given: Mapping[str, Any]) -> Plan:
         """The plan of a request, within its bounds.
@@ -95,15 +97,17 @@ _ALL_KINDS = (
         "preflight", "May this machine train?", PreflightPlan, 7200.0, (),
         on_cpu=lambda plan: plan.level == "instant",
         disturbs=lambda plan: plan.level in ("standard", "long"),
-        outputs=_preflight_output,
+        outputs=_preflight_output, report_type=Report,
     ),
     RunKind(
         "nccl-test", "Verify and time collectives over ranks.", NcclTestPlan, 3600.0, ("inject",),
         on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: True, outputs=_output,
+        report_type=CollectiveReport,
     ),
     RunKind(
         "train", "Train a small model and compare with one process.", TrainingPlan, 3600.0, ("inject",),
         on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: False, outputs=_output,
+        report_type=TrainingReport,
     ),
 )  # fmt: skip
 

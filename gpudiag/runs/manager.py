@@ -23,6 +23,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.live import ActiveRun
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunNews, RunRequest, RunState, RunTold
+from gpudiag.render.report_formats import formats_of
 from gpudiag.runs.conflicts import HOST, FullQueueError, HeldError, choose_gpus, refuse_busy, say_lock
 from gpudiag.runs.kinds import Plan, RunKind, run_kinds
 from gpudiag.runs.records import RunRecords
@@ -332,6 +333,7 @@ class RunManager:
             entry.log = bytes(process.log)
             entry.events = tuple(NumberedEvent(number, event) for number, event in process.events)
         self._watch.resume(entry.run.id)
+        has_report = entry.folder is not None and (entry.folder / "report.json").exists()
         run = replace(
             entry.run,
             state=state,
@@ -340,7 +342,8 @@ class RunManager:
             exit_status=status,
             outcome=outcome,
             progress=1.0 if state is RunState.SUCCEEDED else entry.run.progress,
-            has_report=entry.folder is not None and (entry.folder / "report.json").exists(),
+            has_report=has_report,
+            report_formats=formats_of(entry.kind.report_type) if has_report and entry.kind else (),
             log_bytes=0 if process is None else process.log_bytes,
             queue_position=None,
         )

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ class Served:
         self.session = session
         self.log = log
         self.url, self.token = _wait_for_address(process, log)
-        self.client = httpx.Client(base_url=self.url, timeout=20.0)
+        self.client = httpx.Client(base_url=self.url, timeout=20.0, verify=False)
         self.act = {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def get(self, path: str, **options) -> httpx.Response:
@@ -71,8 +72,10 @@ def machine(spec: str = "h100x8+busy:0") -> Iterator[Session]:
 
 
 @contextlib.contextmanager
-def serving(session: Session, state: Path, *options: str, ends: bool = True) -> Iterator[Served]:
-    """A service on that machine; at the end it is asked to stop, and must."""
+def serving(
+    session: Session, state: Path, *options: str, ends: bool = True, descriptors: int | None = None
+) -> Iterator[Served]:
+    """A service on that machine, with so many descriptors; at the end it is asked to stop, and must."""
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)
     environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": _import_path()}
@@ -84,6 +87,8 @@ def serving(session: Session, state: Path, *options: str, ends: bool = True) -> 
             stdout=output,
             stderr=subprocess.STDOUT,
         )
+    if descriptors is not None:  # before it asks how many it has: its modules take longer to load
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:
         served = Served(process, session, log)
         with served.client:

@@ -1,11 +1,15 @@
 """The attack list: each is refused with the right status, and nothing is changed."""
 
+import contextlib
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.api.serving import machine, serving
@@ -177,6 +181,63 @@ def test_a_request_that_never_ends_is_cut_off(guarded):
         began = time.monotonic()
         assert slow.recv(1024) == b""
         assert time.monotonic() - began < 15
+
+
+def test_connections_beyond_the_limit_are_told_so_and_cost_nobody_else(tmp_path):
+    with machine() as session, serving(session, tmp_path, descriptors=160) as service:
+        service.wait_for_data()
+        host, _, port = service.url.removeprefix("http://").partition(":")
+        with contextlib.ExitStack() as held:
+            waiting = [
+                held.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(80)
+            ]
+            refused = held.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            assert refused.recv(1024).startswith(b"HTTP/1.1 503")
+            assert service.live()["devices"]  # who is connected is answered
+            assert service.children()  # and the sampler goes on
+        assert len(waiting) == 80
+        service.wait(lambda: httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> tuple[Path, Path]:
+    """A certificate that this machine's loopback addresses sign themselves, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = (folder / "cert.pem", folder / "key.pem")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"]
+    command += ["-days", "2", "-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return files
+
+
+def test_tls_by_files_on_the_loopback_of_ipv6(certificate, tmp_path):
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    cert, key = certificate
+    options = ("--host", "::1", "--tls-cert", str(cert), "--tls-key", str(key))
+    with machine() as session, serving(session, tmp_path, *options) as service:
+        assert service.url.startswith("https://[::1]:")
+        service.wait_for_data()
+        known = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(base_url=service.url, verify=known, timeout=20) as client:
+            assert client.get("/api/v1/devices").status_code == 200
+            assert client.get("/api/v1/devices", headers={"Host": "elsewhere.example"}).status_code == 421
+        host, _, port = service.url.removeprefix("https://").rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=20) as plain:
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: [::1]\r\n\r\n")
+            assert not plain.recv(1024).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_that_never_ends_is_cut_off(guarded):

@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from gpudiag.render.metrics_table import METRICS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+BIN = Path(sys.executable).parent
 RULES = DEPLOY / "prometheus"
 # What the service exports beside the table of GPU metrics.
 OTHERS = {
@@ -77,6 +79,33 @@ def test_the_manifests_belong_together():
     assert service["ports"][0]["targetPort"] == port
     labels = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["metadata"]["labels"]
     assert service["selector"].items() <= labels.items()
+
+
+def test_the_manifests_fit_the_schemas_of_kubernetes():
+    files = [str(path) for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.stem != "kustomization"]
+    done = subprocess.run(
+        [BIN / "kubernetes-validate", "--strict", *files], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_image_is_described_without_a_flaw():
+    done = subprocess.run(
+        [BIN / "hadolint", "Dockerfile"], cwd=DEPLOY.parent, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_is_understood_by_systemd(tmp_path):
+    unit = (DEPLOY / "systemd" / "gpudiag.service").read_text()
+    copy = tmp_path / "gpudiag.service"
+    copy.write_text(unit.replace("/opt/gpudiag/bin/gpudiag", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60
+    )
+    assert "gpudiag.service" not in done.stderr
+    assert "serve --host 127.0.0.1" in unit
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

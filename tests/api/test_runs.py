@@ -4,6 +4,7 @@ import pytest
 
 from gpudiag.model.run import ENDED
 from gpudiag.ranks.process import is_alive
+from gpudiag.render.report_formats import REPORT_FORMATS
 from tests.api.serving import descendants, machine, serving
 
 SMALL = {"backend": "gloo", "nproc": 2, "max_bytes": 64}
@@ -21,6 +22,16 @@ def wait_until_running(service, identity: str) -> dict:
     return service.wait(lambda: (run := service.run(identity))["stage"] == "measure" and run, RUN_SECONDS)
 
 
+def formats_answered(service, run: dict) -> list[str]:
+    """The formats in which the service writes the run's report; it says of each other one that it does not."""
+    statuses = {
+        name: service.get(f"/api/v1/runs/{run['id']}/report?format={name}").status_code
+        for name in REPORT_FORMATS
+    }
+    assert set(statuses.values()) <= {200, 406}
+    return sorted((name for name in statuses if statuses[name] == 200), key=run["report_formats"].index)
+
+
 def test_a_run_is_started_followed_and_its_report_read(served):
     started = served.start(kind="nccl-test", plan=SMALL)
     assert started.status_code == 201
@@ -31,7 +42,7 @@ def test_a_run_is_started_followed_and_its_report_read(served):
     report = served.get(f"/api/v1/runs/{run['id']}/report").json()
     assert (report["schema"], report["outcome"]) == ("gpudiag.collective/1", "pass")
     assert served.get(f"/api/v1/runs/{run['id']}/report?format=text").text.startswith("PASS")
-    assert served.get(f"/api/v1/runs/{run['id']}/report?format=junit").status_code == 406
+    assert formats_answered(served, run) == run["report_formats"] == ["text", "json"]
     assert "PASS" in served.get(f"/api/v1/runs/{run['id']}/log").text
     events = served.get(f"/api/v1/runs/{run['id']}/events").json()["events"]
     assert events[-1]["event"]["outcome"] == "pass"
@@ -56,7 +67,7 @@ def test_training_is_started_followed_and_its_report_read(served):
     assert report["strategies"][0]["verified"] is True
     assert served.get(f"/api/v1/runs/{run['id']}/report?format=text").text.startswith("PASS")
     assert "| ddp |" in served.get(f"/api/v1/runs/{run['id']}/report?format=markdown").text
-    assert served.get(f"/api/v1/runs/{run['id']}/report?format=junit").status_code == 406
+    assert formats_answered(served, run) == run["report_formats"] == ["text", "json", "markdown"]
 
 
 def test_one_run_at_a_time_the_next_waits_or_is_refused_and_a_run_can_be_cancelled(served):

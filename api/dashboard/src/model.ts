@@ -195,6 +195,7 @@ export interface Run {
   progress: number | null;
   command: string;
   has_report: boolean;
+  report_formats: string[];
   queue_position: number | null;
 }
 

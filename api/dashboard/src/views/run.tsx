@@ -12,7 +12,6 @@ import { serviceNow, useEvents, useStore } from "../store";
 import { ReportView } from "./report";
 
 const ACTIVE = ["queued", "running", "cancelling"];
-const FORMATS = ["text", "markdown", "json", "junit", "github", "prometheus"];
 const LOG_DELAY_MS = 500;
 const REREAD_SECONDS = 5;
 
@@ -97,7 +96,7 @@ function Report({ run }: { run: Run }) {
     <section>
       <h2>Report</h2>
       <p class="formats">
-        As{FORMATS.map((format) => <a key={format} href={address(`${path}?format=${format}`)} target="_blank" rel="noreferrer">{format}</a>)}
+        As{run.report_formats.map((format) => <a key={format} href={address(`${path}?format=${format}`)} target="_blank" rel="noreferrer">{format}</a>)}
       </p>
       {problem && <ProblemNotice problem={problem} />}
       {!value && !problem && <Loading what="the report" />}
