@@ -1,18 +1,20 @@
 """The comparison of strategies as Markdown, for a README or a pull request."""
 
 from gpudiag.model.training import TrainingReport
-from gpudiag.render.training_words import HEADINGS, cells, headline, subject_of
+from gpudiag.render.training_words import HEADINGS, cells, group_reasons, headline, subject_of
 
 
 def render_training_markdown(report: TrainingReport) -> str:
     """The verdict, the table with the code that each strategy needs, and the findings."""
-    lines = [f"**{report.outcome.value.upper()}** {headline(report)}", ""]
+    lines = []
+    if report.strategies or report.script:
+        lines = [f"**{report.outcome.value.upper()}** {headline(report)}", ""]
     if report.strategies:
         headings = [*(heading.capitalize() for heading in HEADINGS), "Code needed"]
         lines += [_row(headings), _row(["---"] * len(headings))]
         lines += [_row([*cells(result), result.code_needed]) for result in report.strategies]
         lines.append("")
-    lines += [f"- {result.strategy}: {result.reason}" for result in report.strategies if result.reason]
+    lines += [f"- {', '.join(names)}: {words}" for words, names in group_reasons(report.strategies).items()]
     lines += [
         f"- `{finding.code}` {subject_of(finding)}: {finding.message}. {finding.remedy}"
         for finding in report.findings

@@ -8,6 +8,7 @@ from gpudiag.render.training_words import (
     HEADINGS,
     cells,
     figure,
+    group_reasons,
     headline,
     is_not_asked,
     memory,
@@ -30,7 +31,7 @@ _COLUMNS = tuple(
 
 def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     """The whole report: verdict first, at most 80 columns."""
-    if report.advice:
+    if report.advice and not report.strategies:
         return "\n".join(_advice_lines(report)) + "\n"
     word = report.outcome.value.upper()
     first, *more = wrapped(f"{word} {headline(report)}", indent="  ")
@@ -113,17 +114,19 @@ def _name(verification: Verification) -> str:
     name = verification.name.replace("_", " ")
     if isinstance(verification.value, Missing) or isinstance(verification.limit, Missing):
         return name
-    return f"{name} ({verification.value:.1e}, limit {verification.limit:.0e})"
+    return f"{name} ({verification.value:.1e}, limit {verification.limit:.1e})"
 
 
 def _table_lines(report: TrainingReport, style: Style) -> list[str]:
     heading, *rows = render_table(_COLUMNS, [cells(result) for result in report.strategies])
     lines = [style.paint(heading, "bold"), *rows]
-    for result in report.strategies:
-        if result.reason is not None:
-            hint = f" ({result.hint})" if result.hint else ""
-            lines += wrapped(f"{result.strategy}: {result.reason}{hint}", indent="  ")
-    return lines
+    for words, names in group_reasons(report.strategies).items():
+        lines += wrapped(f"{', '.join(names)}: {words}", indent="  ")
+    code = ", ".join(
+        f"{result.strategy} {result.code_needed.partition(':')[0]}" for result in report.strategies
+    )
+    lines += ["", *wrapped(f"Code that a script for one process gains: {code}.", indent="  ")]
+    return [*lines, *_advised(report)]
 
 
 def _script_lines(report: TrainingReport) -> list[str]:
@@ -141,11 +144,17 @@ def _script_lines(report: TrainingReport) -> list[str]:
 
 def _advice_lines(report: TrainingReport) -> list[str]:
     lines = wrapped(f"On {report.host}: {', '.join(report.machine)}.", indent="  ")
+    lines += _advised(report)
+    return [*lines, f"Next: gpudiag train --strategy {report.advice[0].strategy} | --strategy all"]
+
+
+def _advised(report: TrainingReport) -> list[str]:
+    lines = []
     for place, advice in enumerate(report.advice):
         lines += wrapped(
             f"{'Use' if place == 0 else 'or'} {advice.strategy}: {'; '.join(advice.reasons)}.", indent="  "
         )
-    return [*lines, f"Next: gpudiag train --strategy {report.advice[0].strategy} | --strategy all"]
+    return lines
 
 
 def _seconds(reading: object) -> str:
@@ -159,4 +168,4 @@ def _next_command(report: TrainingReport) -> str:
         return f"{explain}gpudiag nccl-test | gpudiag train --json --output FILE"
     if len(report.strategies) == 1:
         return "gpudiag train --strategy all | --inject nosync:3 (see a fault found)"
-    return "gpudiag train --advise | --inject nosync:3 (see a fault found)"
+    return "gpudiag train --advise --parameters 7B | --inject nosync:3 (see a fault found)"

@@ -1,5 +1,7 @@
 """Words and figures of a training report, for text and Markdown alike."""
 
+from collections.abc import Iterable
+
 from gpudiag.model.evidence import DeviceSubject, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
@@ -21,6 +23,16 @@ def cells(result: StrategyResult) -> list[str]:
         percent(result.scaling_efficiency),
         memory(result),
     ]
+
+
+def group_reasons(results: Iterable[StrategyResult]) -> dict[str, list[str]]:
+    """Why strategies did not run, each reason once with its remedy and with all that it holds for."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        if result.reason is not None:
+            words = f"{result.reason} ({result.hint})" if result.hint else result.reason
+            groups.setdefault(words, []).append(result.strategy)
+    return groups
 
 
 def framework(result: StrategyResult) -> str:

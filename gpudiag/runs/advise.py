@@ -5,14 +5,12 @@ import socket
 
 from gpudiag.errors import UsageError
 from gpudiag.model.finding import Outcome
-from gpudiag.model.reading import Missing
 from gpudiag.model.training import TrainingReport
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import describe_machine
-from gpudiag.training.advise import advise
+from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 
-DEFAULT_PARAMETERS = "1B"
 _PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -23,20 +21,16 @@ def advise_strategy(parameters: str | None) -> TrainingReport:
     Raises:
         UsageError: the size is not a number.
     """
-    size = parse_parameters(parameters or DEFAULT_PARAMETERS)
+    size = DEFAULT_PARAMETERS if parameters is None else parse_parameters(parameters)
     snapshot = take_snapshot()
-    memory = [
-        device.memory_total_bytes
-        for device in snapshot.devices
-        if not isinstance(device.memory_total_bytes, Missing)
-    ]
-    here = Placement("nccl" if memory else "gloo", max(1, len(memory)), 0, devices=snapshot.devices)
+    gpus = len(snapshot.devices)
+    here = Placement("nccl" if gpus else "gloo", max(1, gpus), 0, devices=snapshot.devices)
     return TrainingReport(
         outcome=Outcome.PASS,
         host=socket.gethostname(),
         strategies=(),
         findings=(),
-        advice=advise(size, memory),
+        advice=advise_for_devices(size, snapshot.devices),
         simulated=snapshot.simulated,
         machine=describe_machine(here),
     )

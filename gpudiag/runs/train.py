@@ -11,7 +11,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import WORST_FIRST, Outcome, worst
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.training import StrategyMeasurement, StrategyResult, TrainingPlan, TrainingReport
+from gpudiag.model.training import Advice, StrategyMeasurement, StrategyResult, TrainingPlan, TrainingReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launch import TORCH, run_ranks
@@ -24,6 +24,7 @@ from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
+from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
 
@@ -100,13 +101,14 @@ def run_training(
         reporter = reporter and reports
         results.append(result)
         teller.tell_result(result)
-    report = build_report(tuple(results), placement)
+    hosts = 1 if environment is None else -(-world_size // environment.local_world_size)
+    report = build_report(tuple(results), placement, hosts)
     teller.tell_report(report)
     return TrainingRun(report, reporter)
 
 
-def build_report(results: tuple[StrategyResult, ...], placement: Placement) -> TrainingReport:
-    """The report over all strategies: the worst of them, with all their findings."""
+def build_report(results: tuple[StrategyResult, ...], placement: Placement, hosts: int = 1) -> TrainingReport:
+    """The report over all strategies: the worst of them, with all their findings, and which to choose."""
     findings = [finding for result in results for finding in result.findings] + list(placement.findings)
     findings.sort(key=lambda finding: WORST_FIRST.index(finding.outcome))
     ran = tuple(result.outcome for result in results if result.outcome is not Outcome.SKIP)
@@ -116,9 +118,14 @@ def build_report(results: tuple[StrategyResult, ...], placement: Placement) -> T
         host=socket.gethostname(),
         strategies=results,
         findings=tuple(findings),
+        advice=_advise(placement, hosts) if len(results) > 1 else (),
         machine=describe_machine(placement),
         simulated=None if placement.snapshot is None else placement.snapshot.simulated,
     )
+
+
+def _advise(placement: Placement, hosts: int) -> tuple[Advice, ...]:
+    return advise_for_devices(DEFAULT_PARAMETERS, placement.devices, hosts)
 
 
 def describe_machine(placement: Placement) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from gpudiag.model.device import Device
+from gpudiag.model.reading import Missing
 from gpudiag.model.training import Advice
 from gpudiag.units import format_size
 
@@ -10,6 +12,15 @@ from gpudiag.units import format_size
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12
 # What is left of a GPU's memory for these: activations, buffers and fragments take the rest.
 USABLE_SHARE = 0.7
+
+# The model that is meant where nobody says how large it is.
+DEFAULT_PARAMETERS = 10**9
+
+
+def advise_for_devices(parameters: int, devices: Sequence[Device], hosts: int = 1) -> tuple[Advice, ...]:
+    """The advice for the GPUs of one host; `hosts` are all alike."""
+    memory = [device.memory_total_bytes for device in devices]
+    return advise(parameters, [one for one in memory if not isinstance(one, Missing)], hosts)
 
 
 def advise(parameters: int, gpu_memory_bytes: Sequence[int], hosts: int = 1) -> tuple[Advice, ...]:
