@@ -91,7 +91,8 @@ def nvml_answers(context: Context) -> Judgement:
     kind = NVML_KINDS.get(status.state)
     if kind is None:
         return judged()
-    message = f"NVML does not work on a machine with a GPU ({traces[0].text})"
+    cause = (status.reason or status.state.value.replace("_", " ")).partition(": ")[0]
+    message = f"NVML does not work ({traces[0].text}): {cause}"
     evidence = [Evidence("state", status.state.value, source="NVML")]
     if status.reason is not None:
         evidence.append(Evidence("reason", status.reason, source="NVML"))

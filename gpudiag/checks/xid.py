@@ -22,7 +22,7 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.reference.xid import XidKind, action_text, escalated
+from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
 # What a job did is of interest while its owner may still look; what a GPU did, for a week after it was
 # settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
@@ -276,6 +276,13 @@ def _subject(snapshot: Snapshot, device: Device | None, event: KernelEvent) -> D
 
 
 def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
+    told = _remedy_of_code(fault, recovery, kind)
+    root = fault.last.root
+    decoded = None if root.unit is None or root.subcode is None else nvlink5_advice(root.unit, root.subcode)
+    return f"{told} {decoded}" if told and decoded else told
+
+
+def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
     entry = fault.last.xid
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""

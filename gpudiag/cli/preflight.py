@@ -30,6 +30,7 @@ Examples:
   gpudiag preflight --expect good.json               a report of a good machine
   gpudiag preflight --level long --duration 1800     half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
+_RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")  # of launchers
 _LEVEL_HELP = "instant (< 2 s, readings only), quick (< 30 s), standard (< 3 min), long.  [default: quick]"
 
 
@@ -122,7 +123,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
-    if "RANK" in os.environ or "HOROVOD_RANK" in os.environ:
+    if any(name in os.environ for name in _RANK_VARIABLES):
         from gpudiag.runs.preflight_launch import read_launch
 
         environment = read_launch(os.environ)

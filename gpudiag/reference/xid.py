@@ -82,3 +82,11 @@ def escalated(action: str) -> str:
     rung = _SAME_RUNG.get(action, action)
     place = _LADDER.index(rung) if rung in _LADDER else -1
     return _LADDER[min(place + 1, len(_LADDER) - 1)]
+
+
+def nvlink5_advice(unit: str, subcode: int) -> str | None:
+    """Where to look for the cause of an NVLink 5 error; None where its subcode does not say."""
+    for entry in read_table("nvlink5.toml")["decode"]:
+        if unit.upper().startswith(entry["unit"]) and subcode in entry["subcodes"]:
+            return str(entry["advice"])
+    return None

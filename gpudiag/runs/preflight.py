@@ -27,6 +27,7 @@ from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
+from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
 from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace
@@ -88,6 +89,7 @@ class Preflight:
         measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
         self._teller = PreflightTeller(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
+        self._noted = start_known_gpus()
         self._report: Report | None = None
 
     def __enter__(self) -> "Preflight":
@@ -99,6 +101,7 @@ class Preflight:
     ) -> None:
         """Leave no child behind."""
         self._keeper.close()
+        self._noted.give_up()
 
     def run(self, started: StartedProbes | None = None) -> Report:
         """The report; `started` are probes that are under way already.
@@ -123,7 +126,10 @@ class Preflight:
             expected_driver=_or_missing(self._plan.expect_driver),
             earlier=earlier,
             baseline=baseline,
-            known_gpus=baseline if isinstance(baseline, Missing) else known_gpus_of(baseline),
+            # The store may be slow or broken; the listing's own note of the GPUs is not.
+            known_gpus=finish_known_gpus(self._noted)
+            if isinstance(baseline, Missing)
+            else known_gpus_of(baseline),
             expected_machine=self._surroundings.expected_machine,
             history=history,
             samples=samples_of(measures),

@@ -161,6 +161,12 @@ def test_a_nonfatal_link_error_warns_and_a_fatal_one_fails():
     (finding,) = judge(xid(149, rest="NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6)"))
     assert finding.code == "xid.hardware"
     assert "link 8, subcode 4" in finding.message
+    assert finding.remedy.endswith("look at its connectors and its counters of bit errors.")
+
+
+def test_a_link_that_the_other_end_took_down_sends_to_the_other_end():
+    (finding,) = judge(xid(149, rest="NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x02000391)"))
+    assert "other end of the link" in finding.remedy
 
 
 def test_a_gpu_off_the_bus_without_an_xid_fails():

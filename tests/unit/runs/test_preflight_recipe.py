@@ -44,12 +44,13 @@ class Keeper:
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch, tmp_path):
     """Runs a preflight over given looks at the machine; gives the contexts that checks saw, and the keeper."""
 
     def go(
         plan: PreflightPlan, looks: list[Snapshot], history: Any = NOBODY, expected: Any = None, warning=""
     ):
+        monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path))
         keeper, contexts, said = Keeper(history, warning), [], []
         remaining = list(looks)
         monkeypatch.setattr(recipe, "HistoryKeeper", lambda store, machine: keeper)
