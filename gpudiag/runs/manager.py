@@ -86,6 +86,7 @@ class RunManager:
                 self._take_earlier(self._memory.loaded)
                 self._memory.loaded = None
             self._look()
+            self._memory.keep_house()
             await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:

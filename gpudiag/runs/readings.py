@@ -7,6 +7,7 @@ warning, and the numbers are still shown.
 from collections import deque
 from pathlib import Path
 from time import monotonic, time
+from typing import Any
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import decode, encode
@@ -36,6 +37,9 @@ class Readings:
         self._ring = Ring()
         self._fresh: list[Sampled] = []
         self._fresh_entries: list[TimelineEntry] = []
+        # What a full disk has refused, for the next try; the disk's thread alone looks at them.
+        self._waiting_entries: list[dict[str, Any]] = []
+        self._journal_has_gap = False
         self._journal_at = self._copy_at = monotonic()
         self._disk: DiskThread | None = None
         if folder is not None:
@@ -65,17 +69,18 @@ class Readings:
         if self._disk is None or self._spill is None:
             return
         spill = self._spill
-        if self._fresh_entries:
+        journal_due = now - self._journal_at >= _JOURNAL_SECONDS
+        if self._fresh_entries or (self._waiting_entries and journal_due):
             entries, self._fresh_entries = [encode(entry) for entry in self._fresh_entries], []
-            self._disk.do(lambda: spill.append_timeline(entries))
+            self._disk.do(lambda: self._write_entries(spill, entries))
         if now - self._copy_at >= _COPY_SECONDS:
             self._copy_at = self._journal_at = now
             self._fresh = []
-            self._disk.do(lambda: spill.save(self._ring))
-        elif now - self._journal_at >= _JOURNAL_SECONDS and self._fresh:
+            self._disk.do(lambda: self._write_copy(spill))
+        elif journal_due and self._fresh:
             self._journal_at = now
             samples, self._fresh = self._fresh, []
-            self._disk.do(lambda: spill.append(samples))
+            self._disk.do(lambda: self._write_samples(spill, samples))
 
     def close(self) -> None:
         """Write everything, and wait for it no longer than it takes a disk that works."""
@@ -83,6 +88,25 @@ class Readings:
             self._copy_at = -_COPY_SECONDS
             self.keep_house()
             self._disk.wait(_CLOSE_SECONDS)
+
+    def _write_entries(self, spill: Spill, entries: list[dict[str, Any]]) -> None:
+        self._waiting_entries = [*self._waiting_entries, *entries][-MAX_ENTRIES:]
+        spill.append_timeline(self._waiting_entries)
+        self._waiting_entries = []
+
+    def _write_samples(self, spill: Spill, samples: list[Sampled]) -> None:
+        """Add to the journal; once some were refused, only a whole copy has them all again."""
+        if self._journal_has_gap:
+            self._write_copy(spill)
+            return
+        self._journal_has_gap = True
+        spill.append(samples)
+        self._journal_has_gap = False
+
+    def _write_copy(self, spill: Spill) -> None:
+        self._journal_has_gap = True
+        spill.save(self._ring)
+        self._journal_has_gap = False
 
     def timeline(self) -> Timeline:
         """The newest entries, oldest first."""

@@ -15,6 +15,7 @@ from gpudiag.runs.records import RunRecords
 from gpudiag.runs.run_files import own_identity, read_file, write_log
 
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
+_AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 
 
 class RunMemory:
@@ -30,6 +31,8 @@ class RunMemory:
         self._records = records
         self._snapshot = snapshot
         self._disk = DiskThread("runs are not remembered", self._warn)
+        self._unwritten: dict[tuple[str, str], Callable[[], None]] = {}  # the newest of each run
+        self._tried_at = monotonic()
 
     def folder_of(self, run: Run) -> Path:
         """Where the run's files are."""
@@ -45,16 +48,22 @@ class RunMemory:
         records = self._records
         if records is not None:
             machine, service = self._machine(), own_identity()
-            self._disk.do(lambda: records.save(machine, service, run))
+            self._write(("run", run.id), lambda: records.save(machine, service, run))
 
     def save_log(self, run: Run, log: bytes) -> None:
         """Have the end of what the run printed written."""
         folder = self.folder_of(run)
-        self._disk.do(lambda: write_log(folder, log))
+        self._write(("log", run.id), lambda: write_log(folder, log))
+
+    def keep_house(self) -> None:
+        """Try again what could not be written; to be called every second or so."""
+        if self._unwritten and monotonic() - self._tried_at > _AGAIN_SECONDS:
+            self._try_to_write()
 
     def forget(self, run: Run) -> None:
         """Have the run's files removed."""
         folder = self.folder_of(run)
+        self._unwritten.pop(("log", run.id), None)
         self._disk.do(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     async def read(self, run: Run, name: str) -> bytes | None:
@@ -64,6 +73,21 @@ class RunMemory:
     def finish(self) -> None:
         """Wait until all is written, for no longer than it takes a disk that works."""
         self._disk.wait(_SECONDS)
+
+    def _write(self, what: tuple[str, str], job: Callable[[], None]) -> None:
+        self._unwritten[what] = job
+        self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        self._tried_at = monotonic()
+        self._disk.do(self._write_all)
+
+    def _write_all(self) -> None:
+        """In the disk's thread: what fails stays, and so does what comes after it."""
+        for what, job in list(self._unwritten.items()):
+            job()
+            if self._unwritten.get(what) is job:
+                del self._unwritten[what]
 
     def _machine(self) -> str:
         snapshot = self._snapshot()
