@@ -34,10 +34,10 @@ def _death_or_stop(_: Incident, views: _Views) -> str:
 def _earlier_failure(incident: Incident, views: _Views) -> str:
     """The first failure is named; what others did after it is a consequence."""
     others = [view for view in views if view.rank != incident.rank]
-    failed = any(view.life is Life.STOPPED or view.raised or _ended_badly(view) for view in others)
-    if failed or not others:
+    failed = [_failed_at(view) for view in others if _has_failed(view)]
+    if not others or any(at <= incident.at_seconds for at in failed):
         return ""
-    return "another rank as the cause (no other had died, raised or been stopped)"
+    return "another rank as the cause (none had died, raised or been stopped before)"
 
 
 def _oom_killer(incident: Incident, views: _Views) -> str:
@@ -60,8 +60,13 @@ def _absence(incident: Incident, views: _Views) -> str:
     return f"a rank that stayed away (all {len(views)} are inside)" if everyone else ""
 
 
-def _ended_badly(view: RankView) -> bool:
-    return view.life is Life.ENDED and not view.ended_well
+def _has_failed(view: RankView) -> bool:
+    ended_badly = view.life is Life.ENDED and not view.ended_well
+    return ended_badly or view.life is Life.STOPPED or view.raised is not None
+
+
+def _failed_at(view: RankView) -> float:
+    return view.changed_at if view.raised is None else view.raised.at
 
 
 _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]] = MappingProxyType(

@@ -20,7 +20,7 @@ def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None
     run = launches.run("many_all_reduces", world_size=4, faults=["slow:3:20"], preload=TORCH)
     (incident,) = late(run)
     assert incident.rank == 3
-    assert facts(incident)["late_by"] == pytest.approx(0.02, abs=0.02)
+    assert float(facts(incident)["late_by"]) >= 0.015
     assert str(facts(incident)["cause"]).startswith("off the processor")
 
 
@@ -30,7 +30,10 @@ def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
     )
     (incident,) = late(run)
     assert incident.rank == 1
-    assert facts(incident)["cause"] == "compute late"
+    told = facts(incident)
+    assert float(told["computed_longer"]) >= 1.0  # 30 times 45 ms
+    crowded = float(told["waited_for_processor"]) >= float(told["computed_longer"])  # by who else runs here
+    assert (told["cause"] == "compute late") != crowded
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
