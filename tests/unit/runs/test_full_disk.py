@@ -2,6 +2,7 @@
 
 import errno
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpudiag.model.run import Run, RunState
@@ -30,7 +31,7 @@ def write(readings):
 
 def test_readings_and_events_of_the_time_without_room_are_written_later(tmp_path, monkeypatch):
     readings = Readings(tmp_path)
-    device = make_device()
+    device = replace(make_device(), power_draw_watts=650.0)
     at = datetime.now(UTC).timestamp()
     with monkeypatch.context() as full:
         for method in ("append", "append_timeline"):
