@@ -126,7 +126,8 @@ def many_all_reduces(context: RankContext) -> dict[str, Any]:
     values = torch.ones(8)
     for iteration in range(30):
         context.progress.before_iteration(iteration)
-        work(0.015 if context.rank != context.arguments.get("hard_worker") else 0.06)
+        easy = context.arguments.get("work_seconds", 0.015)
+        work(easy if context.rank != context.arguments.get("hard_worker") else 4 * easy)
         context.progress.before_operation(iteration, "all_reduce", "float32", 8, 0.01)
         dist.all_reduce(values)
         context.progress.after_operation(iteration)
