@@ -84,9 +84,24 @@ def escalated(action: str) -> str:
     return _LADDER[min(place + 1, len(_LADDER) - 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class NvLink5Decode:
+    """What some subcodes of one NVLink 5 unit say about where to look."""
+
+    unit: str  # how the unit's name begins
+    subcodes: tuple[int, ...]
+    advice: str
+
+
+def nvlink5_decodes() -> tuple[NvLink5Decode, ...]:
+    """Every rule, in the table's order."""
+    entries = read_table("nvlink5.toml")["decode"]
+    return tuple(NvLink5Decode(entry["unit"], tuple(entry["subcodes"]), entry["advice"]) for entry in entries)
+
+
 def nvlink5_advice(unit: str, subcode: int) -> str | None:
     """Where to look for the cause of an NVLink 5 error; None where its subcode does not say."""
-    for entry in read_table("nvlink5.toml")["decode"]:
-        if unit.upper().startswith(entry["unit"]) and subcode in entry["subcodes"]:
-            return str(entry["advice"])
+    for rule in nvlink5_decodes():
+        if unit.upper().startswith(rule.unit) and subcode in rule.subcodes:
+            return rule.advice
     return None

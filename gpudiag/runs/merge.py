@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpudiag.checks.fleet import VERSIONS_DIFFER, judge_versions
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
+from gpudiag.model.device import TorchFacts
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
 from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 
 MAX_REPORT_BYTES = 256 * 1024**2  # of one file; a report of 8 GPUs is about 0.1 MB
@@ -22,6 +24,8 @@ class _SnapshotHead:
     host: str
     taken_at: datetime
     simulated: str | None
+    driver_version: Reading[str] = NOT_ASKED
+    torch: Reading[TorchFacts] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class _Entry:
 
     machine: MachineVerdict
     results: tuple[CheckResult, ...]
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ def merge_reports(paths: Iterable[str]) -> MergedReport:
 def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
     """One report of those documents."""
     entries = _with_distinct_names([_entry(source) for source in sources])
-    verdict = worst(tuple(entry.machine.verdict for entry in entries))
-    return MergedReport(verdict, tuple(entry.machine for entry in entries), _group(entries))
+    groups = _sorted((*_group(entries), *_skewed(entries)))
+    outcomes = (*(entry.machine.verdict for entry in entries), *(group.outcome for group in groups))
+    return MergedReport(worst(outcomes), tuple(entry.machine for entry in entries), groups)
 
 
 def _read(path: str) -> Iterator[ReportSource]:
@@ -131,7 +137,19 @@ def _judge(place: str, document: Any) -> _Entry:
         looked=sum(outcome in (Outcome.PASS, Outcome.WARN, Outcome.FAIL) for outcome in outcomes),
         skipped=outcomes.count(Outcome.SKIP),
     )
-    return _Entry(machine, head.results)
+    return _Entry(machine, head.results, _versions(head.snapshot))
+
+
+def _versions(snapshot: _SnapshotHead) -> dict[str, str]:
+    """What the ranks of a job need alike, by name, as far as the report tells it."""
+    read: dict[str, Reading[str]] = {"driver": snapshot.driver_version}
+    if not isinstance(snapshot.torch, Missing):
+        read |= {
+            "torch": snapshot.torch.version,
+            "CUDA runtime": snapshot.torch.cuda_runtime_version,
+            "NCCL": snapshot.torch.nccl_version,
+        }
+    return {name: version for name, version in read.items() if not isinstance(version, Missing)}
 
 
 def _verdict(head: _ReportHead) -> tuple[Outcome, str | None]:
@@ -167,16 +185,35 @@ def _with_distinct_names(entries: list[_Entry]) -> list[_Entry]:
 
 
 def _group(entries: list[_Entry]) -> tuple[FindingGroup, ...]:
-    """Each finding once, with the machines that have it; worst first, then the widest spread."""
+    """Each finding once, with the machines that have it."""
     groups: dict[tuple[str, Outcome, Any], FindingGroup] = {}
     for entry in entries:
         for found in _found(entry):
             key = (found.code, found.outcome, found.owner)
             groups[key] = _joined(groups[key], found) if key in groups else found
+    return tuple(groups.values())
+
+
+def _sorted(groups: Iterable[FindingGroup]) -> tuple[FindingGroup, ...]:
+    """Worst first, then the widest spread."""
     order = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
-    return tuple(
-        sorted(groups.values(), key=lambda group: (order[group.outcome], -len(group.machines), group.code))
-    )
+    return tuple(sorted(groups, key=lambda group: (order[group.outcome], -len(group.machines), group.code)))
+
+
+def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
+    """What the machines have in different versions; the machines named are those in the minority."""
+    kind = VERSIONS_DIFFER
+    for skew in judge_versions({entry.machine.name: entry.versions for entry in entries}):
+        yield FindingGroup(
+            kind.code,
+            kind.outcome,
+            kind.severity,
+            kind.owner,
+            skew.odd,
+            len(skew.odd),
+            skew.message,
+            kind.remedy,
+        )
 
 
 def _found(entry: _Entry) -> Iterator[FindingGroup]:

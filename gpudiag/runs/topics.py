@@ -7,7 +7,7 @@ from gpudiag.model.explanation import Explanation
 from gpudiag.reference.codes import CodeEntry, code_entries
 from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.sxid import SXidClass, sxid_source, sxids
-from gpudiag.reference.xid import XidKind, action_text, xid_source, xids
+from gpudiag.reference.xid import XidKind, action_text, nvlink5_decodes, xid_source, xids
 
 _CODE_SOURCE = "gpudiag's catalogue of findings, docs/findings.md"
 _NO_ENTRY = CodeEntry("", "", "", ())
@@ -24,6 +24,9 @@ _CLASSES = {
     SXidClass.DISTURBING: "not fatal: WARN",
     SXidClass.NOTE: "corrected, or a fact to know: PASS",
 }
+
+
+_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode says where to look
 
 
 def known_topics() -> dict[str, Explanation]:
@@ -50,12 +53,25 @@ def explain_xid(code: int) -> Explanation:
         topic=f"Xid {code}",
         title=xid.meaning.rstrip("."),
         meaning=xid.note,
-        facts=(f"who is at fault: {_OWNERS[xid.kind]}", f"outcome: {xid.outcome.value}{nonfatal}", *then),
+        facts=(
+            f"who is at fault: {_OWNERS[xid.kind]}",
+            f"outcome: {xid.outcome.value}{nonfatal}",
+            *then,
+            *(_subcodes() if code == _NETWORK_UNIT_XID else ()),
+        ),
         reads="`NVRM: Xid` lines of the kernel log.",
         limit="NVML field 230 and Xid 154, the driver's own recovery action, go before this table.",
         remedy=action_text(xid.immediate),
         look_also=("xid.hardware", "dmesg -T | grep NVRM"),
         source=xid_source(),
+    )
+
+
+def _subcodes() -> tuple[str, ...]:
+    """What the subcode of an NVLink 5 error of the network units says."""
+    return tuple(
+        f"{rule.unit}, subcode {', '.join(map(str, rule.subcodes))}: {rule.advice}"
+        for rule in nvlink5_decodes()
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpudiag.model.codec import dumps, loads
 from gpudiag.model.finding import Outcome
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.render.json import render_json
 from gpudiag.render.merged_text import render_merged
 from gpudiag.render.style import COLUMNS
@@ -191,3 +192,16 @@ def test_a_report_is_read_without_decoding_every_reading(write):
     document["snapshot"]["devices"][0]["temperature_celsius"] = {"from": "the future"}
     Path(path).write_text(json.dumps(document))
     assert merge_reports([path]).verdict is Outcome.PASS
+
+
+def test_machines_with_another_driver_are_named(write):
+    paths = [write(host, FINE, driver_version="580.105.08") for host in ("a", "b", "c")]
+    merged = merge_reports([*paths, write("d", FINE, driver_version="575.57.08")])
+    (group,) = merged.groups
+    assert (merged.verdict, group.code, group.machines) == (Outcome.WARN, "machines.versions_differ", ("d",))
+    assert "driver differs: 580.105.08 on 3, 575.57.08 on 1" in render_merged(merged)
+
+
+def test_versions_that_are_not_known_are_no_difference(write):
+    unknown = write("d", FINE, driver_version=Missing(MissingReason.NOT_ASKED))
+    assert merge_reports([write("a", FINE), unknown]).groups == ()
