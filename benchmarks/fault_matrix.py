@@ -18,6 +18,7 @@ import os
 import platform
 import statistics
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from benchmarks.fault_cell import FAULTS, LAUNCHERS, Cell, Observation, all_cell
 from gpudiag.ranks.stages import STAGES
 
 HEADING = "## Faults on ranks"
+_PAGE_WIDTH = 118
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,16 @@ def render(runs: list[Run], ranks: int) -> str:
     """The table of each launcher, and what all runs come to."""
     loads = [run.load for run in runs] or [0.0]
     lines = [
-        f"`python -m benchmarks.fault_matrix`: {os.cpu_count()} processors ({_processor()}), Linux "
-        f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}, torch "
-        f"{version('torch')}; load {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}.",
-        f"`gpudiag nccl-test --inject` on {ranks} gloo ranks, the rank by turns, operations far below 0.1 s. "
-        "Cell: runs in which kind, rank, stage and exit status were right, of all runs; median and longest "
-        "seconds from the fault to the verdict. A mismatch has no cell where no collective runs.",
+        textwrap.fill(paragraph, _PAGE_WIDTH)
+        for paragraph in (
+            f"`python -m benchmarks.fault_matrix`: {_machine()}, Linux "
+            f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}, torch "
+            f"{version('torch')}; load {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}. "
+            f"Each cell is `gpudiag nccl-test --inject` on {ranks} gloo ranks, the rank by turns; operations take far "
+            "less than 0.1 s.",
+            "Cell: runs in which kind, rank, stage and exit status were right, of all runs; median and longest "
+            "seconds from the fault to the verdict. A mismatch has no cell where no collective runs.",
+        )
     ]
     for launcher in dict.fromkeys(run.cell.launcher for run in runs):
         lines += ["", f"| {launcher} | {' | '.join(STAGES)} |", "| --- " * (len(STAGES) + 1) + "|"]
@@ -100,11 +106,12 @@ def render(runs: list[Run], ranks: int) -> str:
     return "\n".join(lines)
 
 
-def _processor() -> str:
-    """What the kernel calls the processor, else its architecture."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())
+def _machine() -> str:
+    """How many processors of which kind, and whether the machine is a virtual one."""
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    facts = {name.strip(): value.strip() for name, _, value in lines}
+    virtual = "a virtual machine with " if "hypervisor" in facts.get("flags", "").split() else ""
+    return f"{virtual}{os.cpu_count()} processors ({facts.get('model name', platform.machine())})"
 
 
 def _select(runs: Iterable[Run], cell: Cell) -> list[Observation]:
