@@ -82,11 +82,19 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 }
 # Faults that one look at level instant cannot see, and what does.
 SEEN_OTHERWISE = {
-    "ecc-corrected": "a rate: needs two readings (level quick)",
-    "nvlink-errors": "a rate: needs two readings (level quick)",
+    "ecc-corrected": "a rate: needs errors between two readings, and this counter stands still",
+    "nvlink-errors": "a rate: needs errors between two readings, and this counter stands still",
     "gone": "by the history or `--expect`: nothing on the machine shows it",
     "cpu-torch": "by torch, which level quick asks",
     "no-torch": "by level quick, which needs torch",
+}
+# Machines held against a good one (`--expect`): the machine, the good one, and what must be found.
+COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "h100x8": ("h100x8", ()),
+    "h100x8+gone:3": ("h100x8", ("gpu.gone",)),
+    "h100x8+mig-pending:3": ("h100x8", ("mode.mig_pending 3",)),
+    "h100x8+ecc-off:3": ("h100x8", ("ecc.disabled 3", "machine.differs 3")),
+    "h100x8+power-cap:3": ("h200x8", ("machine.gpus_differ", "machine.differs", "machine.differs 3")),
 }
 # Active tests on four CPU ranks: what is injected, and what must be found.
 INJECTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -131,6 +139,20 @@ def fault_rows() -> Iterator[Row]:
     return (run_instant(scenario, wanted) for scenario, wanted in EXPECTED.items())
 
 
+def compared_rows() -> Iterator[Row]:
+    """A run on each of those machines, held against the good one."""
+    for scenario, (good, wanted) in COMPARED.items():
+        yield run_compared(scenario, good, wanted)
+
+
+def run_compared(scenario: str, good: str, wanted: tuple[str, ...]) -> Row:
+    """One preflight at level instant, held against the report of another."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "good.json"
+        run_instant(good, (), "--report", f"json={report}")
+        return run_instant(scenario, wanted, "--expect", str(report))
+
+
 def injected_rows() -> Iterator[Row]:
     """A run of active tests with each injected fault."""
     snapshot = take_snapshot((), 5.0)
@@ -138,11 +160,11 @@ def injected_rows() -> Iterator[Row]:
         yield _run_active(snapshot, words, test, faults, wanted)
 
 
-def run_instant(scenario: str, wanted: tuple[str, ...]) -> Row:
+def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
     """One preflight at level instant on that simulated machine, without any history."""
     with tempfile.TemporaryDirectory() as state, open_session(load_scenario(scenario)) as session:
         done = subprocess.run(
-            [sys.executable, "-m", "gpudiag", "preflight", "--level", "instant", "--json"],
+            [sys.executable, "-m", "gpudiag", "preflight", "--level", "instant", "--json", *flags],
             env={**session.environment, "GPUDIAG_STATE_DIR": state, "PYTHONPATH": _import_path()},
             capture_output=True,
             timeout=_LIMIT_SECONDS,
@@ -185,12 +207,14 @@ def _import_path() -> str:
     return os.pathsep.join(path for path in sys.path if path)
 
 
-def page_text(healthy: list[Row], faulty: list[Row], injected: list[Row]) -> str:
+def page_text(healthy: list[Row], faulty: list[Row], compared: list[Row], injected: list[Row]) -> str:
     """The whole page."""
     means = {kind.name: kind.description for kind in FAULTS}
     parts = [_HEAD, "## Machines in order\n\n", _table(healthy, {}), "\n## Machines with a fault\n\n"]
     parts += [
         _table(faulty, means),
+        "\n## Machines held against a good one (`--expect`)\n\n",
+        _compared_table(compared),
         "\n## Active tests on CPU ranks, with a fault injected\n\n",
         _table(injected, {}),
     ]
@@ -213,17 +237,30 @@ def _table(rows: list[Row], means: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _compared_table(rows: list[Row]) -> str:
+    lines = [
+        "| machine | good machine | should be found | verdict | found |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        wanted, found = _codes(row.wanted) or "nothing", _codes(row.found) or "nothing"
+        good = COMPARED[row.scenario][0]
+        lines.append(f"| `{row.scenario}` | `{good}` | {wanted} | {row.verdict.upper()} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
 def _codes(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
 def main() -> None:
     """Write the page; say which rows break their promise, and end with status 1 if any does."""
-    healthy, faulty, injected = list(healthy_rows()), list(fault_rows()), list(injected_rows())
+    healthy, faulty, compared = list(healthy_rows()), list(fault_rows()), list(compared_rows())
+    injected = list(injected_rows())
     _, heading, ranks_section = PAGE.read_text().partition(_RANKS_HEADING)
-    text = page_text(healthy, faulty, injected)
+    text = page_text(healthy, faulty, compared, injected)
     PAGE.write_text(f"{text}\n{heading}{ranks_section}" if heading else text)
-    broken = [row for row in (*healthy, *faulty, *injected) if not row.kept]
+    broken = [row for row in (*healthy, *faulty, *compared, *injected) if not row.kept]
     for row in broken:
         print(f"{row.scenario}: should find {row.wanted}, found {row.found} ({row.verdict})")
     sys.exit(bool(broken))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,12 @@ _LIMIT_SECONDS = 60
 
 
 def test_rank_0_tells_of_all_machines_and_all_exit_alike(tmp_path):
-    launched = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"}
+    # Nothing listens at that port: it tells this launch from others on the machine.
+    launched = {
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(10000 + os.getpid() % 50000),
+    }
     started = []
     with contextlib.ExitStack() as stack:
         for machine, rank, local_rank, local_world_size in PROCESSES:

@@ -8,7 +8,7 @@ from gpudiag.errors import UsageError
 from gpudiag.simulate.faults import FAULTS
 from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import base_machines
-from tools.write_detection import EXPECTED, INJECTED, PAGE, run_instant
+from tools.write_detection import COMPARED, EXPECTED, INJECTED, PAGE, run_instant
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +29,21 @@ def test_every_fault_has_a_row():
 def test_a_fault_is_found_and_the_page_says_so(scenario):
     row = run_instant(scenario, EXPECTED[scenario])
     assert row.kept, row
-    (line,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{scenario}` |")]
+    faults = PAGE.read_text().partition("## Machines held against")[0]
+    (line,) = [line for line in faults.splitlines() if line.startswith(f"| `{scenario}` |")]
     said = {
         cell for cell in line.split(" | ")[-1].strip("| ").replace("`", "").split(", ") if cell != "nothing"
     }
     assert said == set(row.found)
     assert f"| {row.verdict.upper()} |" in line
+
+
+def test_every_comparison_is_on_the_page_with_what_it_finds():
+    text = PAGE.read_text()
+    for scenario, (good, wanted) in COMPARED.items():
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{scenario}` | `{good}` |")]
+        found = line.split(" | ")[-1]
+        assert all(f"`{code}`" in found for code in wanted), line
 
 
 def test_every_base_machine_is_on_the_page():
