@@ -17,7 +17,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
-from gpudiag.runs.state import own_machine_key, state_directory
+from gpudiag.runs.state import SYSTEM_DIRECTORY, VARIABLE, own_machine_key, state_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 0.1
 
 
-def known_gpus_file(machine: str) -> Path:
+def known_gpus_file(machine: str, directory: Path | None = None) -> Path:
     """Where the GPUs of that machine are noted; machines that share a home have a file each."""
     import zlib
 
-    return state_directory() / f"gpus-{zlib.crc32(machine.encode()):08x}.json"
+    return (directory or state_directory()) / f"gpus-{zlib.crc32(machine.encode()):08x}.json"
 
 
 def write_known_gpus(machine: str, known: KnownGpus) -> None:
@@ -61,14 +61,19 @@ def start_known_gpus() -> GuardedChild:
 def stream_known_gpus(emit: Any) -> None:
     """In a guarded child: emit `("known", text)`, or `("none", why)`."""
     machine = own_machine_key()
-    try:
-        whose, _, text = known_gpus_file(machine).read_text(encoding="utf-8").partition("\n")
-    except FileNotFoundError:
-        emit(("none", "no good run of this machine is noted"))
-    except (OSError, UnicodeDecodeError) as error:
-        emit(("none", f"what is noted of this machine cannot be read: {error}"))
-    else:
-        emit(("known", text) if whose == machine else ("none", "another machine's GPUs are noted there"))
+    # A prolog notes as root what any user's listing wants to know.
+    elsewhere = () if os.environ.get(VARIABLE) else (SYSTEM_DIRECTORY,)
+    for directory in (state_directory(), *elsewhere):
+        try:
+            whose, _, text = known_gpus_file(machine, directory).read_text(encoding="utf-8").partition("\n")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            emit(("none", f"what is noted of this machine cannot be read: {error}"))
+        else:
+            emit(("known", text) if whose == machine else ("none", "another machine's GPUs are noted there"))
+        return
+    emit(("none", "no good run of this machine is noted"))
 
 
 def finish_known_gpus(child: GuardedChild) -> Reading[KnownGpus]:

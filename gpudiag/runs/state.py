@@ -7,7 +7,7 @@ from pathlib import Path
 from gpudiag.probe.start import SIMULATED
 
 VARIABLE = "GPUDIAG_STATE_DIR"
-_SYSTEM_DIRECTORY = Path("/var/lib/gpudiag")
+SYSTEM_DIRECTORY = Path("/var/lib/gpudiag")
 
 
 def state_directory(environment: Mapping[str, str] | None = None, user_id: int | None = None) -> Path:
@@ -21,7 +21,7 @@ def state_directory(environment: Mapping[str, str] | None = None, user_id: int |
     if own:
         return Path(own)
     if (os.geteuid() if user_id is None else user_id) == 0:
-        return _SYSTEM_DIRECTORY
+        return SYSTEM_DIRECTORY
     base = Path(environment.get("XDG_STATE_HOME", ""))
     if not base.is_absolute():
         base = Path(environment.get("HOME") or "/nonexistent") / ".local" / "state"

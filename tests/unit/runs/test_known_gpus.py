@@ -6,6 +6,8 @@ import pytest
 
 from gpudiag.model.history import KnownGpu, KnownGpus
 from gpudiag.model.reading import Missing
+from gpudiag.runs import known_gpus
+from gpudiag.runs import state as state_module
 from gpudiag.runs.known_gpus import (
     finish_known_gpus,
     known_gpus_file,
@@ -45,3 +47,13 @@ def test_what_is_not_this_machines_note_is_a_reason(text):
 
 def test_nothing_noted_yet_is_a_reason():
     assert isinstance(read(), Missing)
+
+
+def test_what_root_noted_is_read_by_every_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path / "system"))
+    write_known_gpus(own_machine_key(), KNOWN)
+    monkeypatch.delenv("GPUDIAG_STATE_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr(state_module, "SYSTEM_DIRECTORY", tmp_path / "own")  # where root's own would be
+    monkeypatch.setattr(known_gpus, "SYSTEM_DIRECTORY", tmp_path / "system")
+    assert read() == KNOWN
