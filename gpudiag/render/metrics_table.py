@@ -5,20 +5,17 @@ counters, which dashboards and alerts in the field use (dcgm-exporter 4.8, etc/d
 OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status development), read 2026-11.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing, Reading
+from gpudiag.render.metric_names import DcgmName, Metric, OtelName, Samples
 from gpudiag.units import MIB
 
 _HERTZ_PER_MHZ = 1e6
 _NANOSECONDS_PER_SECOND = 1e9
 _PERCENT = 100.0
-
-# One sample of a device: the labels beside those of the device, and the value in the own unit.
-Samples = Callable[[Device], Iterator[tuple[dict[str, str], float]]]
 
 # NVML's clocks event reasons under which dcgm-exporter gives the mask; bit by bit, lowest first.
 REASONS = (
@@ -30,41 +27,6 @@ _COSTLY_REASONS = (
     "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown",
 )  # fmt: skip
 RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
-
-
-@dataclass(frozen=True, slots=True)
-class DcgmName:
-    """The name that dcgm-exporter has for one sample of a metric, its own unit, and which labels it is for."""
-
-    name: str
-    kind: str
-    text: str
-    scale: float = 1.0
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OtelName:
-    """The OpenTelemetry name, unit and attributes of one sample of a metric."""
-
-    name: str
-    unit: str
-    attributes: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric of a GPU."""
-
-    name: str
-    kind: str  # gauge or counter
-    text: str
-    samples: Samples
-    dcgm: tuple[DcgmName, ...] = ()
-    otel: tuple[OtelName, ...] = ()
-    core: bool = True  # False: constant or said by another metric; in the full scrape alone
-    rare: frozenset[str] = frozenset()  # label values of samples that are in the full scrape alone
 
 
 def _one(name: str, scale: float = 1.0) -> Samples:
