@@ -7,7 +7,7 @@ from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_appl
 from gpudiag.checks.subjects import short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.evidence import DeviceSubject, Evidence
+from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import KnownGpu, KnownGpus
 from gpudiag.model.reading import Missing, MissingReason
@@ -18,9 +18,11 @@ GPU_GONE = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    meaning="A GPU that this machine had is not here any more, neither in the driver's list nor on the bus.",
-    remedy="Look for its bus id in `dmesg`, then power-cycle the machine; if it stays away, reseat or replace it. "
-    "If it was taken out on purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
+    meaning="A GPU that this machine had is not here any more, neither in the driver's list nor on the bus. "
+    "If it was taken out on purpose, accept that once: "
+    "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
+    remedy="Look for its bus id in `dmesg` and power-cycle the machine; if it stays away, reseat or replace it. "
+    "Taken out on purpose: `gpudiag explain gpu.gone`.",
 )
 
 
@@ -75,14 +77,33 @@ def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
     # What is still on the bus is the business of gpu.lost and gpu.count.
     places = {device.id.bus_id for device in snapshot.devices}
     places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
-    for gpu in known.gpus:
-        if gpu.uuid in here or gpu.bus_id in places:
-            continue
-        where = f" at {short_bus_id(gpu.bus_id)}" if gpu.bus_id else ""
-        absent = Missing(MissingReason.SOURCE_ABSENT)
-        subject = DeviceSubject(gpu.uuid, gpu.bus_id or absent, absent, snapshot.host)
-        evidence = Evidence("uuid", gpu.uuid, source=f"recorded {gpu.last_seen:%Y-%m-%d %H:%M}")
-        serial = (Evidence("serial", gpu.serial),) if gpu.serial else ()
-        yield GPU_GONE.finding(
-            subject, f"the GPU{where} that was here ({gpu.uuid}) is gone", evidence, *serial
-        )
+    gone = [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
+    if len(gone) == len(known.gpus) > 1:
+        yield _all_gone(snapshot, gone)
+    else:
+        yield from (_one_gone(snapshot, gpu) for gpu in gone)
+
+
+def _all_gone(snapshot: Snapshot, gone: list[KnownGpu]) -> Finding:
+    """One finding: what takes all GPUs away at once is no fault of eight GPUs."""
+    uuids = (Evidence("uuid", gpu.uuid, source=_recorded(gpu)) for gpu in gone)
+    return GPU_GONE.finding(
+        HostSubject(snapshot.host),
+        f"all {len(gone)} GPUs that were here are gone",
+        *uuids,
+        remedy="Look at what they share: power and cables of the GPU board, the PCIe switch, the virtual machine's "
+        "devices. Taken out on purpose: `gpudiag explain gpu.gone`.",
+    )
+
+
+def _one_gone(snapshot: Snapshot, gpu: KnownGpu) -> Finding:
+    where = f" at {short_bus_id(gpu.bus_id)}" if gpu.bus_id else ""
+    absent = Missing(MissingReason.SOURCE_ABSENT)
+    subject = DeviceSubject(gpu.uuid, gpu.bus_id or absent, absent, snapshot.host)
+    facts = [Evidence("uuid", gpu.uuid, source=_recorded(gpu))]
+    facts += [Evidence("serial", gpu.serial)] if gpu.serial else []
+    return GPU_GONE.finding(subject, f"the GPU{where} that was here ({gpu.uuid}) is gone", *facts)
+
+
+def _recorded(gpu: KnownGpu) -> str:
+    return f"recorded {gpu.last_seen:%Y-%m-%d %H:%M}"

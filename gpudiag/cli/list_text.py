@@ -28,8 +28,8 @@ def render_list(
         return render_sources(snapshot, style)
     findings = findings_worst_first(judge_snapshot(snapshot, known).results)
     if not snapshot.devices or snapshot.source("nvml").state is not SourceState.OK:
-        gone = sum(finding.code == GPU_GONE.code for finding in findings)
-        were_here = (Trace("history", f"{gone} in its last good run"),) if gone else ()
+        gone = next((finding.message for finding in findings if finding.code == GPU_GONE.code), None)
+        were_here = (Trace("history", gone),) if gone else ()
         return render_absent(snapshot, (*gpu_traces(snapshot), *were_here), style)
     candidates = judge_availability(snapshot, findings)
     render = render_wide if wide else render_devices

@@ -7,6 +7,7 @@ needs to fear it; formats still escape what is special to them.
 from dataclasses import dataclass
 from math import isfinite
 
+from gpudiag.checks.gone import GPU_GONE
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.evidence import (
@@ -161,7 +162,9 @@ def say_reason(result: CheckResult) -> str:
 
 def is_cpu_only(report: Report) -> bool:
     """Whether there is no GPU here and no trace of one, so that only the CPU was judged."""
-    return not report.snapshot.devices and not gpu_traces(report.snapshot)
+    if report.snapshot.devices or gpu_traces(report.snapshot):
+        return False
+    return not any(finding.code == GPU_GONE.code for finding in report.findings())
 
 
 def say_machine(report: Report) -> str:

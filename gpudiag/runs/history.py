@@ -4,7 +4,6 @@ The store may lie on a disk that is full or hung, or on a server that is down, s
 a deadline touches it. What goes wrong is one line for the user.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -22,7 +21,6 @@ from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
-from gpudiag.runs.known_gpus import write_known_gpus
 from gpudiag.runs.state import state_directory
 
 READ_SECONDS = 1.5
@@ -169,9 +167,6 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     from gpudiag.runs.store import NewRun, Store, parse_store_url
 
     known = decode(KnownGpus, facts["known"])
-    if facts["good"]:
-        with contextlib.suppress(OSError):  # what goes wrong there goes wrong in the store, and is told
-            write_known_gpus(facts["machine"], known)
     run = NewRun(
         machine=facts["machine"],
         kind=facts["kind"],

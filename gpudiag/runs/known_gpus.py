@@ -7,6 +7,7 @@ than not knowing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from select import select
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # It has been read long before the GPUs have; a disk that hangs costs no more than this.
 _GRACE_SECONDS = 0.1
+_NOTING_SECONDS = 0.5
 
 
 def known_gpus_file(machine: str, directory: Path | None = None) -> Path:
@@ -51,6 +53,24 @@ def write_known_gpus(machine: str, known: KnownGpus) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def start_noting(machine: str, known: KnownGpus) -> GuardedChild:
+    """A child that notes the GPUs of a good run; give it to `finish_noting`."""
+    return start_guarded("gpudiag.runs.known_gpus:note_known_gpus", machine, encode(known))
+
+
+def note_known_gpus(emit: Any, machine: str, known: dict[str, Any]) -> None:
+    """In a guarded child: write the note; a store that cannot be written is told of by the history."""
+    with contextlib.suppress(OSError):
+        write_known_gpus(machine, decode(KnownGpus, known))
+    emit(("noted",))
+
+
+def finish_noting(child: GuardedChild) -> None:
+    """Wait until the note is written, for no longer than a disk that works takes."""
+    _await_message(child, _NOTING_SECONDS)
+    child.give_up()
 
 
 def start_known_gpus() -> GuardedChild:
@@ -78,19 +98,24 @@ def stream_known_gpus(emit: Any) -> None:
 
 def finish_known_gpus(child: GuardedChild) -> Reading[KnownGpus]:
     """What the child has read; it is not waited for."""
-    until = monotonic() + _GRACE_SECONDS
-    while child.ending is None and not child.messages:
-        ready, _, _ = select(child.descriptors(), [], [], max(0.0, until - monotonic()))
-        if not ready:
-            break
-        for descriptor in ready:
-            child.receive(descriptor)
+    _await_message(child, _GRACE_SECONDS)
     child.give_up()
     for kind, text in child.messages:
         if kind == "known":
             return _parse(text)
         return Missing(MissingReason.SOURCE_ABSENT, text)
     return Missing(MissingReason.SOURCE_ABSENT, "what is noted of this machine was not read in time")
+
+
+def _await_message(child: GuardedChild, seconds: float) -> None:
+    until = monotonic() + seconds
+    while child.ending is None and not child.messages:
+        ready, _, _ = select(child.descriptors(), [], [], max(0.0, until - monotonic()))
+        if not ready:
+            return
+        for descriptor in ready:
+            if descriptor in child.descriptors():
+                child.receive(descriptor)
 
 
 def _parse(text: str) -> Reading[KnownGpus]:

@@ -27,7 +27,7 @@ from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
-from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
+from gpudiag.runs.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
 from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace
@@ -146,15 +146,20 @@ class Preflight:
             return ""
         # A PASS of some checks does not say that the machine is good: it is no state to compare with.
         whole = not (self._plan.only or self._plan.skip)
+        good = whole and is_good_state(report)
+        noting = start_noting(own_machine_key(), known_gpus_of(report.snapshot)) if good else None
         facts = RunFacts(
             report.snapshot,
             "preflight",
             report.verdict.value,
             samples_of(report.measures),
             keep_snapshot=whole,
-            good=whole and is_good_state(report),
+            good=good,
         )
-        return self._keeper.write(facts)
+        warning = self._keeper.write(facts)
+        if noting is not None:
+            finish_noting(noting)
+        return warning
 
     def _look(self, started: StartedProbes | None) -> Snapshot:
         checks = self._checks
