@@ -17,14 +17,13 @@ TORCH=$("$PYTHON" -c 'import torch; print(torch.__version__)') || {
 TAG=$("$PYTHON" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 WHEELS=${GPUDIAG_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpudiag/wheels}/horovod-$VERSION-$TAG-torch-$TORCH
 
-for tool in g++ cmake make; do
-    command -v "$tool" >/dev/null || {
-        echo "build_horovod: $tool is not installed; on Debian: apt-get install g++ cmake make" >&2
-        exit 2
-    }
-done
-
 if ! ls "$WHEELS"/horovod-*.whl >/dev/null 2>&1; then
+    for tool in g++ cmake make; do
+        command -v "$tool" >/dev/null || {
+            echo "build_horovod: $tool is not installed; on Debian: apt-get install g++ cmake make" >&2
+            exit 2
+        }
+    done
     WORK=$(mktemp -d)
     trap 'rm -rf "$WORK"' EXIT INT TERM
     cat >"$WORK/cxx20" <<'WRAPPER'
