@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpudiag.errors import UsageError
+from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.preflight_plan import PreflightPlan
@@ -103,6 +104,10 @@ _ALL_KINDS = (
         "nccl-test", "Verify and time collectives over ranks.", NcclTestPlan, 3600.0, ("inject",),
         on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: True, outputs=_output,
         report_type=CollectiveReport,
+    ),
+    RunKind(
+        "bandwidth", "Time copies and matrix products.", BandwidthPlan, 1200.0, (),
+        on_cpu=lambda _plan: False, disturbs=lambda _plan: True, outputs=_output, report_type=Report,
     ),
     RunKind(
         "train", "Train a small model and compare with one process.", TrainingPlan, 3600.0, ("inject",),
