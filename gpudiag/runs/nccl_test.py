@@ -77,7 +77,55 @@ def run_nccl_test(
     """
     if python is None:
         require_torch("nccl-test")
-    place = place or RankPlace()
+    setup = _prepare(plan, place or RankPlace(), here, python)
+    collector = CaseCollector(
+        setup.sweep.cases,
+        setup.placement.world_size,
+        listener if setup.told else None,
+        one_clock=setup.one_clock,
+    )
+    collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
+    past = EarlierResults(setup.placement, store, kept=here is None)
+    try:
+        report, reporter = _measure(setup, collector, past)
+    except BaseException:
+        past.close()
+        raise
+    seconds = report.measurement.seconds
+    for finding in report.findings:
+        collector.tell(EventKind.FINDING, seconds, finding=finding)
+    collector.tell(EventKind.OUTCOME, seconds, outcome=report.outcome.value)
+    return NcclTestRun(report, reporter, past)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """All that is decided before ranks are started."""
+
+    plan: NcclTestPlan
+    environment: RankEnvironment | None
+    placement: Placement
+    sweep: Sweep
+    faults: tuple[Fault, ...]
+    python: str | None
+
+    @property
+    def launcher(self) -> Launcher:
+        """Who starts the ranks."""
+        return Launcher.SPAWN if self.environment is None else self.environment.launcher
+
+    @property
+    def told(self) -> bool:
+        """Whether this process tells what happens, as it happens."""
+        return self.environment is None or self.environment.rank == 0
+
+    @property
+    def one_clock(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return self.environment is None or self.environment.on_one_machine
+
+
+def _prepare(plan: NcclTestPlan, place: RankPlace, here: Placement | None, python: str | None) -> _Setup:
     environment = None
     if here is None:
         environment = read_environment(
@@ -88,60 +136,43 @@ def run_nccl_test(
         plan, placement.backend, placement.world_size, placement.max_bytes, float8=placement.float8
     )
     faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
-    told = environment is None or environment.rank == 0
-    one_clock = environment is None or environment.local_world_size == environment.world_size
-    collector = CaseCollector(
-        sweep.cases, placement.world_size, listener if told else None, one_clock=one_clock
-    )
-    collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
-    past = EarlierResults(placement, store, kept=here is None)
-    unmet = _why_unmet(placement, environment)
+    return _Setup(plan, environment, placement, sweep, faults, python)
+
+
+def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> tuple[CollectiveReport, bool]:
+    """The report, and whether this process tells the user."""
+    sweep, placement = setup.sweep, setup.placement
+    unmet = _why_unmet(setup)
     if unmet is not None:
-        launcher = Launcher.SPAWN if environment is None else environment.launcher
-        report, reporter = build_refusal(sweep, placement, launcher, unmet), told
-    else:
-        watch = start_watch(gpus=placement.backend == "nccl")
-        try:
-            run = _run(sweep, plan, placement, environment, faults, collector, python)
-        except BaseException:
-            past.close()
-            raise
-        watched = finish_watch(watch, run.host)
-        report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=one_clock)
-        reporter = run.reporter
-    for finding in report.findings:
-        collector.tell(EventKind.FINDING, report.measurement.seconds, finding=finding)
-    collector.tell(EventKind.OUTCOME, report.measurement.seconds, outcome=report.outcome.value)
-    return NcclTestRun(report, reporter, past)
+        return build_refusal(sweep, placement, setup.launcher, unmet), setup.told
+    watch = start_watch(gpus=placement.backend == "nccl")
+    run = _run(setup, collector)
+    watched = finish_watch(watch, run.host)
+    report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=setup.one_clock)
+    return report, run.reporter
 
 
-def _why_unmet(placement: Placement, environment: RankEnvironment | None) -> Finding | None:
+def _why_unmet(setup: _Setup) -> Finding | None:
     """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
-    on_one_machine = environment is None or environment.on_one_machine
-    by_loopback = placement.backend == "gloo" and on_one_machine and not os.environ.get("GLOO_SOCKET_IFNAME")
-    return judge_interfaces(placement.snapshot.machine) if by_loopback and placement.snapshot else None
+    snapshot = setup.placement.snapshot
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME")
+    by_loopback = setup.placement.backend == "gloo" and setup.one_clock and not chosen
+    return judge_interfaces(snapshot.machine) if by_loopback and snapshot is not None else None
 
 
-def _run(
-    sweep: Sweep,
-    plan: NcclTestPlan,
-    placement: Placement,
-    environment: RankEnvironment | None,
-    faults: tuple[Fault, ...],
-    collector: CaseCollector,
-    python: str | None,
-) -> RankRun:
+def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
+    plan, placement = setup.plan, setup.placement
     return run_ranks(
         _ENTRY,
         world_size=placement.world_size,
-        arguments=encode(sweep),
-        environment=environment,
+        arguments=encode(setup.sweep),
+        environment=setup.environment,
         budgets=Budgets(
             stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: plan.rendezvous_timeout_seconds},
             run_seconds=plan.timeout_seconds,
         ),
-        faults=faults,
+        faults=setup.faults,
         on_event=collector.take,
         variables=placement.variables,
-        python=python,
+        python=setup.python,
     )
