@@ -53,7 +53,12 @@ def test_machines_share_one_store(server):
     for host in ("a1", "b2"):
         snapshot = make_snapshot(make_device(0, name="H100"), host=host)
         for _ in range(2):
-            assert record_run(server, RunFacts(snapshot, "preflight", "pass", samples), PATIENT_SECONDS) == ""
+            assert (
+                record_run(
+                    server, RunFacts(snapshot, "preflight", "pass", samples, good=True), PATIENT_SECONDS
+                )
+                == ""
+            )
     history = read_history(server, machine_key(make_snapshot(host="a1")), PATIENT_SECONDS)
     assert len(history.runs) == 2
     assert [gpu.name for gpu in history.gpus] == ["H100"]

@@ -2,14 +2,16 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tests.ranks.launching import LIMIT_SECONDS, Launches, wait_for
+from tests.ranks.launching import LIMIT_SECONDS, Launches
 
 WORLD_SIZE = 3
+# The leader tells the other agents of each other twice a second; nothing outside of them shows when.
+LEADER_TELLS_SECONDS = 1.5
 
 
 @dataclass
@@ -46,15 +48,23 @@ class Group:
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(WORLD_SIZE),
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": "29555",
+                "MASTER_PORT": str(self.launches.port),
             }
             variables |= {name: value.format(rank=rank) for name, value in (more or {}).items()}
             self.programs.append(self.launches.start_program(entry, variables=variables, **options))
         return self
 
     def wait_for_ranks(self) -> None:
-        """Wait until every rank says that it is there."""
-        wait_for(lambda: len(rank_pids(self.launches)) == WORLD_SIZE, "every rank")
+        """Wait until the leading agent has heard of every rank, and the others of each other from it."""
+        output = self.programs[0].stdout
+        assert output is not None
+        heard: set[int] = set()
+        for line in output:
+            heard.add(json.loads(line)["event"]["pid"])
+            if len(heard) == WORLD_SIZE:
+                break
+        assert len(heard) == WORLD_SIZE, "the leading agent ended before every rank was there"
+        time.sleep(LEADER_TELLS_SECONDS)
 
     def kill(self) -> None:
         """Leave no program behind, whatever a test did."""
@@ -74,8 +84,3 @@ class Group:
             reports=[line for line in lines if "run" in line],
             errors=[line["error"] for line in lines if "error" in line],
         )
-
-
-def rank_pids(launches: Launches) -> list[int]:
-    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in launches.processes()}
-    return [pid for pid, name in names.items() if name.startswith("gpudiag-rank")]

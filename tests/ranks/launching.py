@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,15 +25,23 @@ ENTRIES = "tests.ranks.rank_entries"
 PROGRAM = ROOT / "tests" / "ranks" / "launch_program.py"
 
 # Far more than any of these runs needs, also on a loaded machine: it only proves that nothing hung.
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 90.0
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 @dataclass
 class Launches:
-    """Runs of one test: their folder for meeting, and a mark in the environment of every process."""
+    """Runs of one test: their folder and port for meeting, and a mark in the environment of every process."""
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    port: int = field(default_factory=free_port)  # tests that run at once must not meet each other
 
     def run(
         self,

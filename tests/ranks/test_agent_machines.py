@@ -13,6 +13,8 @@ from gpudiag.ranks.run_directory import remove_stale_directories
 from tests.ranks.grouping import Group
 from tests.ranks.launching import Launches
 
+pytestmark = pytest.mark.ranks  # they tell silence from slowness: run one at a time
+
 # Each program on a machine of its own, as far as it can tell.
 APART = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 

@@ -8,6 +8,8 @@ import pytest
 from tests.ranks.grouping import WORLD_SIZE, Group
 from tests.ranks.launching import Launches
 
+pytestmark = pytest.mark.ranks  # they tell silence from slowness: run one at a time
+
 
 @pytest.fixture
 def group(launches: Launches) -> Iterator[Group]:
