@@ -146,9 +146,10 @@ def _is_right(report: Any, fault: str) -> bool:
 
 def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
     loads = [run.load for run in runs]
-    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, "
-    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs, "
-    yield f"one-minute load before a run {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    release = ".".join(platform.release().split(".")[:2])
+    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
+    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs, one-minute load before a run"
+    yield f"{min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
     yield ""
     yield "Found and named, and the seconds from the fault to the verdict (median, longest):"
     yield ""
@@ -163,9 +164,10 @@ def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
     yield ""
     for strategy in strategies:
         clean = [run for run in runs if (run.strategy, run.fault) == (strategy, CLEAN)]
-        warned = sum(run.outcome == "warn" for run in clean)
-        yield f"{strategy} without a fault: {sum(run.right for run in clean)} of {len(clean)} runs without a FAIL or "
-        yield f"ERROR, {warned} of them with a WARN ({', '.join(_codes(clean)) or 'none'})."
+        warned = [code for run in clean for code in run.codes]
+        sound = sum(run.right for run in clean)
+        yield f"{strategy} without a fault: {sound} of {len(clean)} runs without a FAIL or ERROR,"
+        yield f"and with {len(warned)} warnings{': ' if warned else ''}{', '.join(sorted(set(warned)))}."
     for run in runs:
         if not run.right:
             yield f"- not right: {run.strategy} {run.fault}, turn {run.turn}, load {run.load}: {', '.join(run.codes)}"
@@ -175,10 +177,6 @@ def _cell(runs: Sequence[Run]) -> str:
     found = f"{sum(run.right for run in runs)} of {len(runs)}"
     seconds = [run.seconds for run in runs if run.seconds is not None]
     return f"{found} ({statistics.median(seconds):.1f}, {max(seconds):.1f})" if seconds else found
-
-
-def _codes(runs: Sequence[Run]) -> list[str]:
-    return sorted({code for run in runs for code in run.codes})
 
 
 if __name__ == "__main__":
