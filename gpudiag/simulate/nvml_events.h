@@ -53,7 +53,7 @@ static int next_event(struct event_set *set, unsigned char *target, int with_ins
 
 static int wait_for_event(uintptr_t handle, unsigned char *target, uint32_t timeout_ms, int with_instances)
 {
-    const uint32_t poll_ms = 10;
+    const uint32_t poll_ms = 50;
     for (uint64_t waited_ms = 0;; waited_ms += poll_ms) {
         lock_state();
         pthread_mutex_lock(&sets_lock);
