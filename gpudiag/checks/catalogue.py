@@ -10,5 +10,7 @@ from gpudiag.checks.training_kinds import TRAINING_FINDINGS
 def finding_kinds() -> tuple[FindingKind, ...]:
     """Every kind once: those of the checks in run order, then those of runs on ranks, and of several machines."""
     declared = [kind for check in BUILTIN for kind in check.reports]
-    kinds = {kind.code: kind for kind in (*declared, *COLLECTIVE_FINDINGS, *TRAINING_FINDINGS, VERSIONS_DIFFER)}
+    kinds = {
+        kind.code: kind for kind in (*declared, *COLLECTIVE_FINDINGS, *TRAINING_FINDINGS, VERSIONS_DIFFER)
+    }
     return tuple(kinds.values())

@@ -132,7 +132,9 @@ def _known_gpus(context: Context) -> Judgement | None:
 def _expected_machine(context: Context) -> Judgement | None:
     """The user named a good machine."""
     expected = context.expected_machine
-    return does_not_apply("no good machine was named with --expect") if isinstance(expected, Missing) else None
+    return (
+        does_not_apply("no good machine was named with --expect") if isinstance(expected, Missing) else None
+    )
 
 
 def _torch(context: Context) -> Judgement | None:
