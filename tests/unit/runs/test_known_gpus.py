@@ -49,6 +49,7 @@ def test_nothing_noted_yet_is_a_reason():
     assert isinstance(read(), Missing)
 
 
+@pytest.mark.usefixtures("forked")  # a new interpreter would not know of the other folders
 def test_what_root_noted_is_read_by_every_user(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path / "system"))
     write_known_gpus(own_machine_key(), KNOWN)

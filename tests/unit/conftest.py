@@ -1,4 +1,4 @@
-"""What the tests of probes share."""
+"""What unit tests share."""
 
 import pytest
 
