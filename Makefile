@@ -18,7 +18,7 @@ run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag preflight
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not ranks" -n 2
+	$(BIN)/pytest -m "not ranks" -n 4
 	$(BIN)/pytest -m ranks
 
 FRAMEWORKS ?= build/frameworks
