@@ -74,6 +74,33 @@ def wait_until_dead(*pids: int) -> None:
         time.sleep(0.02)
 
 
+def signals(pid: int, field: str) -> set[int]:
+    """The signals in that field of the process's status: SigBlk (blocked), ShdPnd (sent, not yet taken)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = int(next(line for line in lines if line.startswith(field)).split()[1], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def wait_until_it_hangs(pid: int) -> None:
+    """Wait until a program of that `gpudiag simulate` is in a call that hangs: there it blocks SIGQUIT."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    guardian = guardian_of(pid)
+    programs = [int(child) for child in children.read_text().split() if int(child) != guardian]
+    deadline = time.monotonic() + TIME_LIMIT_SECONDS
+    while not any(signal.SIGQUIT in signals(program, "SigBlk") for program in programs):
+        assert time.monotonic() < deadline, "it never hung"
+        time.sleep(0.02)
+
+
+def interrupt(pid: int) -> None:
+    """Send SIGINT, and wait until it is taken: two that wait count as one."""
+    os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + TIME_LIMIT_SECONDS
+    while signal.SIGINT in signals(pid, "ShdPnd"):
+        assert time.monotonic() < deadline, "the interrupt is not taken"
+        time.sleep(0.02)
+
+
 def guardian_of(pid: int) -> int:
     """The guardian process of a running `gpudiag simulate`."""
     deadline = time.monotonic() + TIME_LIMIT_SECONDS
@@ -178,10 +205,10 @@ def test_three_interrupts_end_a_program_that_hangs() -> None:
         "h100x8+hang-call:2:nvmlDeviceGetName", "--", sys.executable, "-c", HANG.format(2)
     ) as process:
         assert first_line(process) == "started"
+        wait_until_it_hangs(process.pid)
         for _ in range(3):
-            time.sleep(0.2)
             assert process.poll() is None
-            process.send_signal(signal.SIGINT)
+            interrupt(process.pid)
         _, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
     assert process.returncode == 137
     assert "interrupt once more" in err
@@ -219,6 +246,7 @@ sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
     machine = "h100x8+hang-call:2:nvmlDeviceGetName"
     with simulating(machine, sys.executable, "-c", HANG.format(2), program=program) as process:
         assert first_line(process) == "started"
+        wait_until_it_hangs(process.pid)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=TIME_LIMIT_SECONDS)
     assert process.returncode == 137
