@@ -38,6 +38,7 @@ class Completed:
 
     def document(self) -> Any:
         """The one JSON document on standard output."""
+        assert self.output, f"exit status {self.status} and no document, but: {self.error}"
         return json.loads(self.output)
 
 
