@@ -95,10 +95,10 @@ def run_training(
     world_size = _world_size(plan, environment, placement, given=here is not None)
     teller = TrainingTeller(len(plan.strategy), listener if told else None)
     where = _Place(environment, placement, world_size, pythons, teller)
-    results, reporter = [], True
+    # Of ranks that a launcher started, the last that led tells the user: a leader that hangs is replaced.
+    results, reporter = [], told
     for number, strategy in enumerate(plan.strategy):
-        result, reports = _run_strategy(plan, strategy, where, number)
-        reporter = reporter and reports
+        result, reporter = _run_strategy(plan, strategy, where, number, reporter)
         results.append(result)
         teller.tell_result(result)
     hosts = 1 if environment is None else -(-world_size // environment.local_world_size)
@@ -153,9 +153,9 @@ def _world_size(
 
 
 def _run_strategy(
-    plan: TrainingPlan, strategy: str, place: _Place, number: int
+    plan: TrainingPlan, strategy: str, place: _Place, number: int, reporter: bool
 ) -> tuple[StrategyResult, bool]:
-    """One strategy's result, and whether this process reports it."""
+    """One strategy's result, and whether this process reports it: as before (`reporter`) where nothing runs."""
     facts = strategy_facts()[strategy]
     faults = tuple(parse_training_fault(text, place.world_size, plan.steps) for text in plan.inject)
     unable = _why_no_fault(plan, facts, faults)
@@ -163,9 +163,7 @@ def _run_strategy(
         raise UsageError(unable[0], hint=unable[1] or "")
     unable = unable or _why_not(plan, facts, place)
     if unable is not None:
-        reporter = place.environment is None or place.environment.rank == 0
-        result = skipped_result(plan, strategy, place.world_size, Outcome.SKIP, *unable)
-        return result, reporter
+        return skipped_result(plan, strategy, place.world_size, Outcome.SKIP, *unable), reporter
     try:
         measurement, reporter = _measure(plan, facts, faults, place, number)
     except LaunchError as error:
