@@ -25,6 +25,7 @@ class Changes:
         self._driver: str | None = None
         self._sampler: SamplerState | None = None
         self._restarts = 0
+        self._away: set[str] = set()  # GPUs that are known to give no answer
         self._throttled: dict[str, tuple[str, ...]] = {}
         self._xids: Counter[tuple[str, int]] = Counter()  # told so far
         self._retold: Counter[tuple[str, int]] = Counter()  # by the child that is heard now
@@ -35,12 +36,14 @@ class Changes:
         """Tell what is otherwise than in the picture before."""
         self._compare_driver(after)
         known = {} if before is None else {key_of(device): device for device in before.devices}
+        nvml_answers = not isinstance(after.driver_version, Missing)
         for device in after.devices:
             earlier = known.pop(key_of(device), None)
-            self._compare_answers(earlier, device)
+            self._compare_answers(earlier, device, nvml_answers=nvml_answers)
             self._compare_throttling(device)
         for device in known.values():
             if device.responding is True:
+                self._away.add(key_of(device))
                 self._note_device(device, TimelineKind.GPU_LOST, "is not listed any more", "fail")
 
     def note_xid(self, snapshot: Snapshot | None, index: int, code: int, at: float, generation: int) -> None:
@@ -96,17 +99,20 @@ class Changes:
         else:
             self._note(TimelineKind.DRIVER, f"NVML answers: driver {version} (before: {before})", "pass")
 
-    def _compare_answers(self, before: Device | None, after: Device) -> None:
+    def _compare_answers(self, before: Device | None, after: Device, *, nvml_answers: bool) -> None:
         was = None if before is None else before.responding
-        now = after.responding
-        if isinstance(now, Missing) and not isinstance(was, Missing):
-            if was is None and self.number == 0:
-                return  # the first picture: the findings say so
+        now, key = after.responding, key_of(after)
+        if isinstance(now, Missing):
+            if nvml_answers or was is True:  # before that it is the driver that has not started
+                self._away.add(key)
+            if isinstance(was, Missing) or (before is None and self.number == 0):
+                return  # known, or the first picture: the findings say so
             lost = now.reason in _LOST
             kind = TimelineKind.GPU_LOST if lost else TimelineKind.GPU_SILENT
             words = "is lost" if lost else "does not answer"
             self._note_device(after, kind, f"{words}: {now.detail}" if now.detail else words, "fail")
-        elif now is True and isinstance(was, Missing):
+        elif now is True and key in self._away:
+            self._away.discard(key)
             self._note_device(after, TimelineKind.GPU_BACK, "answers again", "pass")
 
     def _compare_throttling(self, device: Device) -> None:

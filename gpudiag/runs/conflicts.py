@@ -36,8 +36,11 @@ class FullQueueError(RunConflictError):
     http_status = 429
 
 
-def choose_gpus(snapshot: Snapshot | None, names: Iterable[str]) -> tuple[str, ...]:
-    """The UUIDs of the GPUs that a run may use: those that it names by UUID or index, or all that answer.
+def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that a run may use: those that it names by UUID or index, or what it may have.
+
+    Without names that is every GPU that answers and that nobody computes on; all that answer where there is
+    none, or with `force`.
 
     Raises:
         UsageError: there is no such GPU.
@@ -51,8 +54,11 @@ def choose_gpus(snapshot: Snapshot | None, names: Iterable[str]) -> tuple[str, .
         if uuid is None:
             raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
         named.append(uuid)
-    usable = [uuid for uuid, device in known.items() if device.responding is True]
-    return tuple(dict.fromkeys(named)) or tuple(usable)
+    if named or snapshot is None:
+        return tuple(dict.fromkeys(named))
+    usable = tuple(uuid for uuid, device in known.items() if device.responding is True)
+    free = tuple(uuid for uuid in usable if not _users_of(snapshot, (uuid,)))
+    return usable if force or not free else free
 
 
 def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:

@@ -45,8 +45,8 @@ class RunKind:
     outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
     report_type: type  # of that document
 
-    def parse_plan(self, given: Mapping[str, Any]) -> Plan:
-        """The plan of a request, within its bounds.
+    def parse_plan(self, given: Mapping[str, Any], *, force: bool = False) -> Plan:
+        """The plan of a request, within its bounds; `force` is passed on where the command has that flag.
 
         Raises:
             UsageError: a field that there is not, or a value that does not fit.
@@ -60,6 +60,9 @@ class RunKind:
                 )
             _require_plain(name, value)
         plan: Plan = decode(self.plan_type, document)  # type: ignore[arg-type]
+        if force and "force" in known and not self.on_cpu(plan):
+            # Without it the command itself would leave GPUs in use alone.
+            plan = decode(self.plan_type, {**document, "force": True})  # type: ignore[arg-type]
         return plan
 
     def plan_document(self, plan: Plan) -> dict[str, Any]:

@@ -21,6 +21,7 @@ MAX_FINDINGS = 8  # of a tick; all of them are at /api/v1/findings
 
 _NO_TICK = Missing(MissingReason.NOT_ASKED, "no tick yet")
 _NEVER = Missing(MissingReason.NOT_ASKED, "it has not answered since the service started")
+_REMEMBERED = tuple(field.name for field in fields(LastGood) if field.name != "at")
 _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Device.__dataclass_fields__)
 
 
@@ -75,16 +76,12 @@ def key_of(device: Device) -> str:
     return ""
 
 
-def last_good_of(device: Device, at: datetime) -> LastGood:
-    """The readings that are shown as the last good ones, should the GPU fall silent."""
-    return LastGood(
-        at=at,
-        utilization_percent=device.utilization_percent,
-        memory_used_bytes=device.memory_used_bytes,
-        temperature_celsius=device.temperature_celsius,
-        power_draw_watts=device.power_draw_watts,
-        sm_clock_mhz=device.sm_clock_mhz,
-    )
+def last_good_of(device: Device, at: datetime) -> LastGood | None:
+    """The readings that are shown as the last good ones, should the GPU fall silent; None: it gave none."""
+    readings = {name: getattr(device, name) for name in _REMEMBERED}
+    if all(isinstance(reading, Missing) for reading in readings.values()):
+        return None  # listed, and not read yet
+    return LastGood(at=at, **readings)
 
 
 def throttle_reasons(device: Device) -> Reading[tuple[str, ...]]:

@@ -61,7 +61,7 @@ class RunManager:
         tell: Callable[[RunTold], None],
         folder: Path | None,
         records: RunRecords | None,
-        kinds: tuple[str, ...] = ("preflight", "nccl-test", "train"),
+        kinds: tuple[str, ...],
     ) -> None:
         """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one."""
         self.kinds = run_kinds(kinds)
@@ -124,10 +124,11 @@ class RunManager:
             raise UsageError(
                 f"there is no kind of run {request.kind[:40]!r}", hint=f"one of {', '.join(self.kinds)}"
             )
-        plan = kind.parse_plan(request.plan)
-        gpus = choose_gpus(self._watch.snapshot, request.gpus)
+        plan = kind.parse_plan(request.plan, force=request.force)
+        force = request.force or getattr(plan, "force", False)
+        gpus = choose_gpus(self._watch.snapshot, request.gpus, force=force)
         lock = (HOST,) if kind.on_cpu(plan) or not gpus else gpus
-        if lock != (HOST,) and not request.force:
+        if lock != (HOST,) and not force:
             refuse_busy(self._watch.snapshot, lock)
         holder = self._holder_of(lock)
         if holder is not None and not request.queue:

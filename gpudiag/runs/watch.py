@@ -135,7 +135,7 @@ class MachineWatch:
 
     @property
     def restarts(self) -> int:
-        """How often the sampler's child has been replaced."""
+        """How often the sampler's child ended or was given up."""
         return self._supervisor.restarts
 
     @property
@@ -161,7 +161,7 @@ class MachineWatch:
         self._heard_at = monotonic()
         changed = self._picture.take(message)
         for index, code, at in message.get("xids", ()):
-            self._changes.note_xid(self.snapshot, index, code, at, self._supervisor.restarts)
+            self._changes.note_xid(self.snapshot, index, code, at, self._supervisor.generation)
         if changed or self.snapshot is None:
             self._join()
         elif message["kind"] == "tick":
@@ -238,7 +238,9 @@ class MachineWatch:
     def _remember(self, at: float) -> None:
         for device in self.snapshot.devices if self.snapshot is not None else ():
             if device.responding is True:
-                self._last_good[key_of(device)] = last_good_of(device, datetime.fromtimestamp(at, UTC))
+                last_good = last_good_of(device, datetime.fromtimestamp(at, UTC))
+                if last_good is not None:
+                    self._last_good[key_of(device)] = last_good
                 self.readings.add(device, at)
 
     def _keep_house(self) -> None:

@@ -50,7 +50,8 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Give every message of the current child to `take`; `trouble` says what it has found."""
-        self.restarts = 0
+        self.restarts = 0  # children that ended or were given up; a look for lost GPUs is no trouble
+        self.generation = 0  # children that took another's place, for whatever reason
         self.stuck = 0
         self._take = take
         self._trouble = trouble
@@ -64,6 +65,7 @@ class Supervisor:
         self._failed = False  # the last word of the current child was that NVML cannot be asked
         self._start_at = 0.0
         self._renewed_at = 0.0
+        self._gives_up = False  # the successor is there because a call does not come back
 
     @property
     def pid(self) -> int | None:
@@ -113,10 +115,8 @@ class Supervisor:
             self._look_at_successor(self._successor, now)
         if self._current is None and self._successor is None and now >= self._start_at:
             self._current = self._start(self._hear)
-        elif self._current is not None and self._successor is None and self._wants_successor(now):
-            self._renewed_at = now
-            self._held = []
-            self._successor = self._start(self._hear_successor)
+        elif self._current is not None and self._successor is None and not self._pace["paused"]:
+            self._renew(now)
 
     def _is_silent(self, child: ChildProcess, now: float) -> bool:
         pace = float(self._pace["interval"])
@@ -126,19 +126,21 @@ class Supervisor:
         self._abandon(child)
         self._current = None
         self.restarts += 1
+        self.generation += 1
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
         step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
         self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
 
-    def _wants_successor(self, now: float) -> bool:
-        if self._pace["paused"]:
-            return False
+    def _renew(self, now: float) -> None:
+        """Start a successor where a fresh process might mend what the picture shows."""
         trouble, since = self._trouble(), now - self._renewed_at
-        if trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS:
-            return True
-        if trouble.lost_for_seconds is None:
-            return False
-        return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)
+        wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS
+        if not wedged and not _looks_for_lost(trouble, since):
+            return
+        self._renewed_at = now
+        self._gives_up = wedged
+        self._held = []
+        self._successor = self._start(self._hear_successor)
 
     def _look_at_successor(self, child: ChildProcess, now: float) -> None:
         told = any(message["kind"] in ("tick", "failed") for message in self._held)
@@ -149,7 +151,8 @@ class Supervisor:
         if told or (late and self._current is None):
             if self._current is not None:
                 self._abandon(self._current)
-                self.restarts += 1
+                self.restarts += self._gives_up
+                self.generation += 1
             self._current = child
             for message in self._held:
                 self._hear(child, message)
@@ -179,3 +182,10 @@ class Supervisor:
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
         self._abandoned.append(child)
+
+
+def _looks_for_lost(trouble: Trouble, since: float) -> bool:
+    """Whether it is time to look whether a lost GPU is back: soon at first, then less often."""
+    if trouble.lost_for_seconds is None:
+        return False
+    return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)

@@ -53,3 +53,10 @@ def test_no_text_of_a_request_is_taken_for_a_flag_or_a_path(text):
 def test_what_is_for_the_command_line_stays_there(name):
     with pytest.raises(UsageError):
         KINDS["train"].parse_plan({name: "x"})
+
+
+def test_force_reaches_the_command_that_would_leave_gpus_in_use_alone():
+    assert KINDS["bandwidth"].parse_plan({}, force=True).to_argv() == ("--force",)
+    assert "--force" in KINDS["preflight"].parse_plan({"level": "quick"}, force=True).to_argv()
+    assert "--force" not in KINDS["preflight"].parse_plan({"level": "instant"}, force=True).to_argv()
+    assert KINDS["nccl-test"].parse_plan({}, force=True) == KINDS["nccl-test"].parse_plan({})
