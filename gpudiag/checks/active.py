@@ -2,14 +2,13 @@
 
 from functools import partial
 
-from gpudiag.checks.collective import COLLECTIVE_FINDINGS, judge_collective
-from gpudiag.checks.ranks import judge_ranks
+from gpudiag.checks.collective import PLANNED_FINDINGS, judge_collective
+from gpudiag.checks.ranks import RANK_FINDINGS, judge_incidents
 from gpudiag.checks.registry import FindingKind, Judgement, Level, check, could_not_look, judged
-from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.active import COPIES, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
-from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, MissingReason
 
 ON_CPU_RANKS = "ranks on CPUs, with faults injected"
@@ -33,7 +32,7 @@ COPY_CORRUPTED = _kind(
     title="an all-reduce over all ranks gives exactly the right data",
     needs=("collective",),
     level=Level.QUICK,
-    reports=COLLECTIVE_FINDINGS,
+    reports=PLANNED_FINDINGS,
     reads=("collective",),
     limit="every byte of every timed buffer is right; no rank dies, hangs or falls behind",
     confirmed=ON_CPU_RANKS,
@@ -42,8 +41,6 @@ def collective_all_reduce(context: Context) -> Judgement:
     """Everything wrong with the all-reduce; PASS only where every planned size was verified."""
     measured = context.measures.collective
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
-    if not measured.results and not measured.incidents:
-        return could_not_look("the all-reduce gave no result")
     return judged(*judge_collective(measured))
 
 
@@ -52,20 +49,23 @@ def collective_all_reduce(context: Context) -> Judgement:
     title="every rank comes through the active tests",
     needs=("active",),
     level=Level.QUICK,
-    reports=(),
+    reports=RANK_FINDINGS,
     reads=("active",),
     limit="no rank dies, hangs or raises; every planned test ends on every rank",
     confirmed=ON_CPU_RANKS,
 )
 def active_ranks(context: Context) -> Judgement:
-    """A finding for each rank that failed, ERROR for tests that were planned and not done."""
+    """A finding for each rank that failed, ERROR for tests that no such rank explains and that were not done."""
     measured = active_of(context)
-    findings = judge_ranks(_as_collective(measured))
+    if not measured.tests:
+        return could_not_look("no active test was planned")
     not_done = [test for test in measured.tests if test not in measured.done]
-    if findings or not not_done:
-        return judged(*findings) if measured.tests else could_not_look("no active test was planned")
+    findings = judge_incidents(measured.incidents, complete=not not_done)
+    explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
+    if explained or not not_done:
+        return judged(*findings)
     late = ", for the time was over" if measured.timed_out else ""
-    return could_not_look(f"not done{late}: {', '.join(not_done)}")
+    return Judgement(Outcome.ERROR, findings, f"not done{late}: {', '.join(not_done)}")
 
 
 @check(
@@ -79,10 +79,10 @@ def active_ranks(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def active_coverage(context: Context) -> Judgement:
-    """SKIP that names each GPU which was left alone, and why."""
+    """SKIP that names each GPU which was left alone, and why; ERROR where no test came to its end."""
     measured = active_of(context)
     if not measured.untested:
-        return judged()
+        return judged() if measured.done else could_not_look("no active test was done on every rank")
     reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
     words = f"not tested: {reasons} (--force tests GPUs in use)"
     return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
@@ -99,14 +99,16 @@ def active_coverage(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def bandwidth_data(context: Context) -> Judgement:
-    """FAIL for each rank whose copies differ from what was copied."""
+    """FAIL for each rank whose copies differ from what was copied; ERROR where a rank's were not compared."""
     measured = active_of(context)
-    if not measured.bandwidth:
-        return could_not_look("no copy was measured")
     worst: dict[int, tuple[str, int]] = {}
     for result in measured.bandwidth:
         if result.wrong_bytes:
             worst.setdefault(result.rank, (result.test, result.wrong_bytes))
+    compared = {(result.test, result.rank) for result in measured.bandwidth}
+    planned = sum(test in COPIES for test in measured.tests) * measured.world_size
+    if not worst and (not compared or len(compared) < planned):
+        return could_not_look("not every rank's copies were compared")
     findings = (
         COPY_CORRUPTED.finding(
             RankSubject(rank, measured.host),
@@ -123,24 +125,3 @@ def active_of(context: Context) -> ActiveMeasurement:
     measured = context.measures.active
     assert not isinstance(measured, Missing)  # noqa: S101 - the runner answers for the need
     return measured
-
-
-def _as_collective(measured: ActiveMeasurement) -> CollectiveMeasurement:
-    """The ranks of an active run as those of a collective are judged."""
-    absent = Missing(MissingReason.NOT_SUPPORTED)
-    return CollectiveMeasurement(
-        backend="gloo",
-        world_size=measured.world_size,
-        launcher="spawn",
-        host=measured.host,
-        torch_version=measured.torch_version,
-        nccl_version=absent,
-        device_kind=measured.device_kind,
-        results=(),
-        ranks=measured.ranks,
-        incidents=measured.incidents,
-        injected=(),
-        sizes_planned=0,
-        seconds=measured.seconds,
-        timed_out=measured.timed_out,
-    )

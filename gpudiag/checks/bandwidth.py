@@ -28,7 +28,9 @@ from gpudiag.checks.speeds import (
     is_slow,
     judge_against,
     same_product,
+    slow_by_rank,
     subject_of,
+    tell_apart,
 )
 from gpudiag.model.active import (
     DEVICE_TO_HOST,
@@ -139,10 +141,7 @@ def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, ki
     verdicts = [_judge_one(context, result, results, opinions) for result in results]
     if not any_opinion(verdicts):
         return does_not_apply(_NO_LIMIT)
-    pairs = zip(results, verdicts, strict=True)
-    return judged(
-        *(_slow_gpu(context, result, verdict, kind) for result, verdict in pairs if is_slow(verdict))
-    )
+    return judged(*(_slow_gpu(context, slow, kind) for slow in slow_by_rank(results, verdicts)))
 
 
 def _judge_one(
@@ -195,11 +194,14 @@ def _judge_pair(
     return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
 
 
-def _slow_gpu(context: Context, result: BandwidthResult, verdict: SpeedVerdict, kind: FindingKind) -> Finding:
-    subject, name = subject_of(context, result.rank, result.device_uuid)
-    what = result.test.replace("_", " ")
-    message = f"{name}: {what} at {format_rate(result.bytes_per_second)}"
-    return kind.finding(subject, message, *verdict.evidence, _method(result))
+def _slow_gpu(
+    context: Context, slow: Sequence[tuple[BandwidthResult, SpeedVerdict]], kind: FindingKind
+) -> Finding:
+    first = slow[0][0]
+    subject, name = subject_of(context, first.rank, first.device_uuid)
+    speeds = (f"{one.test.replace('_', ' ')} at {format_rate(one.bytes_per_second)}" for one, _ in slow)
+    evidence = tell_apart(slow, lambda result: result.test)
+    return kind.finding(subject, f"{name}: {', '.join(speeds)}", *evidence, _method(first))
 
 
 def _slow_pair(context: Context, result: BandwidthResult, verdict: SpeedVerdict) -> Finding:

@@ -20,10 +20,11 @@ from gpudiag.checks.speeds import (
     NOT_ON_CPU,
     any_opinion,
     device_of,
-    is_slow,
     judge_against,
     same_product,
+    slow_by_rank,
     subject_of,
+    tell_apart,
 )
 from gpudiag.model.active import ComputeResult, DeterminismResult, PatternResult, SustainedResult, metric_of
 from gpudiag.model.context import Context
@@ -91,7 +92,7 @@ _MINUTE = 60.0
     limit="65 % of what processors and clock allow; like GPUs here; own history; the data sheet",
 )
 def compute_matmul(context: Context) -> Judgement:
-    """WARN for each GPU and dtype that is slow; nothing to compare with is a SKIP."""
+    """WARN for each GPU that is slow, with the dtypes; nothing to compare with is a SKIP."""
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
@@ -102,8 +103,7 @@ def compute_matmul(context: Context) -> Judgement:
         return does_not_apply(
             "nothing to hold the speed against: no limit by the device, no like GPU, no history"
         )
-    pairs = zip(measured.compute, verdicts, strict=True)
-    return judged(*(_slow(context, result, verdict) for result, verdict in pairs if is_slow(verdict)))
+    return judged(*(_slow(context, slow) for slow in slow_by_rank(measured.compute, verdicts)))
 
 
 @check(
@@ -119,9 +119,6 @@ def compute_matmul(context: Context) -> Judgement:
 def compute_determinism(context: Context) -> Judgement:
     """FAIL for a device that contradicts itself, or most of the identical devices beside it."""
     measured = active_of(context)
-    expected = {result.rank for result in measured.determinism}
-    if not expected or len(expected) < measured.world_size:
-        return could_not_look("not every rank gave its results")
     findings = [*_contradictions(measured.determinism, measured.host)]
     wrong = {finding.subject for finding in findings}
     groups: dict[tuple[str, str, str], list[DeterminismResult]] = defaultdict(list)
@@ -129,6 +126,8 @@ def compute_determinism(context: Context) -> Judgement:
         groups[result.chain, result.dtype, result.device_name].append(result)
     votes = [finding for group in groups.values() for finding in _vote(group, measured.host)]
     findings += _once_per_subject(finding for finding in votes if finding.subject not in wrong)
+    if not findings and len({result.rank for result in measured.determinism}) < measured.world_size:
+        return could_not_look("not every rank gave its results")
     return judged(*findings)
 
 
@@ -145,16 +144,18 @@ def compute_determinism(context: Context) -> Judgement:
 def memory_patterns(context: Context) -> Judgement:
     """FAIL for wrong words; ERROR where less memory than wanted could be had: that is no pass."""
     measured = active_of(context)
+    findings = tuple(_mismatch(context, result) for result in measured.patterns if result.wrong_words)
+    if findings:
+        return judged(*findings)
     if len({result.rank for result in measured.patterns}) < measured.world_size:
         return could_not_look("not every rank tested its memory")
-    findings = tuple(_mismatch(context, result) for result in measured.patterns if result.wrong_words)
     short = [result for result in measured.patterns if result.tested_bytes < result.wanted_bytes]
-    if short and not findings:
+    if short:
         first = short[0]
         return could_not_look(
             f"rank {first.rank} got {format_size(first.tested_bytes)} of {format_size(first.wanted_bytes)} to test"
         )
-    return judged(*findings)
+    return judged()
 
 
 @check(
@@ -192,11 +193,15 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
     )
 
 
-def _slow(context: Context, result: ComputeResult, verdict: SpeedVerdict) -> Finding:
-    subject, name = subject_of(context, result.rank, result.device_uuid)
-    speed = significant(result.flops_per_second / 1e12)
-    message = f"{name}: {result.dtype} products of {result.size} x {result.size} at {speed} TFLOP/s"
-    return MATMUL_SLOW.finding(subject, message, *verdict.evidence)
+def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) -> Finding:
+    first = slow[0][0]
+    subject, name = subject_of(context, first.rank, first.device_uuid)
+    speeds = (
+        f"{one.dtype} products of {one.size} x {one.size} at {significant(one.flops_per_second / 1e12)} TFLOP/s"
+        for one, _ in slow
+    )
+    evidence = tell_apart(slow, lambda result: result.dtype)
+    return MATMUL_SLOW.finding(subject, f"{name}: {', '.join(speeds)}", *evidence)
 
 
 def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterator[Finding]:

@@ -1,18 +1,32 @@
 """What the checks of measured speeds share: whose speed it is, what else it is compared with, the history."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from gpudiag.checks.measured_limits import Opinion, SpeedVerdict, history_opinion, judge_speed
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.evidence import RankSubject, Subject
+from gpudiag.model.evidence import Evidence, RankSubject, Subject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.history import Baseline
 from gpudiag.model.reading import Missing, Reading
 
 NOT_ON_CPU = "speed is not judged on the CPU"
 HISTORY_RUNS = 3  # own choice: a baseline of fewer runs is chance
+
+
+class OfRank(Protocol):
+    """A result that one rank measured."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that measured it."""
+
+
+_Result = TypeVar("_Result", bound=OfRank)
 
 
 def device_of(snapshot: Snapshot, uuid: object) -> Device | None:
@@ -56,6 +70,28 @@ def judge_against(
 def is_slow(verdict: SpeedVerdict) -> bool:
     """Whether anything speaks against the speed."""
     return verdict.outcome in (Outcome.WARN, Outcome.FAIL)
+
+
+def slow_by_rank(
+    results: Iterable[_Result], verdicts: Iterable[SpeedVerdict]
+) -> list[list[tuple[_Result, SpeedVerdict]]]:
+    """The slow results, those of one rank together: a slow device is one fault, however it was measured."""
+    slow: dict[int, list[tuple[_Result, SpeedVerdict]]] = defaultdict(list)
+    for result, verdict in zip(results, verdicts, strict=True):
+        if is_slow(verdict):
+            slow[result.rank].append((result, verdict))
+    return list(slow.values())
+
+
+def tell_apart(
+    slow: Sequence[tuple[_Result, SpeedVerdict]], name: Callable[[_Result], str]
+) -> list[Evidence]:
+    """The evidence of all of them; of several, each fact carries the name of its result."""
+    return [
+        replace(fact, name=f"{name(result)}_{fact.name}") if len(slow) > 1 else fact
+        for result, verdict in slow
+        for fact in verdict.evidence
+    ]
 
 
 def any_opinion(verdicts: Sequence[SpeedVerdict]) -> bool:

@@ -1,9 +1,10 @@
 """A training run, judged: did it run in parallel, and is the maths that of a single process?"""
 
+from dataclasses import replace
 from statistics import median
 
 from gpudiag.checks.collective import INJECT_NOT_FIRED, judge_injection
-from gpudiag.checks.ranks import RANK_FINDINGS, RANK_TEARDOWN, judge_incidents
+from gpudiag.checks.ranks import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN, judge_incidents
 from gpudiag.checks.training_data import judge_data
 from gpudiag.checks.training_kinds import (
     BUFFERS_DIFFER,
@@ -29,7 +30,7 @@ from gpudiag.model.finding import WORST_FIRST, Finding, Outcome, worst
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.training import RankProof, StrategyMeasurement
 
-__all__ = ["TRAINING_FINDINGS", "judge_training", "training_outcome"]
+__all__ = ["TRAINING_RUN_FINDINGS", "judge_training", "training_outcome"]
 
 # Ranks wait for one that needs so much longer, in the middle of all steps, to come to its collective.
 STRAGGLER_SHARE = 0.2
@@ -38,6 +39,12 @@ _STRAGGLER_STEPS = 4
 
 # These make every number after them wrong.
 _EXPLAINS_STEPS = (INITIAL_PARAMETERS.code, SAME_SAMPLES.code)
+# Of one strategy's run; who comes late to the steps is told as a straggler.
+TRAINING_RUN_FINDINGS = (
+    *TRAINING_FINDINGS,
+    *(kind for kind in RANK_FINDINGS if kind is not RANK_LATE),
+    INJECT_NOT_FIRED,
+)
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 
 
@@ -58,7 +65,9 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     findings += judge_injection(measurement.injected, measurement.host)
     if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
         findings += _judge_completeness(measurement)
-    return tuple(sorted(_without_consequences(findings), key=_place))
+    told = sorted(_without_consequences(findings), key=_place)
+    # A report has the findings of several strategies.
+    return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
 
 
 def training_outcome(findings: tuple[Finding, ...]) -> Outcome:
@@ -188,6 +197,3 @@ def _is_complete(measurement: StrategyMeasurement) -> bool:
 
 def _steps_of(measurement: StrategyMeasurement, rank: int) -> int:
     return sum(step.rank == rank for step in measurement.steps)
-
-
-TRAINING_RUN_FINDINGS = (*RANK_FINDINGS, *TRAINING_FINDINGS, INJECT_NOT_FIRED)

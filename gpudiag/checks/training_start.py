@@ -40,7 +40,7 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
     host = HostSubject(measurement.host)
     if alone:
         count = counts[alone[0]]
-        message = f"{measurement.strategy} trains with {count} worker{'s' * (count != 1)}, not with {asked}"
+        message = f"{count} worker{'s train' if count != 1 else ' trains'}, and not {asked}"
         evidence = Evidence("workers", count, limit=asked, source=_COUNT)
         return NOT_PARALLEL.finding(where(measurement, alone), message, evidence)
     if wanted.isdecimal() and stages and stages != {int(wanted)}:
@@ -49,7 +49,7 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
         return SHARDING.finding(host, f"the engine runs ZeRO stage {found}, not {wanted}", evidence)
     if asked == 1:
         evidence = Evidence("workers", 1, source=_COUNT)
-        return SINGLE_WORKER.finding(host, f"{measurement.strategy} trained on one worker", evidence)
+        return SINGLE_WORKER.finding(host, "it trained on one worker", evidence)
     return None
 
 

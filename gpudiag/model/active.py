@@ -28,6 +28,7 @@ ACTIVE_TESTS = (
     MEMORY_PATTERNS,
     SUSTAINED,
 )
+COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
 
 @dataclass(frozen=True, slots=True)

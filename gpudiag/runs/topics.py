@@ -1,7 +1,7 @@
 """One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.checks.catalogue import finding_kinds, name_reporters
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.model.explanation import Explanation
 from gpudiag.reference.codes import CodeEntry, code_entries
@@ -115,14 +115,13 @@ def explain_failure(failure: Failure) -> Explanation:
 def _explain_code(kind: FindingKind) -> Explanation:
     entry = code_entries().get(kind.code, _NO_ENTRY)
     check = next((check for check in BUILTIN if kind in check.reports), None)
-    reporter = f"reported by the check {check.name}" if check else "reported by runs on ranks"
     failure = failures().get(kind.code)
     in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
     return Explanation(
         topic=kind.code,
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",
         meaning=kind.meaning,
-        facts=(reporter, *in_logs),
+        facts=(f"reported by {name_reporters(kind)}", *in_logs),
         reads=entry.reads or (", ".join(check.reads) if check else ""),
         limit=entry.limit or (check.limit if check else ""),
         remedy=kind.remedy,

@@ -2,7 +2,14 @@
 
 from dataclasses import replace
 
-from gpudiag.model.device import EccLocation, GpuProcess, RowRemapHistogram, SourceState, SourceStatus
+from gpudiag.model.device import (
+    Disagreement,
+    EccLocation,
+    GpuProcess,
+    RowRemapHistogram,
+    SourceState,
+    SourceStatus,
+)
 from gpudiag.model.device_details import ThrottleSeconds
 from gpudiag.model.reading import Missing, MissingReason
 from tests.scenarios.situations import Case, gpu, gpus, machine, now, top, without_gpu
@@ -32,6 +39,19 @@ def source(status_of: SourceState, seconds: float = 0.01):
         return top(sources=(status, *others))(snapshot)
 
     return change
+
+
+def unlisted(index: int):
+    """A GPU on the bus that NVML does not list."""
+    return lambda snapshot: top(
+        devices=tuple(device for device in snapshot.devices if device.id.nvml_index != index)
+    )(snapshot)
+
+
+def differing(*, explained: bool):
+    """NVML and torch count other GPUs, with or without a setting that explains it."""
+    item = Disagreement("count", {"nvml": 8, "torch": 6}, "torch sees two GPUs fewer", expected=explained)
+    return top(disagreements=(item,))
 
 
 def bound_to(index: int, driver: str):
@@ -88,6 +108,10 @@ DISCOVERY = (
     Case(
         "gpu.count", "gpu.count",
         now(without_gpu(3), expected={"expected_gpus": 8}), now(without_gpu(3), expected={"expected_gpus": 7}),
+    ),
+    Case("gpu.count", "gpu.missing", now(unlisted(3)), now(without_gpu(3))),
+    Case(
+        "source.agreement", "source.disagreement", now(differing(explained=False)), now(differing(explained=True)),
     ),
     Case(
         "driver.nouveau", "driver.nouveau_loaded",

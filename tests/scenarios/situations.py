@@ -1,4 +1,4 @@
-"""Situations of a machine: one snapshot as the probes make it, and what is different now, before, or recorded."""
+"""Situations of a machine: a snapshot as the probes make it, what is different, and what was measured on it."""
 
 import subprocess
 import sys
@@ -16,7 +16,10 @@ from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.hints import type_hints
-from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.model.history import History
+from gpudiag.model.measure import Measures
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.runs.baseline import samples_of
 from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
@@ -28,6 +31,8 @@ from gpudiag.probe.inventory import take_snapshot
 print(dumps(take_snapshot(("nvml", "torch"), 5.0, host_state=True, kernel_log={kernel_log})))
 """
 Change = Callable[[Snapshot], Snapshot]
+Measure = Callable[[Snapshot], Measures]
+Remember = Callable[[Snapshot], Reading[History]]
 
 
 @cache
@@ -56,7 +61,8 @@ class Situation:
     """What is different now, what was different `seconds` earlier, and in the recorded good state.
 
     `before`, `recorded` and `named` None: there is no such snapshot. `named` is the machine that `--expect`
-    names. `expected` are fields of Context.
+    names. `expected` are fields of Context. `measured` is what was measured on the machine as it is now, and
+    `remembered` what the store holds about it.
     """
 
     now: tuple[Change, ...] = ()
@@ -65,6 +71,8 @@ class Situation:
     recorded: tuple[Change, ...] | None = None
     named: tuple[Change, ...] | None = None
     expected: dict[str, Any] = field(default_factory=dict)
+    measured: Measure = lambda snapshot: Measures()
+    remembered: Remember = lambda snapshot: NOT_ASKED
 
     def context(self, base: Snapshot) -> Context:
         """What a check sees on that machine in this situation."""
@@ -72,12 +80,17 @@ class Situation:
         if isinstance(earlier, Snapshot):
             earlier = replace(earlier, taken_at=base.taken_at - timedelta(seconds=self.seconds))
         baseline = NOT_ASKED if self.recorded is None else changed(base, self.recorded)
+        snapshot = changed(base, self.now)
+        measures = self.measured(snapshot)
         return Context(
-            changed(base, self.now),
+            snapshot,
+            measures,
             earlier=earlier,
             baseline=baseline,
             known_gpus=known_gpus_of(baseline) if isinstance(baseline, Snapshot) else NOT_ASKED,
             expected_machine=NOT_ASKED if self.named is None else changed(base, self.named),
+            history=self.remembered(snapshot),
+            samples=samples_of(measures),
             **self.expected,
         )
 

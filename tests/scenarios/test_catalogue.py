@@ -13,29 +13,25 @@ from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.simulate.loader import base_machines
+from tests.scenarios.active_cases import ACTIVE_CASES
+from tests.scenarios.collective_cases import COLLECTIVE_CASES
 from tests.scenarios.gpu_cases import GPU_CASES
 from tests.scenarios.host_cases import HOST_CASES
+from tests.scenarios.kernel_log_cases import KERNEL_LOG_CASES
 from tests.scenarios.link_cases import LINK_CASES
 from tests.scenarios.situations import Case, Situation, blank, look_at_machine
+from tests.scenarios.training_cases import TRAINING_CASES
 
-CASES = (*GPU_CASES, *LINK_CASES, *HOST_CASES)
+CASES = (
+    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES,
+)  # fmt: skip
 CHECKS = {check.name: check for check in BUILTIN}
-# The kernel log has tests of its own (tests/unit/checks/test_xid.py), as have measured speeds.
-SEEN_BY_A_LOOK = {
-    "nvml",
-    "gpus",
-    "host_state",
-    "torch",
-    "earlier",
-    "baseline",
-    "known_gpus",
-    "expected_machine",
-}
-OF_A_LOOK = [check for check in BUILTIN if set(check.needs) <= SEEN_BY_A_LOOK]
-# Needs two machines' worth of sources (tests/unit/checks/test_sources.py), or another bus (test_devices.py).
-ELSEWHERE = {"source.disagreement", "gpu.missing"}
+# Some codes tell what happened to ranks, whichever of these measured.
+ON_RANKS = {"collective", "active", "training"}
+OF_A_LOOK = [check for check in BUILTIN if not ON_RANKS & set(check.needs)]
 REASONS = [reason for reason in MissingReason]
 
 
@@ -48,7 +44,7 @@ def codes(found: CheckResult) -> set[str]:
 
 
 def name(case: Case) -> str:
-    return case.code
+    return f"{case.check}:{case.code}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
@@ -73,16 +69,17 @@ def test_a_near_miss_is_not(case: Case):
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_fault_is_named_once(case: Case):
     context = case.fires.context(look_at_machine(case.base))
-    counts = Counter(
-        (one.code, one.subject) for found in run_checks(context, BUILTIN) for one in found.findings
-    )
+    results = run_checks(context, BUILTIN)
+    counts = Counter((one.code, one.subject) for found in results for one in found.findings)
     assert counts
     assert max(counts.values()) == 1, counts
+    for found in results:
+        assert codes(found) <= {kind.code for kind in CHECKS[found.check].reports}, found
 
 
 def test_every_code_of_the_catalogue_has_a_case():
-    promised = {kind.code for check in OF_A_LOOK for kind in check.reports}
-    assert promised - ELSEWHERE == {case.code for case in CASES}
+    promised = Counter((check.name, kind.code) for check in BUILTIN for kind in check.reports)
+    assert promised == Counter((case.check, case.code) for case in CASES)
 
 
 @pytest.mark.parametrize("reason", REASONS, ids=str)
@@ -90,7 +87,10 @@ def test_every_code_of_the_catalogue_has_a_case():
 def test_no_check_passes_without_its_readings(base: str, reason: MissingReason):
     look = look_at_machine(base)
     empty = blank(look, lambda: reason)
-    context = Context(empty, earlier=empty, baseline=Missing(reason), expected_driver="580")
+    gone = Missing(reason)
+    context = Context(
+        empty, Measures(gone, gone, gone), earlier=empty, baseline=gone, expected_driver="580", history=gone
+    )
     passed = {found.check for found in run_checks(context, BUILTIN) if found.outcome is Outcome.PASS}
     assert passed <= LOOKED_AT_ROWS
 
@@ -165,9 +165,10 @@ def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
 
 def test_checks_and_codes_are_listed_once():
     assert max(Counter(check.name for check in BUILTIN).values()) == 1
-    # What happens to a rank can happen in every run on ranks.
-    alone = [check for check in BUILTIN if not {"collective", "training"} & set(check.needs)]
-    assert max(Counter(kind.code for check in alone for kind in check.reports).values()) == 1
+    reporters = Counter(kind.code for check in BUILTIN for kind in check.reports)
+    on_ranks = {kind.code for check in BUILTIN if ON_RANKS & set(check.needs) for kind in check.reports}
+    assert {code for code, count in reporters.items() if count > 1} <= on_ranks
+    assert not on_ranks & {kind.code for check in OF_A_LOOK for kind in check.reports}
 
 
 @pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)

@@ -1,0 +1,51 @@
+"""Cases of what happens to ranks, whatever runs on them: deaths, hangs, mismatches, a loopback that is down."""
+
+from collections.abc import Callable, Iterator
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from tests.scenarios.situations import Case, Situation
+from tests.unit.collectives.measurements import make_incident
+
+# A situation in which that happened to ranks, with or without all that they were to measure.
+Run = Callable[[tuple[Incident, ...], bool], Situation]
+
+_NO_ADDRESS = "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: "
+
+
+def happened(kind: IncidentKind, name: str, value: str, stage: str = "measure") -> Incident:
+    """What happened to rank 1, and the fact that shows it."""
+    return make_incident(kind, 1, stage=stage, evidence=(Evidence(name, value, source="agent"),))
+
+
+DIED = happened(IncidentKind.DIED, "signal", "SIGKILL")
+DIED_AT_THE_END = happened(IncidentKind.DIED, "signal", "SIGABRT", stage="teardown")
+LATE = happened(IncidentKind.LATE, "cause", "compute late")
+MISMATCHED = happened(IncidentKind.MISMATCHED, "operation", "broadcast")
+STALLED = happened(IncidentKind.STALLED, "operation", "all_reduce")
+STOPPED = happened(IncidentKind.STOPPED, "process_state", "T (stopped)")
+SILENT = happened(IncidentKind.SILENT, "waited_in", "all_reduce")
+NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="import")
+NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
+NO_SUCH_INTERFACE = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}eth9", stage="init")
+
+# Code, what fires it, its near miss, and whether each of these had measured everything.
+_CASES = (
+    ("rank.died", DIED, False, DIED_AT_THE_END, True),
+    ("rank.teardown", DIED_AT_THE_END, True, DIED_AT_THE_END, False),
+    ("rank.stopped", STOPPED, False, SILENT, False),
+    ("rank.raised", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
+    ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
+    ("rank.silent", SILENT, False, STOPPED, False),
+    ("rank.not_started", NOT_STARTED, False, DIED, False),
+    ("rank.late", LATE, True, STOPPED, True),
+    ("collective.stalled", STALLED, False, MISMATCHED, False),
+    ("collective.mismatched", MISMATCHED, False, STALLED, False),
+)
+
+
+def rank_cases(check: str, run: Run, without: tuple[str, ...] = ()) -> Iterator[Case]:
+    """A case for each code of `gpudiag.checks.ranks` but those that this check never reports."""
+    for code, fault, whole, near, near_whole in _CASES:
+        if code not in without:
+            yield Case(check, code, run((fault,), whole), run((near,), near_whole))
