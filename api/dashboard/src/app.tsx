@@ -161,7 +161,7 @@ function OtherView({ views, route, live }: { views: typeof More; route: Route; l
     case "topology":
       return <views.TopologyView />;
     case "sources":
-      return <views.SourceView />;
+      return <views.SourceView live={live} />;
     case "runs":
       return subject ? <views.RunView key={subject} id={subject} /> : <views.RunsView live={live} />;
     case "explain":

@@ -27,6 +27,7 @@ export function Chart(props: ChartProps) {
   const [asTable, setAsTable] = useState(false);
   const [cursor, setCursor] = useState<number | null>(null);
   const position = cursor ?? times.length - 1;
+  const empty = times.length > 0 && lines.every((line) => line.values.every((value) => value === null));
   const show = (value: number | null | undefined): string => (value === null || value === undefined ? DASH : value.toFixed(props.decimals));
   return (
     <figure class="chart">
@@ -37,7 +38,7 @@ export function Chart(props: ChartProps) {
           Table
         </button>
       </figcaption>
-      {asTable ? <ChartTable {...props} show={show} /> : <Plot {...props} onCursor={setCursor} />}
+      {empty ? <p class="empty">No such reading in this time.</p> : asTable ? <ChartTable {...props} show={show} /> : <Plot {...props} onCursor={setCursor} />}
       <ul class="legend" aria-label={`${title}, ${cursor === null ? "now" : "at the cursor"}`}>
         {lines.map((line) => (
           <li key={line.key}>

@@ -56,7 +56,11 @@ export function Timeline({ recent, lanes, from, to }: { recent: Recent; lanes: L
     <figure class="chart timeline">
       <figcaption>
         <span class="title">Throttling and events</span>
-        <span class="key"><span class="swatch strong" aria-hidden="true" /> slowdown <span class="swatch light" aria-hidden="true" /> power cap <b aria-hidden="true">✕</b> event</span>
+        <span class="key parts-key">
+          <span><span class="swatch strong" aria-hidden="true" />slowdown</span>
+          <span><span class="swatch light" aria-hidden="true" />power cap</span>
+          <span><b aria-hidden="true">✕</b> event</span>
+        </span>
         <button type="button" class="small" aria-pressed={asTable} onClick={() => setAsTable(!asTable)} aria-label="Throttling and events: show as table">
           Table
         </button>

@@ -1,6 +1,6 @@
 // One row per GPU: load, memory, power against its limit, heat, throttling, health, and who uses it.
 
-import { clock, DASH, gib, program, reasonText, seconds, shortName, words } from "../format";
+import { clock, DASH, gib, plural, program, reasonText, seconds, shortName, words } from "../format";
 import { Spark } from "../charts/spark";
 import type { GpuProcess, LiveDevice } from "../model";
 import type { Recent } from "../recent";
@@ -40,10 +40,11 @@ export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: R
 
 function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] }) {
   const name = device.name ? shortName(device.name) : "";
+  const parts = device.mig_instances?.length ?? 0;
   return (
     <tr role="row" class={device.responding ? "" : "silent"}>
       <th scope="row" role="rowheader">
-        <a href={gpuLink(device)}>{gpuName(device)}</a> <span class="name">{name}</span>
+        <a href={gpuLink(device)}>{gpuName(device)}</a> <span class="name">{name}{parts > 0 && `, ${plural(parts, "MIG instance")}`}</span>
       </th>
       <td role="cell" data-label="Health" class="health"><HealthCell device={device} /></td>
       {device.responding ? <Readings device={device} load={load} /> : <SilentCells device={device} />}
@@ -95,7 +96,7 @@ function SilentCells({ device }: { device: LiveDevice }) {
   ].filter(Boolean);
   return (
     <td role="cell" data-label="State" colSpan={COLUMNS.length - 2} class="gone">
-      <b>{reasonText(device.missing?.responding)}</b>
+      <b>{device.missing?.responding === "source_absent" ? "not readable" : reasonText(device.missing?.responding)}.</b>
       {last ? <> Last good at {clock(seconds(last.at))}: {before.join(", ")}.</> : <> No good reading since the service started.</>}
     </td>
   );

@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import type { Problem } from "../api";
+import { Prose } from "./prose";
 
 interface NoticeProps {
   tone?: "quiet" | "warn" | "fail";
@@ -14,7 +15,7 @@ export function Notice({ tone = "quiet", title, children, announce }: NoticeProp
   return (
     <div class={`notice ${tone}`}>
       {announce && <span class="unseen" role={tone === "fail" ? "alert" : "status"}>{announce}</span>}
-      <strong>{title}</strong>
+      <strong><Prose text={title} /></strong>
       {children && <div>{children}</div>}
     </div>
   );
@@ -23,7 +24,7 @@ export function Notice({ tone = "quiet", title, children, announce }: NoticeProp
 export function ProblemNotice({ problem }: { problem: Problem }) {
   return (
     <Notice tone="fail" title={problem.detail} announce={problem.detail}>
-      {problem.hint}
+      {problem.hint && <Prose text={problem.hint} />}
     </Notice>
   );
 }

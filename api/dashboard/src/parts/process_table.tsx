@@ -15,10 +15,10 @@ export interface ProcessRow extends GpuProcess {
   idle_holder?: boolean;
 }
 
-const COLUMNS = ["GPU", "User", "Command", { name: "Memory GiB", number: true }, "Since", "Idle", "Container", { name: "PID", number: true }];
+const COLUMNS = ["GPU", "User", "Command", { name: "Memory GiB", number: true }, "Running for", "Idle", "Container", { name: "PID", number: true }];
 
-export function ProcessTable({ processes }: { processes: ProcessRow[] }) {
-  if (!processes.length) return <p class="empty">No process is on the GPU.</p>;
+export function ProcessTable({ processes, none }: { processes: ProcessRow[]; none: string }) {
+  if (!processes.length) return <p class="empty">{none}</p>;
   return (
     <Table caption="Processes on GPUs" columns={COLUMNS} hideCaption>
       {processes.map((process) => <Row key={`${process.uuid} ${process.pid}`} process={process} />)}

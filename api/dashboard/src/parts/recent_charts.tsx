@@ -31,6 +31,15 @@ export function linesOf(recent: Recent, devices: LiveDevice[], metric: Metric): 
 
 export function MetricCharts({ recent, devices, metrics, from, to, onSelect }: ChartsProps) {
   const lanes = devices.map((device) => ({ uuid: gpuKey(device), nvml_index: device.nvml_index, bus_id: device.bus_id }));
+  const silent = recent.times.length > 0 && devices.every((device) => metrics.every((metric) => !recent.devices.get(gpuKey(device))?.[metric.series]?.some((value) => value !== null)));
+  if (silent) {
+    return (
+      <>
+        <p class="empty">No reading in this time.</p>
+        <Timeline recent={recent} lanes={lanes} from={from} to={to} />
+      </>
+    );
+  }
   return (
     <>
       <div class="charts">

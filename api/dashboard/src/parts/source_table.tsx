@@ -1,12 +1,15 @@
 // How each source answered: its state in words, how many GPUs it sees, how long it took.
 
-import { duration, words } from "../format";
+import { DASH, duration, words } from "../format";
 import type { SourceStatus } from "../model";
+import { Prose } from "./prose";
 import { Reading } from "./reading";
 import { Status } from "./status";
 import { Table } from "./table";
 
 const LOOKS: Record<string, string> = { ok: "ok", no_devices: "skip", not_asked: "skip", library_absent: "skip" };
+
+const COUNTS_GPUS = new Set(["nvml", "gputil", "torch"]);
 
 export function SourceTable({ sources }: { sources: SourceStatus[] }) {
   return (
@@ -15,9 +18,9 @@ export function SourceTable({ sources }: { sources: SourceStatus[] }) {
         <tr key={source.name}>
           <th scope="row">{source.name}</th>
           <td><Status state={LOOKS[source.state] ?? "fail"} text={words(source.state)} /></td>
-          <td class="number"><Reading of={source} field="device_count">{source.device_count}</Reading></td>
+          <td class="number">{COUNTS_GPUS.has(source.name) ? <Reading of={source} field="device_count">{source.device_count}</Reading> : <span class="calm">{DASH}</span>}</td>
           <td class="number"><Reading of={source} field="seconds">{duration(source.seconds ?? 0)}</Reading></td>
-          <td class="wide">{source.reason}</td>
+          <td class="wide">{source.reason && <Prose text={source.reason} />}</td>
         </tr>
       ))}
     </Table>

@@ -55,7 +55,7 @@ export function CheckTable({ results }: { results: CheckResult[] }) {
       <Table caption="Checks" columns={["Check", "Outcome", "Why"]} hideCaption>
         {shown.map((result) => (
           <tr key={result.check}>
-            <th scope="row"><a href={link("explain", result.check)}>{result.check}</a></th>
+            <th scope="row"><a href={link("explain", result.check)}>{result.check.split(/(?<=[._])/).map((part) => <>{part}<wbr /></>)}</a></th>
             <td><Status state={result.outcome} /></td>
             <td class="wide">{result.reason ?? result.findings.map((finding) => finding.message).join(" ")}</td>
           </tr>

@@ -1,7 +1,7 @@
 // One GPU whole: its health and findings, its last ten minutes, every reading, its processes, links and MIG instances.
 
 import { METRICS } from "../charts/metrics";
-import { gib, seconds, shortName } from "../format";
+import { gib, reasonText, seconds, shortName } from "../format";
 import { useLoaded, useTicks } from "../load";
 import type { Finding, Live, LiveDevice, MigInstance } from "../model";
 import { FACTS, type Fact } from "../parts/device_facts";
@@ -43,7 +43,10 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       </section>
       <section>
         <h2>Processes</h2>
-        <ProcessTable processes={(device.processes ?? []).map((process) => ({ ...process, uuid: device.uuid, nvml_index: device.nvml_index }))} />
+        <ProcessTable
+          processes={(device.processes ?? []).map((process) => ({ ...process, uuid: device.uuid, nvml_index: device.nvml_index }))}
+          none={device.processes ? "No process is on the GPU." : `Not known: ${reasonText(device.missing?.processes)}.`}
+        />
       </section>
       {(device.mig_instances?.length ?? 0) > 0 && <section><h2>MIG instances</h2><MigTable instances={device.mig_instances ?? []} /></section>}
       <section>

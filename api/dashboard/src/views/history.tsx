@@ -58,7 +58,7 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
       {problem && <ProblemNotice problem={problem} />}
       {!shown && !problem && <Loading what="the history" />}
       {recent && recent.times.length < 2 && (
-        <Notice title="Nothing is stored for this time.">The last hour is kept at 1 s, the last day at 10 s. Choose a later range.</Notice>
+        <Notice title="Nothing is stored for this time.">{live.devices.length ? "While the service runs, the last hour is kept at 1 s and the last day at 10 s." : `There is no GPU to read on ${live.host}.`}</Notice>
       )}
       {recent && recent.times.length > 1 && (
         <Charts recent={recent} devices={devices} metric={metric} range={{ from, to }} settings={settings} />

@@ -24,13 +24,13 @@ export function ReportView({ document: whole, run }: { document: Record<string, 
   const outcome = document.verdict ?? document.outcome;
   return (
     <>
-      {findings.length > 0 ? <FindingList findings={findings} /> : <p>{outcome === "pass" ? "Every check passed; nothing was found." : "No finding."}</p>}
+      {findings.length > 0 ? <FindingList findings={findings} /> : <p>{outcome === "pass" ? "Nothing was found." : "No finding."}</p>}
       {kind === "gpudiag.collective" && <CollectiveReport document={whole as unknown as CollectiveDocument} run={run} />}
       {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
       {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}
-      {checks && <CheckTable results={checks} />}
       {document.measures?.collective && <CollectiveReport document={document.measures.collective} />}
       {document.measures?.active && <BandwidthReport document={document.measures.active} />}
+      {checks && <CheckTable results={checks} />}
     </>
   );
 }

@@ -1,8 +1,9 @@
 // Active tests: what each GPU copied, computed and remembered, a row per test.
 
-import { duration, rate, significant, size, words } from "../format";
+import { duration, plural, rate, significant, size, words } from "../format";
 import type { WithMissing } from "../model";
 import { gpuName } from "../parts/gpu";
+import { Notice } from "../parts/notice";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 import { useStore } from "../store";
@@ -29,6 +30,10 @@ interface Product extends WithMissing {
   flops_per_second: number;
 }
 export interface BandwidthDocument {
+  device_kind?: string;
+  world_size?: number;
+  torch_version?: string | null;
+  untested?: { name: string; reason: string }[];
   bandwidth?: Copy[];
   compute?: Product[];
 }
@@ -39,11 +44,13 @@ export function BandwidthReport({ document }: { document: BandwidthDocument }) {
     const device = uuid ? live?.devices.find((one) => one.uuid === uuid) : undefined;
     return device ? gpuName(device) : `rank ${rank}`;
   };
+  const copies = [...(document.bandwidth ?? [])].sort((a, b) => a.test.localeCompare(b.test) || a.rank - b.rank);
   return (
     <>
-      {(document.bandwidth?.length ?? 0) > 0 && (
+      <Method document={document} />
+      {copies.length > 0 && (
         <Table caption="Copies" columns={["Copy", "Where", { name: "Size", number: true }, { name: "Speed", number: true }, { name: "p50", number: true }, { name: "Times", number: true }, "Data"]}>
-          {document.bandwidth?.map((copy, position) => (
+          {copies.map((copy, position) => (
             <tr key={position}>
               <th scope="row">{words(copy.test)}{copy.concurrent ? ", all at once" : ""}</th>
               <td>{name(copy.rank, copy.device_uuid)}{copy.peer !== null && ` to rank ${copy.peer}`}</td>
@@ -70,6 +77,19 @@ export function BandwidthReport({ document }: { document: BandwidthDocument }) {
           ))}
         </Table>
       )}
+    </>
+  );
+}
+
+// On what it was measured, and what was left out: a speed says nothing without it.
+function Method({ document: { device_kind, world_size, torch_version, untested } }: { document: BandwidthDocument }) {
+  const onCpu = device_kind === "cpu";
+  return (
+    <>
+      {world_size !== undefined && (
+        <p>Measured on {plural(world_size, onCpu ? "CPU rank" : "GPU")}{torch_version && `, torch ${torch_version}`}{onCpu && ". Speed is not judged on the CPU"}.</p>
+      )}
+      {(untested?.length ?? 0) > 0 && <Notice title="Left out">{untested?.map((one) => `${one.name}: ${one.reason}`).join("; ")}</Notice>}
     </>
   );
 }

@@ -2,7 +2,8 @@
 
 import { DASH, gib } from "../format";
 import { useLoaded, useTicks } from "../load";
-import type { SourceStatus, WithMissing } from "../model";
+import type { Live, LiveDevice, SourceStatus, WithMissing } from "../model";
+import { gpuName } from "../parts/gpu";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
 import { Reading } from "../parts/reading";
 import { SourceTable } from "../parts/source_table";
@@ -11,7 +12,7 @@ import { Table } from "../parts/table";
 
 interface DeviceView extends WithMissing {
   source: string;
-  source_index: number;
+  source_index: number | null;
   uuid: string | null;
   bus_id: string | null;
   name: string | null;
@@ -32,7 +33,7 @@ interface Sources {
   disagreements: Disagreement[];
 }
 
-export function SourceView() {
+export function SourceView({ live }: { live: Live }) {
   const { value, problem } = useLoaded<Sources>("sources", useTicks(10));
   return (
     <>
@@ -42,15 +43,20 @@ export function SourceView() {
       {value && (
         <>
           <SourceTable sources={value.sources} />
-          <section><h2>Where they disagree</h2><Disagreements disagreements={value.disagreements} /></section>
-          <section><h2>Each GPU as each source sees it</h2><Views views={value.views} /></section>
+          <section><h2>Where they disagree</h2><Disagreements disagreements={value.disagreements} devices={live.devices} /></section>
+          <section><h2>Each GPU as each source sees it</h2><Views views={value.views} devices={live.devices} /></section>
         </>
       )}
     </>
   );
 }
 
-function Disagreements({ disagreements }: { disagreements: Disagreement[] }) {
+function nameOf(uuid: string, devices: LiveDevice[]): string {
+  const device = devices.find((one) => one.uuid === uuid);
+  return device ? gpuName(device) : uuid.slice(0, 12);
+}
+
+function Disagreements({ disagreements, devices }: { disagreements: Disagreement[]; devices: LiveDevice[] }) {
   if (!disagreements.length) return <Notice title="They agree.">On every GPU that more than one of them sees: count, name, memory, driver.</Notice>;
   const names = [...new Set(disagreements.flatMap((one) => Object.keys(one.values)))];
   return (
@@ -58,7 +64,7 @@ function Disagreements({ disagreements }: { disagreements: Disagreement[] }) {
       {disagreements.map((one, position) => (
         <tr key={position}>
           <th scope="row"><Status state={one.expected ? "skip" : "warn"} text={one.field.replaceAll("_", " ")} /></th>
-          <td>{one.uuid ? <code title={one.uuid}>{one.uuid.slice(0, 12)}</code> : "machine"}</td>
+          <td>{one.uuid ? <span title={one.uuid}>{nameOf(one.uuid, devices)}</span> : "machine"}</td>
           {names.map((name) => <td key={name}>{String(one.values[name] ?? DASH)}</td>)}
           <td class="wide">{one.reason}</td>
         </tr>
@@ -67,23 +73,38 @@ function Disagreements({ disagreements }: { disagreements: Disagreement[] }) {
   );
 }
 
-function Views({ views }: { views: DeviceView[] }) {
-  if (!views.length) return <p class="empty">No source sees a GPU.</p>;
-  const ordered = [...views].sort((a, b) => `${a.bus_id ?? a.uuid}`.localeCompare(`${b.bus_id ?? b.uuid}`) || a.source.localeCompare(b.source));
-  const columns = ["Bus id", "Source", { name: "Index", number: true }, "Name", { name: "Memory GiB", number: true }, { name: "Used GiB", number: true }, { name: "Busy %", number: true }];
+// What NVML reads is the live picture; the other sources' views are laid beside it.
+function nvmlView(device: LiveDevice): DeviceView {
+  const { uuid, bus_id, name, memory_total_bytes, memory_used_bytes, utilization_percent, missing } = device;
+  return { source: "nvml", source_index: device.nvml_index, uuid, bus_id, name, memory_total_bytes, memory_used_bytes, utilization_percent, missing: missing ?? {} };
+}
+
+// The views of one GPU together, by UUID or place on the bus, in NVML's order; then those that fit no GPU of NVML's.
+function grouped(views: DeviceView[], devices: LiveDevice[]): { name: string; views: DeviceView[] }[] {
+  const fits = (view: DeviceView, device: LiveDevice): boolean =>
+    (view.uuid !== null && view.uuid === device.uuid) || (view.bus_id !== null && view.bus_id === device.bus_id);
+  const known = devices.map((device) => ({ name: gpuName(device), views: [nvmlView(device), ...views.filter((view) => fits(view, device))] }));
+  const rest = views.filter((view) => !devices.some((device) => fits(view, device)));
+  return rest.length ? [...known, { name: "unknown to NVML", views: rest }] : known;
+}
+
+const COLUMNS = ["GPU", "Source", { name: "Index", number: true }, "Name", { name: "Memory GiB", number: true }, { name: "Used GiB", number: true }, { name: "Busy %", number: true }];
+
+function Views({ views, devices }: { views: DeviceView[]; devices: LiveDevice[] }) {
+  if (!views.length && !devices.length) return <p class="empty">No source sees a GPU.</p>;
   return (
-    <Table caption="GPUs by source" columns={columns} hideCaption>
-      {ordered.map((view) => (
-        <tr key={`${view.source} ${view.source_index}`}>
-          <th scope="row"><Reading of={view} field="bus_id">{view.bus_id?.replace(/^0{4}/, "")}</Reading></th>
+    <Table caption="GPUs by source" columns={COLUMNS} hideCaption>
+      {grouped(views, devices).flatMap((group) => group.views.map((view, position) => (
+        <tr key={`${view.source} ${view.source_index ?? view.bus_id}`}>
+          {position === 0 && <th scope="rowgroup" rowSpan={group.views.length}>{group.name}</th>}
           <td>{view.source}</td>
-          <td class="number">{view.source_index}</td>
+          <td class="number">{view.source_index ?? DASH}</td>
           <td><Reading of={view} field="name">{view.name}</Reading></td>
           <td class="number"><Reading of={view} field="memory_total_bytes">{gib(view.memory_total_bytes ?? 0)}</Reading></td>
           <td class="number"><Reading of={view} field="memory_used_bytes">{gib(view.memory_used_bytes ?? 0)}</Reading></td>
           <td class="number"><Reading of={view} field="utilization_percent">{view.utilization_percent}</Reading></td>
         </tr>
-      ))}
+      )))}
     </Table>
   );
 }

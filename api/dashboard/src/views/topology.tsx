@@ -47,8 +47,8 @@ export function TopologyView() {
       {value && value.devices.length === 0 && <p class="empty">No GPU answers, so there are no links to show. <a href={link("sources")}>What each source says</a></p>}
       {value && value.devices.length > 0 && (
         <>
-          <Matrix topology={value} />
-          {!measured && (
+          {value.devices.length > 1 ? <Matrix topology={value} /> : <p class="empty">One GPU: there are no links between GPUs.</p>}
+          {!measured && value.devices.length > 1 && (
             <Notice title="Nothing was measured between these GPUs yet.">A <a href={link("runs")}>standard preflight or bandwidth run</a> writes the measured bandwidth into this matrix.</Notice>
           )}
           <h2>Slots</h2>
@@ -75,7 +75,7 @@ function Matrix({ topology: { devices, links } }: { topology: Topology }) {
 
 function Cell({ own, between }: { own: boolean; between: Link | undefined }) {
   if (own) return <td class="link own"><span class="unseen">itself</span></td>;
-  if (!between) return <td class="link">{DASH}</td>;
+  if (!between) return <td class="link" title="not known: one of the two does not answer">{DASH}</td>;
   const { measured } = between;
   // Through a switch there is no count of links to that one GPU.
   const count = between.nvlink_count ? ` ×${between.nvlink_count}` : "";
