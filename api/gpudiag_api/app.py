@@ -1,8 +1,10 @@
 """The application: routes around one service, behind the gate."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +24,7 @@ from gpudiag_api.service import Service
 from gpudiag_api.service_routes import service_routes
 from gpudiag_api.settings import Settings
 
+_CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that are one of some names
 _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
 
 
@@ -83,7 +86,20 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
     first = error.errors()[0]
     malformed = first["type"] == "json_invalid"
-    place = ".".join(str(part) for part in first["loc"])
-    detail = f"{place}: {first['msg']}"
     status, code = (400, "request.malformed") if malformed else (422, "request.invalid")
-    return answer_problem(request, Problem(status, code, detail))
+    return answer_problem(request, Problem(status, code, *_say_invalid(first)))
+
+
+def _say_invalid(error: dict[str, Any]) -> tuple[str, str]:
+    """What is wrong with the request in words, and a hint where there are choices."""
+    place = ".".join(str(part) for part in error["loc"])
+    context = error.get("ctx", {})
+    if error["type"] == "json_invalid":
+        return f"the body is no JSON, at character {error['loc'][-1]}: {context.get('error', '?')}", ""
+    choices = _CHOICES.fullmatch(context.get("pattern", ""))
+    if choices is not None:
+        return (
+            f"{place}: {str(error['input'])[:40]!r} is no choice",
+            f"one of {choices[1].replace('|', ', ')}",
+        )
+    return f"{place}: {error['msg']}", ""

@@ -113,7 +113,10 @@ def machine_routes(service: Service) -> APIRouter:
         service.watch.note_look()
         names = _series_names(series)
         uuids = _uuids(service, device)
-        arguments = (_moment("from", start), _moment("to", end), step, names, uuids)
+        from_at, to_at = _moment("from", start), _moment("to", end)
+        if from_at is not None and to_at is not None and from_at > to_at:
+            raise UsageError("from is later than to", hint="from=EARLIER&to=LATER")
+        arguments = (from_at, to_at, step, names, uuids)
         found = await asyncio.to_thread(service.readings.series, *arguments)
         if format == "csv":
             body = await asyncio.to_thread(_render_csv, found, names)
@@ -168,13 +171,23 @@ def _series_names(text: str | None) -> tuple[str, ...]:
 
 
 def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
+    """The UUIDs of the GPUs that are named; one that is gone from the machine is known by its readings.
+
+    Raises:
+        UsageError: neither the machine nor what is remembered has such a GPU.
+    """
     if text is None:
         return None
     snapshot = service.watch.snapshot
-    by_index = {
-        str(device.id.nvml_index): str(device.id.uuid) for device in (snapshot.devices if snapshot else ())
-    }
-    return tuple(by_index.get(name, name) for name in text.split(",") if name)
+    known = {uuid: uuid for uuid in service.readings.uuids()}
+    for device in snapshot.devices if snapshot else ():
+        uuid = str(device.id.uuid)
+        known |= {str(device.id.nvml_index): uuid, str(device.id.bus_id): uuid, uuid: uuid}
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
+    return tuple(known[name] for name in names)
 
 
 def _moment(name: str, text: str | None) -> float | None:

@@ -112,6 +112,10 @@ class Readings:
         """The newest entries, oldest first."""
         return Timeline(tuple(self.entries))
 
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs of which there are readings, also those that are gone."""
+        return tuple(self._ring.devices)
+
     def series(
         self,
         from_at: float | None = None,

@@ -191,7 +191,7 @@ class MachineWatch:
     def _join(self) -> None:
         """The whole snapshot anew, and what the checks say of it."""
         surroundings, picture = self._inspector.surroundings, self._picture
-        unanswered = self._polls and picture.count is None and picture.failure is None
+        unanswered = self._polls and not picture.has_answer()
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first picture without it would be a false alarm
         if surroundings is None:

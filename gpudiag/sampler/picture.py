@@ -63,6 +63,10 @@ class NvmlPicture:
             if now - since >= DEADLINE_SECONDS
         }
 
+    def has_answer(self) -> bool:
+        """Whether NVML has said something: what its GPUs are, that there is none, or why it says nothing."""
+        return self.failure is not None or self.count == 0 or self.tick_at is not None
+
     def lost(self) -> list[int]:
         """The GPUs that NVML calls lost."""
         return [index for index, sheet in self._full.items() if "device_lost" in sheet["missing"].values()]
