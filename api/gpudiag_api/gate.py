@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from gpudiag_api.problems import Problem, render_problem
 from gpudiag_api.service import Service
@@ -72,10 +73,16 @@ class Gate:
             await send(message)
 
         try:
+            is_bare_root = scope["path"] == self._settings.root_path
             scope["path"] = self._inner_path(scope["path"])
             scope["raw_path"] = scope["path"].encode("utf-8", "surrogatepass")
             headers = _single_headers(scope)
             self._check(scope, headers)
+            if is_bare_root and scope["method"] in _SAFE:
+                # The page's own addresses are relative: without the slash they would miss the prefix.
+                there = {"Location": f"{self._settings.root_path}/"}
+                await Response(status_code=308, headers=there)(scope, receive, send_noted)
+                return
             receive = await _read_body(scope, headers, receive)
             await self._application(scope, receive, send_noted)
         except Problem as problem:

@@ -56,7 +56,7 @@ def describe_addresses(settings: Settings) -> list[str]:
     lines = [f"gpudiag serve: {settings.url()}{fragment}"]
     if settings.on_loopback:
         host = socket.gethostname()
-        lines.append(f"  from elsewhere: ssh -L {settings.port}:127.0.0.1:{settings.port} {host}")
+        lines.append(f"  from elsewhere: ssh -L {settings.port}:{settings.url_host()}:{settings.port} {host}")
     if not settings.allow_actions:
         lines.append("  read only; --allow-actions lets runs be started")
     return lines

@@ -54,6 +54,7 @@ class Service:
             settings.kinds,
         )
         self.live: Encoded | None = None
+        self._warned: set[str] = set()
         self.bug: BaseException | None = None  # what ended the service, if it was not asked to end
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,7 +97,6 @@ class Service:
     def health(self) -> ServiceHealth:
         """Whether there is fresh data, and what is wedged."""
         live = self.watch.live
-        warnings = tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
         sampler = None if live is None else live.sampler
         return ServiceHealth(
             ready=sampler is not None and sampler.state in _FRESH and self._is_fresh(live),
@@ -109,8 +109,19 @@ class Service:
             stuck_children=self.watch.stuck,
             restarts=self.watch.restarts,
             stream_clients=len(self.hub.listeners),
-            warnings=warnings,
+            warnings=self._warnings(),
         )
+
+    def _warnings(self) -> tuple[str, ...]:
+        """What is not remembered, and why."""
+        return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
+
+    def _log_warnings(self) -> None:
+        """Log each warning once, as it comes."""
+        warnings = set(self._warnings())
+        for words in warnings - self._warned:
+            _log.warning(words)
+        self._warned = warnings
 
     def _end_by_bug(self, task: asyncio.Task[None]) -> None:
         """A watch that ended would leave old numbers on the page as if they were new: end the service."""
@@ -134,6 +145,7 @@ class Service:
             self.live = encode_body(text.encode())
             self._first_live.set()
             self.hub.publish(LIVE, text)
+            self._log_warnings()
             if self.watch.snapshot is not None:
                 for device in self.watch.snapshot.devices:
                     self.idle.note(device, told.at)

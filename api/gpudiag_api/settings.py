@@ -51,9 +51,12 @@ class Settings:
 
     def url(self, path: str = "/") -> str:
         """An address that works on this machine."""
+        return f"http{'s' if self.tls else ''}://{self.url_host()}:{self.port}{self.root_path}{path}"
+
+    def url_host(self) -> str:
+        """The address by which this machine reaches the service, as URLs have it."""
         host = self.host if self.host not in ("0.0.0.0", "::") else "127.0.0.1"  # noqa: S104 - compared
-        bracketed = f"[{host}]" if ":" in host else host
-        return f"http{'s' if self.tls else ''}://{bracketed}:{self.port}{self.root_path}{path}"
+        return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:

@@ -267,6 +267,7 @@ def test_behind_a_proxy_with_a_prefix_and_a_name(tmp_path):
         service.wait(lambda: service.get("/gpus/readyz", headers=name).status_code == 200, 30)
         assert service.get("/gpus/api/v1/devices", headers=name).status_code == 200
         assert service.get("/api/v1/devices", headers=name).status_code == 200  # a proxy that takes it off
+        assert service.get("/gpus", headers=name).headers["location"] == "/gpus/"
         started = service.client.post("/gpus/api/v1/runs", json=RUN, headers={**name, **service.act})
         assert started.headers["location"].startswith("/gpus/api/v1/runs/")
         assert service.get(started.headers["location"], headers=name).status_code == 200
