@@ -8,8 +8,9 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
-from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.errors import ExitStatus
 from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import Report
@@ -44,12 +45,10 @@ def bandwidth(**options: Any) -> ExitStatus:
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
     from gpudiag.runs.history import default_store
+    from gpudiag.runs.torch_extra import require_torch
 
     plan = BandwidthPlan(options["test"], options["force"])
-    if options["python"] is not None and not os.access(options["python"], os.X_OK):
-        raise UsageError(
-            f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
-        )
+    require_torch("bandwidth", options["python"])
     if options["store"] is not None:
         from gpudiag.runs.store import parse_store_url
 
@@ -63,29 +62,30 @@ def bandwidth(**options: Any) -> ExitStatus:
         ) as run,
     ):
         report = run.run()
-        _print(report, options)
-        sys.stdout.flush()  # the verdict is out, whatever becomes of the history
+        kept = _print(report, options)  # the verdict is out, whatever becomes of the history
         warning = run.remember()
     if warning:
         _warn(warning)
-    return exit_status(report, PreflightPlan())
+    return status_with_file(exit_status(report, PreflightPlan()), kept=kept)
 
 
-def _print(report: Report, options: dict[str, Any]) -> None:
-    """Print the report as text or as its document; write the document to `--output` first."""
+def _print(report: Report, options: dict[str, Any]) -> bool:
+    """Print the report as text or as its document; whether the document is in `--output` as well."""
     from gpudiag.render.json import render_json
 
-    if options["output"] is not None:
-        from gpudiag.runs.output import write_document
+    def document() -> str:
+        return render_json(report)
 
-        write_document(options["output"], render_json(report))
-    if options["as_json"]:
-        sys.stdout.write(render_json(report))
-        return
+    return print_result(
+        document if options["as_json"] else lambda: _text(report), document, options["output"]
+    )
+
+
+def _text(report: Report) -> str:
     from gpudiag.render.bandwidth_text import render_bandwidth
     from gpudiag.render.style import Style, wants_colour
 
-    sys.stdout.write(render_bandwidth(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))))
+    return render_bandwidth(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
 
 
 def _say(sentence: str) -> None:

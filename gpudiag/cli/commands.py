@@ -1,7 +1,6 @@
 """The command tree: each command is imported only when it is the one that was asked for."""
 
 import gc
-import os
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -10,6 +9,7 @@ import click
 from gpudiag import __version__
 from gpudiag.cli.failures import nearest
 from gpudiag.cli.interrupts import raise_again
+from gpudiag.cli.options import local_rank_option
 from gpudiag.errors import ExitStatus, UsageError
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -104,12 +104,6 @@ def _start_collecting() -> None:
     gc.enable()
 
 
-def _take_local_rank(number: int | None) -> None:
-    """Hand on what a launcher gives as a flag to where ranks look for it."""
-    if number is not None:
-        os.environ.setdefault("LOCAL_RANK", str(number))
-
-
 @click.group(
     "gpudiag",
     cls=LazyGroup,
@@ -117,16 +111,7 @@ def _take_local_rank(number: int | None) -> None:
     context_settings=HELP_SETTINGS,
     epilog=_EPILOG,
 )
-@click.option(
-    "--local-rank",
-    "--local_rank",
-    "local_rank",
-    type=int,
-    hidden=True,
-    expose_value=False,
-    callback=lambda context, parameter, number: _take_local_rank(number),
-    help="As torch.distributed.launch and deepspeed put it before the command; LOCAL_RANK wins.",
-)
+@local_rank_option()  # torch.distributed.launch and deepspeed put it before the command
 @click.version_option(__version__, "-V", "--version", message="gpudiag %(version)s")
 @click.pass_context
 def gpudiag(context: click.Context) -> ExitStatus | None:

@@ -83,6 +83,8 @@ def _describe_usage(error: click.ClickException) -> Failure:
     hint = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption):
         known = tuple(option for parameter in _parameters(context) for option in parameter.opts)
+        if context is not None and isinstance(context.command, click.Group):
+            hint = f"a command comes before its options: gpudiag list --json; {hint}"
         message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
         return Failure(ExitStatus.USAGE, _sentences(message, hint))
     words = error.format_message().rstrip(".")

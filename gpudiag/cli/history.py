@@ -27,10 +27,10 @@ def history(as_json: bool, store: str | None) -> ExitStatus:
     from gpudiag.render.style import Style, wants_colour
     from gpudiag.runs.history import default_store, read_history
     from gpudiag.runs.state import own_machine_key
-    from gpudiag.runs.store import parse_store_url
+    from gpudiag.runs.store import parse_store_url, require_driver
 
     if store is not None:
-        parse_store_url(store)
+        require_driver(parse_store_url(store))
     found = read_history(store or default_store(), own_machine_key(), _READ_SECONDS)
     if as_json:
         sys.stdout.write(dumps(found) + "\n")

@@ -57,11 +57,18 @@ def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitSta
     if options.wanted is not None:
         return _print_free(snapshot, options.wanted, ids=options.ids)
     if options.output is not None:
-        from gpudiag.runs.output import write_document
-
-        write_document(options.output, dumps(snapshot) + "\n")
+        return _print_and_keep(snapshot, known, options)
     sys.stdout.write(_render(snapshot, known, options))
     return ExitStatus.PASS
+
+
+def _print_and_keep(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions) -> ExitStatus:
+    from gpudiag.cli.printing import print_result, status_with_file
+
+    kept = print_result(
+        lambda: _render(snapshot, known, options), lambda: dumps(snapshot) + "\n", options.output
+    )
+    return status_with_file(ExitStatus.PASS, kept=kept)
 
 
 def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot, Reading[KnownGpus]]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
+    import click
+
     from gpudiag.probe.start import StartedProbes
 
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
@@ -79,9 +81,23 @@ def _invoke_parsed(argv: Sequence[str], started: StartedProbes | None) -> int:
             status = gpudiag.invoke(context)
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code
+    except click.UsageError as error:
+        if error.ctx is None:  # click's parser does not say whose option it was
+            error.ctx = _context_of(argv)
+        raise
     if not isinstance(status, int):
         raise TypeError(f"the command gave {status!r} instead of an exit status")
     return int(status)
+
+
+def _context_of(argv: Sequence[str]) -> click.Context:
+    """The context of the command that the arguments name, for the words of a usage error."""
+    import click
+
+    from gpudiag.cli.commands import COMMANDS, gpudiag
+
+    name = next((word for word in argv if word in COMMANDS), "")
+    return click.Context(gpudiag, info_name=f"{_PROGRAM} {name}".rstrip())
 
 
 def _complete(instruction: str) -> int:

@@ -8,6 +8,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.errors import ExitStatus
 
 _EXAMPLES = """\b
@@ -32,13 +33,14 @@ def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitS
     from gpudiag.render.merged_text import render_merged
     from gpudiag.render.style import Style, wants_colour
     from gpudiag.runs.merge import merge_reports
-    from gpudiag.runs.output import write_document
 
     merged = merge_reports(reports)
-    if output is not None:
-        write_document(output, dumps(merged) + "\n")
-    if as_json:
-        sys.stdout.write(dumps(merged) + "\n")
-    else:
-        sys.stdout.write(render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))))
-    return EXIT_STATUSES[merged.verdict]
+
+    def document() -> str:
+        return dumps(merged) + "\n"
+
+    def text() -> str:
+        return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+
+    kept = print_result(document if as_json else text, document, output)
+    return status_with_file(EXIT_STATUSES[merged.verdict], kept=kept)

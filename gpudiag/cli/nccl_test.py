@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.options import json_option, local_rank_option, output_option, parse_names
+from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
-from gpudiag.errors import ExitStatus
+from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
 from gpudiag.model.plan import ALL, BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
@@ -41,7 +42,12 @@ def _dtypes(context: click.Context, parameter: click.Parameter, text: str) -> tu
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """A size such as 64M in bytes; None (gpudiag decides) for `auto` or nothing."""
-    return None if text in (None, "auto") else parse_size_bytes(str(text))
+    if text in (None, "auto"):
+        return None
+    try:
+        return parse_size_bytes(str(text))
+    except UsageError as error:
+        raise UsageError(f"{parameter.opts[0]}: {error.message}", hint=error.hint) from None
 
 
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
@@ -57,16 +63,16 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     default="all_reduce",
     callback=_names(OPERATIONS),
     metavar="NAME,...",
-    help=f"{', '.join(OPERATIONS)} or all.",
+    help=f"{', '.join(OPERATIONS)} or all.  [default: all_reduce]",
 )
 @click.option(
     "--dtype",
     default="float32",
     callback=_dtypes,
     metavar="NAME,...",
-    help=f"{', '.join(DTYPES)} or all.",
+    help=f"{', '.join(DTYPES)} or all.  [default: float32]",
 )
-@click.option("--reduce", default="sum", metavar="NAME", help=", ".join(REDUCTIONS))
+@click.option("--reduce", default="sum", metavar="NAME", help=f"{', '.join(REDUCTIONS)}.  [default: sum]")
 @click.option("--min-bytes", default="8", callback=_size, metavar="SIZE", help="Smallest size.  [default: 8]")
 @click.option(
     "--max-bytes",
@@ -82,7 +88,10 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--warmup", type=int, metavar="N", help="Not timed, per size.  [default: 2 to 5, by time]")
 @click.option("--unaligned", is_flag=True, help="Start buffers one element after an aligned address.")
 @click.option(
-    "--verify", default="every", metavar="WHEN", help=f"Which timed buffers: {', '.join(VERIFY_MODES)}."
+    "--verify",
+    default="every",
+    metavar="WHEN",
+    help=f"Which timed buffers: {', '.join(VERIFY_MODES)}.  [default: every]",
 )
 @click.option(
     "--inject",
@@ -91,12 +100,13 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     help="Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
     "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="For the whole run.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="For the whole run.  [default: none]")
 @click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
 @click.option("--python", metavar="PATH", help="Your job's interpreter: its torch is run.")
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
 @click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
 @click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
+@local_rank_option()
 @click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
 @click.option("--all-sizes", is_flag=True, help="Print every size, not about six.")
 @json_option
@@ -111,17 +121,19 @@ def nccl_test(**options: Any) -> ExitStatus:
     from gpudiag.runs.nccl_test import RankPlace, run_nccl_test
 
     plan = plan_from(options)
+    if options["store"] is not None:
+        from gpudiag.runs.store import parse_store_url
+
+        parse_store_url(options["store"])
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
         listener = tell_all(events.write, progress.show)
         outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])
-    if outcome.reporter:
-        _print(outcome.report, options)
-        sys.stdout.flush()
+    kept = not outcome.reporter or _print(outcome.report, options)
     warning = outcome.record()
     if warning:
         print(f"gpudiag: {warning}", file=sys.stderr)
-    return EXIT_STATUSES[outcome.report.outcome]
+    return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
 
 
 def plan_from(options: dict[str, Any]) -> NcclTestPlan:
@@ -149,17 +161,21 @@ def plan_from(options: dict[str, Any]) -> NcclTestPlan:
     )
 
 
-def _print(report: CollectiveReport, options: dict[str, Any]) -> None:
-    """Print the report as text or as its document; write the document to `--output` first."""
-    if options["output"] is not None:
-        from gpudiag.runs.output import write_document
+def _print(report: CollectiveReport, options: dict[str, Any]) -> bool:
+    """Print the report as text or as its document; whether the document is in `--output` as well."""
 
-        write_document(options["output"], dumps(report) + "\n")
-    if options["as_json"]:
-        sys.stdout.write(dumps(report) + "\n")
-        return
+    def document() -> str:
+        return dumps(report) + "\n"
+
+    def text() -> str:
+        return _text(report, all_sizes=options["all_sizes"])
+
+    return print_result(document if options["as_json"] else text, document, options["output"])
+
+
+def _text(report: CollectiveReport, *, all_sizes: bool) -> str:
     from gpudiag.render.collective_text import render_collective
     from gpudiag.render.style import Style, wants_colour
 
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    sys.stdout.write(render_collective(report, all_sizes=options["all_sizes"], style=style))
+    return render_collective(report, all_sizes=all_sizes, style=style)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,10 +23,38 @@ class SecondsRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error where it is outside of the limits, or not a number."""
-        seconds = float(super().convert(value, param, ctx))
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
         if math.isnan(seconds):
-            self.fail(f"{value} is not a number of seconds", param, ctx)
-        return seconds
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return float(super().convert(seconds, param, ctx))
+
+    def _describe_range(self) -> str:
+        """The limits as `--help` and the usage error show them."""
+        return f"at least {self.min:g}" if self.max is None else f"{self.min:g} to {self.max:g}"
+
+
+def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
+    """`--local-rank N`, as torch.distributed.launch and deepspeed give it; LOCAL_RANK wins."""
+    return click.option(
+        "--local-rank",
+        "--local_rank",
+        "local_rank",
+        type=int,
+        metavar="N",
+        hidden=hidden,
+        expose_value=False,
+        callback=lambda context, parameter, number: _take_local_rank(number),
+        help="As launchers give it; LOCAL_RANK wins.",
+    )
+
+
+def _take_local_rank(number: int | None) -> None:
+    """Hand on what a launcher gives as a flag to where ranks look for it."""
+    if number is not None:
+        os.environ.setdefault("LOCAL_RANK", str(number))
 
 
 def json_option(command: _Command) -> _Command:

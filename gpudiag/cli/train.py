@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.options import json_option, local_rank_option, output_option, parse_names
+from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.cli.verdicts import EXIT_STATUSES
 from gpudiag.errors import ExitStatus, UsageError
@@ -89,9 +90,7 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
 @click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
 @click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
-@click.option(
-    "--local-rank", "--local_rank", type=int, metavar="N", help="As launchers give it; LOCAL_RANK wins."
-)
+@local_rank_option(hidden=False)
 @click.option("--format", "output_format", default="text", metavar="NAME", help=", ".join(_FORMATS))
 @json_option
 @output_option
@@ -104,13 +103,11 @@ def train(**options: Any) -> ExitStatus:
     Under torchrun each process runs one rank, and one prints the report.
     """
     _refuse_contradictions(options)
-    _take_local_rank(options["local_rank"])
     if options["advise"]:
         from gpudiag.runs.advise import advise_strategy
 
         report = advise_strategy(options["parameters"])
-        _print(report, options)
-        return ExitStatus.PASS
+        return status_with_file(ExitStatus.PASS, kept=_print(report, options))
     plan = plan_from(options)
     if options["script"] is not None:
         return _run_script(plan, options)
@@ -147,9 +144,8 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     pythons = parse_pythons(options["python"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr, plan.strategy) as progress:
         run = run_training(plan, place, pythons=pythons, listener=tell_all(events.write, progress.show))
-    if run.reporter:
-        _print(run.report, options)
-    return EXIT_STATUSES[run.report.outcome]
+    kept = not run.reporter or _print(run.report, options)
+    return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
 
 def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
@@ -169,9 +165,8 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     python = parse_pythons(options["python"]).get("")
     with EventFile(options["events"]) as events:  # standard error is the script's
         run = run_script(script, place, python=python, listener=events.write)
-    if run.reporter:
-        _print(run.report, options)
-    return EXIT_STATUSES[run.report.outcome]
+    kept = not run.reporter or _print(run.report, options)
+    return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
 
 def parse_pythons(texts: tuple[str, ...]) -> dict[str, str]:
@@ -210,27 +205,24 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         raise UsageError("--events is for a run, and --advise runs nothing", hint="leave one of them out")
 
 
-def _take_local_rank(local_rank: int | None) -> None:
-    """Hand on what old launchers give as a flag, where no variable says it."""
-    if local_rank is not None:
-        os.environ.setdefault("LOCAL_RANK", str(local_rank))
+def _print(report: TrainingReport, options: dict[str, Any]) -> bool:
+    """Print the report as asked; whether the document is in `--output` as well."""
+
+    def document() -> str:
+        return dumps(report) + "\n"
+
+    form = "json" if options["as_json"] else options["output_format"]
+    return print_result(
+        document if form == "json" else lambda: _text(report, form), document, options["output"]
+    )
 
 
-def _print(report: TrainingReport, options: dict[str, Any]) -> None:
-    """Print the report as asked; write the document to `--output` first."""
-    if options["output"] is not None:
-        from gpudiag.runs.output import write_document
-
-        write_document(options["output"], dumps(report) + "\n")
-    if options["as_json"] or options["output_format"] == "json":
-        sys.stdout.write(dumps(report) + "\n")
-    elif options["output_format"] == "markdown":
+def _text(report: TrainingReport, form: str) -> str:
+    if form == "markdown":
         from gpudiag.render.training_markdown import render_training_markdown
 
-        sys.stdout.write(render_training_markdown(report))
-    else:
-        from gpudiag.render.style import Style, wants_colour
-        from gpudiag.render.training_text import render_training
+        return render_training_markdown(report)
+    from gpudiag.render.style import Style, wants_colour
+    from gpudiag.render.training_text import render_training
 
-        style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-        sys.stdout.write(render_training(report, style=style))
+    return render_training(report, style=Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))

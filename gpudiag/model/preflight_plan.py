@@ -25,6 +25,11 @@ FLAGS = {
 }
 
 
+def is_driver_version(text: str) -> bool:
+    """Whether that is a driver's version, or its beginning: numbers with points between them."""
+    return len(text) <= MAX_VERSION_CHARACTERS and all(part.isdecimal() for part in text.split("."))
+
+
 @dataclass(frozen=True, slots=True)
 class PreflightPlan:
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
@@ -52,8 +57,11 @@ class PreflightPlan:
         require_known(self.fail_on, FAIL_ON, "an owner to fail on")
         if self.expect_gpus is not None:
             require_between(self.expect_gpus, 0, MAX_EXPECTED_GPUS, "--expect-gpus")
-        if self.expect_driver is not None and not 0 < len(self.expect_driver) <= MAX_VERSION_CHARACTERS:
-            raise UsageError("--expect-driver is not a driver version", hint="such as 580.105.08, or 580")
+        if self.expect_driver is not None and not is_driver_version(self.expect_driver):
+            raise UsageError(
+                f"--expect-driver {self.expect_driver[:MAX_VERSION_CHARACTERS]} is not a driver version",
+                hint="write it as 580.105.08, or 580 for the whole branch",
+            )
         both = [name for name in self.only if name in self.skip]
         if both:
             raise UsageError(f"--only and --skip both name {both[0]}", hint="leave it out of one of the two")

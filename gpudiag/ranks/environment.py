@@ -78,6 +78,7 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
             f"{_join(absent)} missing: --rank, --world-size and --init-method come together",
             hint="or leave all three out, and gpudiag starts the ranks itself",
         )
+    _require_meeting_place(str(flags["--init-method"]))
     rank, world_size, init_method = (
         int(flags["--rank"] or 0),
         int(flags["--world-size"] or 0),
@@ -107,11 +108,30 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
     return _checked(environment, "--rank", "--world-size")
 
 
+def _require_meeting_place(init_method: str) -> None:
+    """Raise for an address at which torch's ranks cannot meet; a RuntimeError in every rank would say less."""
+    url = urlsplit(init_method)
+    try:
+        reachable = url.hostname is not None and url.port is not None
+    except ValueError:  # the port is no port
+        reachable = False
+    if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
+        raise UsageError(
+            f"--init-method {init_method} is not an address at which ranks can meet",
+            hint="such as tcp://HOST:PORT, on rank 0's machine, or file:///PATH, which all ranks see",
+        )
+
+
 def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
     needed = (*_RANK_VARIABLES, *_MASTER_VARIABLES)
     absent = [name for name in needed if not variables.get(name)]
     if absent:
         present = [name for name in (*needed, "TORCHELASTIC_RUN_ID") if variables.get(name)]
+        if present == ["LOCAL_RANK"]:
+            raise UsageError(
+                f"LOCAL_RANK or --local-rank is set, and {_join(absent)} are not: no launcher started this",
+                hint="leave --local-rank out, or unset LOCAL_RANK, and gpudiag starts the ranks itself",
+            )
         raise UsageError(
             f"{_join(present)} set but {_join(absent)} not: a launcher sets all of them",
             hint=f"set {' '.join(absent)}, or unset {' '.join(present)} and gpudiag starts the ranks itself",

@@ -4,12 +4,18 @@ from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
+from gpudiag.model.finding import Outcome
 from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.report import Report
 
 
 def judge_snapshot(snapshot: Snapshot, known_gpus: Reading[KnownGpus] = NOT_ASKED) -> Report:
-    """The report of the instant checks; it takes no reading of its own."""
+    """The report of the instant checks; it takes no reading of its own.
+
+    Without a GPU it is never PASS: that none has gone from a machine that never had one says nothing.
+    """
     results = run_checks(Context(snapshot, known_gpus=known_gpus), GPU_CHECKS)
-    return Report(verdict(results), results, snapshot)
+    outcome = verdict(results)
+    nothing_judged = outcome is Outcome.PASS and not snapshot.devices
+    return Report(Outcome.ERROR if nothing_judged else outcome, results, snapshot)

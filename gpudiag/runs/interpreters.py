@@ -10,8 +10,9 @@ from gpudiag.errors import UsageError
 
 # Looking for a module imports nothing; a cold network file system is the slow part.
 _LIMIT_SECONDS = 30.0
+# As the ranks are started: with PYTHONPATH and the user's packages, without the current folder.
 _QUESTION = (
-    "import importlib.util, json, sys; "
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); import importlib.util, json; "
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
 )
 
@@ -30,7 +31,7 @@ def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[s
 @cache
 def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
     hint = "name the interpreter of your job"
-    command = [python, "-I", "-c", _QUESTION, *modules]
+    command = [python, "-c", _QUESTION, *modules]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=True)
         return tuple(json.loads(done.stdout))

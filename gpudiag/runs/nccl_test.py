@@ -75,8 +75,7 @@ def run_nccl_test(
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
-    if python is None:
-        require_torch("nccl-test")
+    require_torch("nccl-test", python)
     setup = _prepare(plan, place or RankPlace(), here, python)
     collector = CaseCollector(
         setup.sweep.cases,

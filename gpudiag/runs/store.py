@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ KEPT_DOCUMENTS = 20  # snapshots are large: about 10 kB of 8 GPUs, compressed
 LISTED_RUNS = 100
 BASELINE_RUNS = 20  # the good runs whose median is the baseline
 _BUSY_SECONDS = 1.0
+_POSTGRESQL_HINT = "pip install 'gpudiag[postgres]'"
 _CONNECT_SECONDS = 2
 _GOOD = ("pass", "warn")
 KEPT_KERNEL_EVENTS = 1000
@@ -122,15 +124,26 @@ def parse_store_url(text: str) -> URL:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
     except (ArgumentError, ValueError) as error:
         raise UsageError(
-            "--store is not a database URL", hint="sqlite:///FILE or postgresql://HOST/NAME"
+            "--store is not a database URL", hint="name a file, sqlite:///FILE or postgresql://HOST/NAME"
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise UsageError(
-            f"--store cannot be {url.get_backend_name()}", hint="sqlite:///FILE or postgresql://HOST/NAME"
+            f"--store {url.get_backend_name()}://... is no database that gpudiag keeps a history in",
+            hint="name a file, sqlite:///FILE or postgresql://HOST/NAME",
         )
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url
+
+
+def require_driver(url: URL) -> None:
+    """Nothing, where the store's database has its driver here.
+
+    Raises:
+        UsageError: it has not, with the extra to install.
+    """
+    if url.get_backend_name() == "postgresql" and find_spec("psycopg") is None:
+        raise UsageError("psycopg is not installed, and PostgreSQL needs it", hint=_POSTGRESQL_HINT)
 
 
 class Store:
@@ -239,7 +252,7 @@ def store_errors(place: str) -> Iterator[None]:
         raise StoreError(f"the history at {place}: {words[0] if words else type(cause).__name__}") from error
     except ImportError as error:
         raise StoreError(
-            f"the history at {place} needs the driver {error.name}", hint="pip install 'gpudiag[postgres]'"
+            f"the history at {place} needs the driver {error.name}: {_POSTGRESQL_HINT}"
         ) from error
 
 

@@ -1,8 +1,7 @@
 """The `torch` extra, which everything that runs on ranks needs: there, or one sentence that says how."""
 
-from importlib.util import find_spec
-
 from gpudiag.errors import UsageError
+from gpudiag.runs.interpreters import absent_modules
 
 _HINT = (
     "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
@@ -10,11 +9,17 @@ _HINT = (
 )
 
 
-def require_torch(command: str) -> None:
-    """Nothing, where this interpreter has torch; it is looked for and not imported.
+def require_torch(command: str, python: str | None = None) -> None:
+    """Nothing, where the interpreter (this one by default) has torch; it is looked for and not imported.
 
     Raises:
-        UsageError: it has none.
+        UsageError: it has none, or it is no Python that runs.
     """
-    if find_spec("torch") is None:
+    if not absent_modules(("torch",), python):
+        return
+    if python is None:
         raise UsageError(f"torch is not installed, and {command} runs on it", hint=_HINT)
+    raise UsageError(
+        f"torch is not installed for --python {python}, and {command} runs on it",
+        hint=f"name the interpreter of your job, or: {python} -m pip install torch",
+    )

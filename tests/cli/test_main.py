@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -141,7 +142,9 @@ def test_every_verdict_has_an_exit_status() -> None:
         (["list", "--watch", "0.1"], "--watch"),
         (["list", "--deadline", "0"], "--deadline"),
         (["list", "extra"], "extra"),
-        (["list", "--output"], "--output"),
+        (["list", "--output"], "see `gpudiag list --help`"),
+        (["list", "--deadline", "soon"], "'soon' is not a number of seconds"),
+        (["--json"], "gpudiag list --json"),
         (["list", "--output", "/"], "cannot write to /"),
         (["list", "--output", "/no/such/directory/file.json"], "cannot write to /no"),
     ],
@@ -212,6 +215,14 @@ def test_output_that_cannot_be_written_is_an_error_and_not_a_pass() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == ExitStatus.ERROR
     assert b"No space left" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_costs_the_file_and_not_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "/no/report.json", "--json", "--output", "/dev/full"]) == ExitStatus.ERROR
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["schema"] == "gpudiag.merged/1"
+    assert "cannot write to /dev/full" in captured.err
 
 
 def test_closed_standard_files_disturb_nobody() -> None:

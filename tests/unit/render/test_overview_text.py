@@ -1,6 +1,8 @@
 from dataclasses import replace
 
+from gpudiag.checks.gone import known_gpus_of
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import COLUMNS
@@ -40,6 +42,13 @@ def test_a_machine_without_a_trace_of_a_gpu_is_told_so_and_what_to_try() -> None
     assert text.startswith("ERROR a1: no GPU and no trace of one")
     assert "gpudiag nccl-test" in text
     assert "gpudiag simulate" in text
+
+
+def test_a_machine_that_never_had_a_gpu_does_not_pass_because_none_has_gone() -> None:
+    snapshot = make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine())
+    report = judge_snapshot(snapshot, known_gpus_of(snapshot))
+    assert any(result.outcome is Outcome.PASS for result in report.results)
+    assert report.verdict is Outcome.ERROR
 
 
 def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:

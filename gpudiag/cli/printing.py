@@ -1,0 +1,38 @@
+"""How a command tells its result: on standard output, and as a document in `--output FILE`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gpudiag.errors import ExitStatus, GpudiagError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:
+    """Whether the document is in `output`, if one was named; the text is printed in any case.
+
+    The file comes first, because whoever reads standard output may go away; a disk that is full by
+    then costs the file and one line on standard error, never what was measured.
+    """
+    problem = None
+    if output is not None:
+        from gpudiag.runs.output import write_document
+
+        try:
+            write_document(output, document())
+        except GpudiagError as error:
+            problem = error
+    sys.stdout.write(text())
+    sys.stdout.flush()
+    if problem is not None:
+        print(f"gpudiag: {problem.message}", file=sys.stderr)
+    return problem is None
+
+
+def status_with_file(status: ExitStatus, *, kept: bool) -> ExitStatus:
+    """The verdict's exit status; ERROR where the file that was asked for is not there, unless it is FAIL."""
+    return status if kept or status is ExitStatus.FAIL else ExitStatus.ERROR
