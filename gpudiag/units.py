@@ -72,19 +72,8 @@ def significant(value: float, figures: int = 3) -> str:
     """`value` with that many significant figures and no exponent: `0.00420`, `1.23`, `482`."""
     if value == 0:
         return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(value)
-    decimals = max(0, figures - magnitude)
-    return f"{value:.{decimals}f}"
-
-
-def _leading_zeros(value: float) -> int:
-    """Zero or minus the number of zeros after the decimal point of a value below 1."""
-    count = 0
-    scaled = abs(value) * 10
-    while scaled < 1 and count < 15:
-        scaled *= 10
-        count += 1
-    return -count
+    exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])  # of the rounded value: 0.00999.. is 0.0100
+    return f"{value:.{max(0, figures - 1 - exponent)}f}"
 
 
 def _short(value: float) -> str:

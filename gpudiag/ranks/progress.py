@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import CodeType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
 from gpudiag.ranks.arrivals import ArrivalRecorder
@@ -13,6 +13,7 @@ from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
 from gpudiag.ranks.misbehave import kill_self, run_out_of_memory, stay_out, stop_self
 from gpudiag.ranks.position import Place
 
+_OWN_FOLDER = __file__.rpartition("/")[0] + "/"
 _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
     {
         FaultKind.KILL: kill_self,
@@ -21,6 +22,20 @@ _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
         FaultKind.OOM: run_out_of_memory,
     }
 )
+
+
+def _who_wants_it(announcer: FrameType) -> FrameType:
+    """The code that asked the announcing file for a collective: which line of a wrapper it was says nothing.
+
+    The announcer itself where nobody did, because it is the rank's entry.
+    """
+    file = announcer.f_code.co_filename
+    caller = announcer.f_back
+    while caller is not None and caller.f_code.co_filename == file:
+        caller = caller.f_back
+    if caller is None or caller.f_code.co_filename.startswith(_OWN_FOLDER):
+        return announcer
+    return caller
 
 
 class RankProgress:
@@ -50,7 +65,7 @@ class RankProgress:
         self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
     ) -> None:
         """Publish the collective before the rank enters it."""
-        caller = sys._getframe(1)
+        caller = _who_wants_it(sys._getframe(1))
         code, instruction = caller.f_code, caller.f_lasti
         if code is not self._code or instruction != self._instruction:  # its line takes long to look up
             self._code, self._instruction = code, instruction

@@ -16,10 +16,10 @@ def render_absent(snapshot: Snapshot, traces: tuple[Trace, ...], style: Style = 
             style.paint(line, "red")
             for line in wrapped(f"No working GPU on {snapshot.host}, which has one: {seen}.")
         ]
-        following = "Next: gpudiag  (the verdict and what to do)"
+        following = "Next: gpudiag (the verdict and what to do)"
     else:
         lines += wrapped(
             f"No GPU on {snapshot.host}, and no trace of one (PCI bus, /dev, driver, allocation)."
         )
-        following = "Next: gpudiag nccl-test  (CPU ranks) | gpudiag simulate h100x8 -- gpudiag list"
+        following = "Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag list"
     return "\n".join([*lines, "", render_sources(snapshot, style).rstrip("\n"), following]) + "\n"

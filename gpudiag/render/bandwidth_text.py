@@ -19,23 +19,24 @@ _COPIES = (
 _PRODUCTS = (
     Column("PRODUCT"),
     Column("WHERE", gives_way=True),
-    Column("n", right=True),
+    Column("N x N", right=True),
     Column("p50", right=True),
     Column("TFLOP/s", right=True),
 )
 
 
 def render_bandwidth(report: Report, style: Style = PLAIN) -> str:
-    """The tables of what was measured, and the report; at most 80 columns wide where words allow."""
+    """The verdict, the tables of what was measured, what the verdict rests on; at most 80 columns where words allow."""
     active = report.measures.active
     tables = [] if isinstance(active, Missing) else _tables(active, report.snapshot, style)
-    return "\n".join([*tables, render_report_text(report, style)])
+    verdict, gap, rest = render_report_text(report, style).partition("\n\n")
+    return "\n".join([verdict, "", *tables, rest]) if gap else verdict
 
 
 def _tables(active: ActiveMeasurement, snapshot: Snapshot, style: Style) -> list[str]:
     kind = "GPU" if active.device_kind == "cuda" else "CPU rank"
     version = "" if isinstance(active.torch_version, Missing) else f", torch {active.torch_version}"
-    lines = [f"bandwidth: {active.world_size} {kind}{'s' * (active.world_size > 1)}{version}"]
+    lines = [f"Measured: {active.world_size} {kind}{'s' * (active.world_size > 1)}{version}"]
     tests = list(dict.fromkeys(result.test for result in active.bandwidth))
     ordered = sorted(active.bandwidth, key=lambda result: (tests.index(result.test), result.rank))
     copies = [_copy(result, snapshot) for result in ordered]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpudiag.collectives.formulas import ACCOUNTING, BARRIER
 from gpudiag.model.measure import CollectiveResult
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.render.style import PLAIN, Column, Style, render_table
@@ -31,7 +32,8 @@ def render_results(
     groups = _groups(results)
     if len(groups) > _SHOWN_GROUPS and not all_sizes:
         table = render_table((_OPERATION, *_NUMBERS), [_summary_row(group) for group in groups])
-        return [*_with_heading(table, style), "The largest size of each; --all-sizes shows all."]
+        in_place = " * in place;" if any(_is_also_in_place(group[0]) for group in groups) else ""
+        return [*_with_heading(table, style), f"The largest size of each;{in_place} --all-sizes shows all."]
     lines: list[str] = []
     for group in groups:
         title = [] if len(groups) == 1 else ["", name_group(group[0])]
@@ -45,10 +47,16 @@ def render_results(
 
 def name_group(result: CollectiveResult) -> str:
     """What a table is about: `all_gather float32, in place`."""
+    if result.op == BARRIER:
+        return result.op
     reduce = "" if isinstance(result.reduce, Missing) else f" {result.reduce}"
-    both = result.op in ("all_gather", "reduce_scatter")
-    placement = ", in place" if both and result.in_place else ""
+    placement = ", in place" if _is_also_in_place(result) else ""
     return f"{result.op}{reduce} {result.dtype}{placement}{', unaligned' if result.unaligned else ''}"
+
+
+def _is_also_in_place(result: CollectiveResult) -> bool:
+    """Whether it was in place, of an operation that is measured out of place too."""
+    return result.in_place and len(ACCOUNTING[result.op].placements) > 1
 
 
 def _groups(results: Sequence[CollectiveResult]) -> list[Group]:
@@ -75,12 +83,19 @@ def _summary_row(group: Group) -> list[str]:
     largest = max(group, key=lambda result: result.size_bytes)
     counts = [result.wrong_elements for result in group]
     known = [count for count in counts if not isinstance(count, Missing)]
-    return [name_group(largest), *_row(largest)[:-1], str(sum(known)) if known else "-"]
+    return [_short_name(largest), *_row(largest)[:-1], str(sum(known)) if known else "-"]
+
+
+def _short_name(result: CollectiveResult) -> str:
+    """The group in a column: what all groups of a run have in common is said above the table."""
+    if result.op == BARRIER:
+        return result.op
+    return f"{result.op} {result.dtype}{'*' if _is_also_in_place(result) else ''}"
 
 
 def _row(result: CollectiveResult) -> list[str]:
     return [
-        format_size(result.size_bytes),
+        "-" if result.op == BARRIER else format_size(result.size_bytes),
         format_seconds(result.time_p50_seconds),
         format_seconds(result.time_p99_seconds),
         _rate(result.algbw_bytes_per_second),

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 from gpudiag.checks.collective_speed import COLLECTIVE_SPEED
 from gpudiag.checks.movements import describe_movement
-from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject, RankSubject, Subject
+from gpudiag.collectives.formulas import BARRIER
+from gpudiag.model.evidence import DeviceSubject, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.render.collective_tables import name_group, render_results
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.fact_words import say_after_source
+from gpudiag.render.launcher_words import say_launcher
+from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 from gpudiag.units import format_seconds
 
 SHOWN_FINDINGS = 3
@@ -32,7 +35,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
         lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
     lines += _moved_lines(report.measurement)
-    lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
+    lines += next_lines(*_next_commands(report))
     return "\n".join(lines) + "\n"
 
 
@@ -70,7 +73,10 @@ def _what_ran(measurement: CollectiveMeasurement) -> str:
 
 def _exactness(measurement: CollectiveMeasurement) -> str:
     """How much of what was measured was also right; sizes where there is one operation and dtype."""
-    results = measurement.results
+    results = [result for result in measurement.results if result.op != BARRIER]
+    if measurement.results and not results:  # it moves no data
+        verified = all(result.verified is True for result in measurement.results)
+        return "no rank left early" if verified else "not verified"
     exact = sum(result.verified is True for result in results)
     one_kind = len({name_group(result) for result in results}) == 1
     what = ("size" if one_kind else "result") + "s" * (len(results) != 1)
@@ -88,7 +94,7 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     by_source: dict[str, list[str]] = {}
     for fact in finding.evidence:
         if fact.name not in _TOLD_OTHERWISE:
-            by_source.setdefault(fact.source, []).append(_fact(fact))
+            by_source.setdefault(fact.source, []).append(say_after_source(fact))
     for source, facts in by_source.items():
         prefix = f"{source}: " if source else ""
         lines += wrapped(prefix + ", ".join(facts), first="  ", indent="    ")
@@ -123,19 +129,6 @@ def name_subject(subject: Subject) -> str:
     return subject.kind
 
 
-def _fact(fact: Evidence) -> str:
-    """A fact in one line; of a longer text, such as what a rank wrote last, the last line."""
-    value = str(fact.value)
-    if isinstance(fact.value, bool):
-        value = "yes" if fact.value else "no"
-    elif isinstance(fact.value, float):
-        value = f"{fact.value:.6g}"
-    last_line = value.rstrip().rpartition("\n")[2]
-    unit = f" {fact.unit}" if fact.unit else ""
-    limit = f" (limit {fact.limit})" if fact.limit is not None else ""
-    return f"{fact.name.replace('_', ' ')} {last_line}{unit}{limit}"
-
-
 def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, style: Style) -> list[str]:
     results, planned = measurement.results, measurement.sizes_planned
     lines = wrapped(_how_measured(measurement))
@@ -163,26 +156,45 @@ def _how_measured(measurement: CollectiveMeasurement) -> str:
     torch = _text(measurement.torch_version)
     nccl = _text(measurement.nccl_version) if measurement.backend == "nccl" else ""
     versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
-    times = " Times are those of the slowest rank." if measurement.results else ""
     return (
-        f"On {measurement.host}: {versions}ranks by {measurement.launcher}, "
-        f"{format_seconds(measurement.seconds)}{_verification(measurement)}.{times}"
+        f"On {measurement.host}: {versions}{say_launcher(measurement.launcher)}, "
+        f"{format_seconds(measurement.seconds)}{_verification(measurement)}.{_times(measurement)}"
     )
 
 
 def _verification(measurement: CollectiveMeasurement) -> str:
     share = measurement.verify_share
-    return "" if isinstance(share, Missing) else f", {share:.0%} of the measuring verifies"
+    if isinstance(share, Missing) or all(
+        isinstance(result.verified, Missing) for result in measurement.results
+    ):
+        return ""
+    return f", verifying took {share:.0%} of the measuring"
+
+
+def _times(measurement: CollectiveMeasurement) -> str:
+    """What the table is of: the operation, where it is one, else what all of them have in common."""
+    results = measurement.results
+    if not results:
+        return ""
+    if len({name_group(result) for result in results}) == 1:
+        return f" Times of {name_group(results[0])} are those of the slowest rank."
+    reductions = {result.reduce for result in results if not isinstance(result.reduce, Missing)}
+    reduce = f", reductions are {', '.join(sorted(reductions))}" if reductions else ""
+    unaligned = ", buffers are unaligned" if any(result.unaligned for result in results) else ""
+    return f" Times are those of the slowest rank{reduce}{unaligned}."
 
 
 def _text(reading: Reading[str]) -> str:
     return "" if isinstance(reading, Missing) else reading
 
 
-def _next_command(report: CollectiveReport) -> str:
+def _next_commands(report: CollectiveReport) -> list[str]:
     if report.outcome in (Outcome.FAIL, Outcome.ERROR):
-        explain = f"gpudiag explain {report.findings[0].code} | " if report.findings else ""
-        return f"{explain}gpudiag list --sources all | gpudiag nccl-test --json --output FILE"
+        explain = [f"gpudiag explain {finding.code}" for finding in report.findings[:1]]
+        return [*explain, "gpudiag list --sources all", "gpudiag nccl-test --json --output FILE"]
     if report.measurement.device_kind == "cpu":
-        return "gpudiag list --sources all | gpudiag nccl-test --inject kill:1@5 (see a fault found)"
-    return "gpudiag nccl-test --all-sizes | --inject kill:1@5 (see a fault found)"
+        return [
+            "gpudiag list --sources all",
+            "gpudiag nccl-test --inject kill:1@5 (see a fault found)",
+        ]
+    return ["gpudiag nccl-test --all-sizes", "--inject kill:1@5 (see a fault found)"]

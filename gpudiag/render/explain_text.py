@@ -2,7 +2,7 @@
 
 from gpudiag.model.explanation import Explanation, LogExplanation, Role, Sighting
 from gpudiag.render.one_line import one_line
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 
 _INDENT = "  "
 _LABEL_WIDTH = 11  # of the longest label, "Look also: "
@@ -22,9 +22,9 @@ def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
     name = one_line(log.name)
     left_out = f" (of the middle, {log.bytes_left_out:,} bytes were left out)" if log.bytes_left_out else ""
     if not log.sightings:
-        words = f"{name}: no known failure in {_lines(log.lines_read)}{left_out}."
-        following = "Next: gpudiag preflight (this machine) | gpudiag nccl-test (ranks, network)"
-        return "\n".join([*wrapped(words), following]) + "\n"
+        words = f"no known failure in {_lines(log.lines_read)}{left_out}" if log.lines_read else "it is empty"
+        following = next_lines("gpudiag preflight (this machine)", "gpudiag nccl-test (ranks, network)")
+        return "\n".join([*wrapped(f"{name}: {words}."), *following]) + "\n"
     count = len(log.sightings)
     found = "1 known failure" if count == 1 else f"{count} known failures, the likeliest cause first"
     lines = wrapped(f"{name}: {found}, in {_lines(log.lines_read)}{left_out}")
@@ -59,7 +59,7 @@ def _body(explanation: Explanation, *, brief: bool = False) -> list[str]:
     lines: list[str] = []
     lines += _labelled("Cause" if explanation.proof else "Means", explanation.meaning)
     for fact in () if brief else explanation.facts:
-        lines += _labelled("", fact)
+        lines += _labelled("" if lines else "Means", fact)
     lines += _labelled("Reads", "" if brief else explanation.reads)
     lines += _labelled("Limit", "" if brief else explanation.limit)
     lines += _labelled("Do", explanation.remedy)

@@ -5,7 +5,7 @@ from collections import Counter
 from gpudiag.model.finding import Outcome
 from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.render.one_line import one_line
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 
 MAX_MACHINES_NAMED = 24  # of one group; `--json` has all
 MAX_TEXT_CHARACTERS = 400
@@ -30,8 +30,15 @@ def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
     doubtful = [machine for machine in merged.machines if machine.reason is not None]
     if doubtful:
         lines += ["", *_doubtful(doubtful)]
+    if merged.repeated:
+        named = ", ".join(one_line(place) for place in merged.repeated[:MAX_MACHINES_NAMED])
+        more = len(merged.repeated) - MAX_MACHINES_NAMED
+        also = f" and {more:,} more" if more > 0 else ""
+        lines += ["", *wrapped(f"Counted once, though given again: {named}{also}", indent="  ")]
     if merged.groups:
-        lines += ["", *wrapped(f"Next: gpudiag explain {one_line(merged.groups[0].code)}")]
+        lines += ["", *next_lines(f"gpudiag explain {one_line(merged.groups[0].code)}")]
+    elif doubtful:
+        lines += ["", *next_lines("gpudiag preflight --report json=FILE (on each of these machines)")]
     return "\n".join(lines) + "\n"
 
 

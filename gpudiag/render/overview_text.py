@@ -11,7 +11,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.device_words import computing, findings_about, say_index, say_name, say_processes
 from gpudiag.render.devices_text import simulated_lines
-from gpudiag.render.style import PLAIN, Style, sentence, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of those that could not look for one reason
@@ -135,10 +135,9 @@ def _ranges(indices: list[str]) -> str:
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
     working = _works(snapshot)
     if not working and not faults:
-        return wrapped(
-            "Nothing here to judge. Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag"
-        )
+        following = next_lines("gpudiag nccl-test (CPU ranks)", "gpudiag simulate h100x8 -- gpudiag")
+        return ["Nothing here to judge.", *following]
     if not working:
-        return wrapped(f"Next: gpudiag list --sources all | explain {faults[0].code} | --help")
-    explain = f" | explain {faults[0].code}" if faults else ""
-    return wrapped(f"Next: gpudiag list | preflight | nccl-test | serve{explain} | --help")
+        return next_lines("gpudiag list --sources all", f"explain {faults[0].code}", "--help")
+    explain = [f"explain {faults[0].code}"] if faults else []
+    return next_lines("gpudiag list", "preflight", "nccl-test", "serve", *explain, "--help")

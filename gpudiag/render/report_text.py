@@ -16,7 +16,7 @@ from gpudiag.render.report_words import (
     say_remedy,
     say_subject,
 )
-from gpudiag.render.style import PLAIN, Style, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 
 MAX_FINDINGS = 20  # shown whole; `--format json` has all
 # Where more share one reason, their number tells enough; every document names them all.
@@ -29,7 +29,7 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     """The whole report, at most 80 columns wide where words allow."""
     faults = faults_worst_first(report)
     covered = coverage(report)
-    lines = _verdict(report, faults, style)
+    lines = _verdict(report, faults, covered, style)
     for subject, findings in _by_subject(faults[:MAX_FINDINGS]).items():
         lines += ["", *wrapped(subject)]
         for finding, following in zip_longest(findings, findings[1:]):
@@ -42,13 +42,12 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     return "\n".join([*lines, *_next(report, faults)]) + "\n"
 
 
-def _verdict(report: Report, faults: tuple[Finding, ...], style: Style) -> list[str]:
+def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, style: Style) -> list[str]:
     word = report.verdict.value.upper()
     machine = say_machine(report)
     worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
     who = f"{say_owners(worst)} must act, " if worst else ""
-    count = len(faults)
-    found = f"{_counted(count, 'finding')} in {_counted(len(report.results), 'check')}"
+    found = f"{_counted(len(faults), 'finding')} in {_extent(covered, len(report.results))}"
     prefix = f"{machine} " if machine else ""
     text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found}"
     lines = wrapped(text, indent="  ")
@@ -56,6 +55,13 @@ def _verdict(report: Report, faults: tuple[Finding, ...], style: Style) -> list[
     if report.snapshot.simulated:
         lines.append("  no real GPU was read")
     return lines
+
+
+def _extent(covered: Coverage, checks: int) -> str:
+    """`9 of 81 checks, 7 could not look`: nobody is to take for judged what was skipped."""
+    share = f"{covered.looked} of " if covered.looked < checks else ""
+    blind = sum(len(names) for names in covered.errors.values())
+    return f"{share}{_counted(checks, 'check')}" + (f", {blind} could not look" if blind else "")
 
 
 def _counted(count: int, noun: str) -> str:
@@ -95,7 +101,7 @@ def _coverage(covered: Coverage) -> list[str]:
 def _next(report: Report, faults: tuple[Finding, ...]) -> list[str]:
     if faults:
         codes = list(dict.fromkeys(one_line(finding.code) for finding in faults))
-        return wrapped(f"Next: gpudiag explain {codes[0]} | gpudiag list --wide", indent="      ")
+        return next_lines(f"gpudiag explain {codes[0]}", "gpudiag list --wide")
     if report.verdict is Outcome.PASS:
-        return wrapped("Next: gpudiag nccl-test | gpudiag list", indent="      ")
-    return wrapped("Next: gpudiag list --sources all", indent="      ")
+        return next_lines("gpudiag nccl-test", "gpudiag list")
+    return next_lines("gpudiag list --sources all")

@@ -5,7 +5,6 @@ needs to fear it; formats still escape what is special to them.
 """
 
 from dataclasses import dataclass
-from math import isfinite
 
 from gpudiag.checks.gone import GPU_GONE
 from gpudiag.checks.runner import findings_worst_first
@@ -23,8 +22,8 @@ from gpudiag.model.evidence import (
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
+from gpudiag.render.fact_words import say_amount, say_limit, say_name
 from gpudiag.render.one_line import one_line
-from gpudiag.units import significant
 
 _MAX_SECONDS = 1e9  # no check takes thirty years
 MAX_TEXT_CHARACTERS = 400  # of one message, fact or remedy; a document has them whole
@@ -86,19 +85,9 @@ def _device(subject: DeviceSubject) -> str:
 
 def say_fact(fact: Evidence) -> str:
     """One fact: `recovery action gpu_reset (NVML field 230)`, `busbw 21.3 GB/s (limit 25.2; PCIe Gen4 x16)`."""
-    unit = f" {fact.unit}" if fact.unit else ""
-    limit = "" if fact.limit is None else f"limit {_scalar(fact.limit)}"
-    notes = "; ".join(note for note in (limit, fact.source) if note)
-    words = f"{fact.name.replace('_', ' ')} {_scalar(fact.value)}{unit}" + (f" ({notes})" if notes else "")
+    notes = "; ".join(note for note in (say_limit(fact), fact.source) if note)
+    words = f"{say_name(fact)} {say_amount(fact.value, fact.unit)}" + (f" ({notes})" if notes else "")
     return one_line(words, MAX_TEXT_CHARACTERS)
-
-
-def _scalar(value: str | float | bool) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and isfinite(value):
-        return f"{value:.0f}" if value == int(value) else significant(value)
-    return str(value)
 
 
 def say_message(finding: Finding) -> str:

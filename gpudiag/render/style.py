@@ -88,6 +88,18 @@ def wrapped(text: str, *, indent: str = "", first: str = "", width: int = COLUMN
     )
 
 
+def next_lines(*commands: str, width: int = COLUMNS) -> list[str]:
+    """`Next: A | B`, broken between commands only, so that each can be copied whole."""
+    lines = [f"Next: {commands[0]}"]
+    for command in commands[1:]:
+        if len(f"{lines[-1]} | {command}") <= width:
+            lines[-1] += f" | {command}"
+        else:
+            lines[-1] += " |"
+            lines.append(f"      {command}")
+    return lines
+
+
 def shortened(text: str, width: int) -> str:
     """`text`, cut to `width` characters with `..` at its end where it is longer."""
     return text if len(text) <= width else text[: max(0, width - 2)] + ".."

@@ -3,7 +3,9 @@
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
-from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
+from gpudiag.render.fact_words import say_after_source
+from gpudiag.render.launcher_words import say_launcher
+from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.render.training_words import (
     HEADINGS,
     cells,
@@ -48,7 +50,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     if report.script is not None:
         lines += ["", *_script_lines(report)]
     lines += ["", *wrapped(f"On {report.host}: {', '.join(report.machine)}.", indent="  ")]
-    lines += wrapped(f"Next: {_next_command(report)}", indent="      ")
+    lines += next_lines(*_next_commands(report))
     return "\n".join(lines) + "\n"
 
 
@@ -58,12 +60,7 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
         lines += wrapped(finding.message, first="  ", indent="  ")
     by_source: dict[str, list[str]] = {}
     for fact in finding.evidence:
-        unit = f" {fact.unit}" if fact.unit else ""
-        limit = f" (limit {fact.limit})" if fact.limit is not None else ""
-        last_line = str(fact.value).rstrip().rpartition("\n")[2]
-        by_source.setdefault(fact.source, []).append(
-            f"{fact.name.replace('_', ' ')} {last_line}{unit}{limit}"
-        )
+        by_source.setdefault(fact.source, []).append(say_after_source(fact))
     for source, facts in by_source.items():
         lines += wrapped(f"{source}: {', '.join(facts)}", first="  ", indent="    ")
     return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
@@ -73,7 +70,7 @@ def _strategy_lines(result: StrategyResult) -> list[str]:
     lines = wrapped(
         f"{result.strategy} ({result.framework}), {result.workload} with {figure(result.parameters)} parameters, "
         f"{result.dtype}, {result.optimizer}, {result.steps} verified steps, "
-        f"ranks by {result.launcher}, {format_seconds(result.seconds)}.",
+        f"{say_launcher(result.launcher)}, {format_seconds(result.seconds)}.",
         indent="  ",
     )
     lines += _verification_lines(result)
@@ -135,7 +132,7 @@ def _script_lines(report: TrainingReport) -> list[str]:
         return []
     sizes = sorted(set(script.group_world_sizes))
     words = ", ".join("none" if size == 0 else f"of {size}" for size in sizes) or "none"
-    lines = [f"Process groups: {words}; ranks by {script.launcher}, {format_seconds(script.seconds)}."]
+    lines = [f"Process groups: {words}; {say_launcher(script.launcher)}, {format_seconds(script.seconds)}."]
     for rank in script.ranks:
         ending = "killed at the end" if isinstance(rank.exit, Missing) else f"exit {rank.exit}"
         lines.append(f"  rank {rank.rank} on {rank.host}: stage {rank.stage}, {ending}")
@@ -161,11 +158,9 @@ def _seconds(reading: object) -> str:
     return format_seconds(reading) if isinstance(reading, float) else "-"
 
 
-def _next_command(report: TrainingReport) -> str:
+def _next_commands(report: TrainingReport) -> list[str]:
     if report.outcome in (Outcome.FAIL, Outcome.ERROR):
-        codes = [finding.code for finding in report.findings[:1]]
-        explain = f"gpudiag explain {codes[0]} | " if codes else ""
-        return f"{explain}gpudiag nccl-test | gpudiag train --json --output FILE"
-    if len(report.strategies) == 1:
-        return "gpudiag train --strategy all | --inject nosync:3 (see a fault found)"
-    return "gpudiag train --advise --parameters 7B | --inject nosync:3 (see a fault found)"
+        explain = [f"gpudiag explain {finding.code}" for finding in report.findings[:1]]
+        return [*explain, "gpudiag nccl-test", "gpudiag train --json --output FILE"]
+    more = "--strategy all" if len(report.strategies) == 1 else "--advise --parameters 7B"
+    return [f"gpudiag train {more}", "--inject nosync:3 (see a fault found)"]

@@ -49,7 +49,15 @@ def test_a_size_is_short(size_bytes, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.0042, "0.00420"), (0.00421, "0.00421"), (1.234, "1.23"), (482.4, "482"), (9999, "9999")],
+    [
+        (0, "0"),
+        (0.0042, "0.00420"),
+        (0.00999999, "0.0100"),
+        (0.00421, "0.00421"),
+        (1.234, "1.23"),
+        (482.4, "482"),
+        (9999, "9999"),
+    ],
 )
 def test_a_figure_has_three_significant_digits(value, text):
     assert units.significant(value) == text

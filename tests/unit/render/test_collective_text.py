@@ -7,7 +7,7 @@ import pytest
 from gpudiag.checks.collective import collective_outcome, judge_collective
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import CollectiveReport
 from gpudiag.render.collective_text import render_collective
 from tests.unit.collectives.measurements import (
@@ -69,6 +69,31 @@ def test_a_simulated_machine_is_said_in_the_verdict() -> None:
 def test_one_rank_shows_no_bus_bandwidth() -> None:
     one = make_result(1024, busbw_bytes_per_second=Missing(MissingReason.NOT_SUPPORTED))
     assert "n/a" in render_collective(report_on(make_measurement(one, world_size=1)))
+
+
+def test_the_table_of_many_operations_tells_in_place_from_out_of_place_in_80_columns() -> None:
+    wide = [
+        make_result(64, op=op, dtype="float8_e4m3fn", in_place=in_place)
+        for op in ("all_reduce", "all_gather", "reduce_scatter")
+        for in_place in (False, True)
+    ]
+    lines = render_collective(report_on(make_measurement(*wide))).splitlines()
+    assert any(line.startswith("reduce_scatter float8_e4m3fn* ") for line in lines)
+    assert any(line.startswith("reduce_scatter float8_e4m3fn ") for line in lines)
+    assert any("* in place" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_barrier_has_no_data_that_could_be_exact() -> None:
+    barrier = make_result(0, op="barrier", reduce=Missing(MissingReason.NOT_SUPPORTED))
+    first = render_collective(report_on(make_measurement(barrier))).splitlines()[0]
+    assert first == "PASS CPU ONLY: barrier, 4 gloo ranks, no rank left early, speed not judged."
+
+
+def test_nothing_was_spent_on_verifying_what_was_not_verified() -> None:
+    off = make_result(8, verified=NOT_ASKED, wrong_elements=NOT_ASKED)
+    assert "verifying" not in render_collective(report_on(make_measurement(off, verify_share=0.01)))
+    assert "verifying" in render_collective(report_on(make_measurement(*SWEEP, verify_share=0.2)))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in IncidentKind if kind is not IncidentKind.CORRUPTED])

@@ -32,7 +32,7 @@ def test_the_verdict_comes_first_and_what_to_type_last(report):
 
 
 def test_the_verdict_names_who_must_act():
-    assert lines(SICK)[0].startswith("FAIL a1: hardware must act, 4 findings in 7 checks")
+    assert lines(SICK)[0].startswith("FAIL a1: hardware must act, 4 findings in 4 of 7 checks, 1")
 
 
 def test_a_sick_gpu_is_one_paragraph_with_evidence_and_remedy():
@@ -61,10 +61,10 @@ def test_what_was_not_looked_at_is_said_once_per_reason():
     ("report", "start"),
     [
         (HEALTHY, "PASS a1: 0 findings in 2 checks"),
-        (CPU_ONLY, "PASS CPU ONLY a1: 0 findings in 2 checks"),
+        (CPU_ONLY, "PASS CPU ONLY a1: 0 findings in 1 of 2 checks"),
         (SIMULATED, "FAIL SIMULATED h100x8+lost:5 a1: hardware must act"),
         (EMPTY, "ERROR a1: 0 findings in 0 checks"),
-        (ALL_SKIPPED, "ERROR a1: 0 findings in 1 check"),
+        (ALL_SKIPPED, "ERROR a1: 0 findings in 0 of 1 check"),
     ],
 )
 def test_the_first_line(report, start):

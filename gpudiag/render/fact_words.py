@@ -1,0 +1,52 @@
+"""One fact of the evidence in a few words, alike in every report: name, amount with its unit, limit."""
+
+from math import isfinite
+
+from gpudiag.model.evidence import Evidence, Scalar
+from gpudiag.units import format_seconds, format_size, significant
+
+# Said by the amount: `size 64 KiB` and not `size bytes 64 KiB`.
+_UNITS_IN_NAMES = (" bytes", " seconds")
+# Where the source says what the fact is, the name is left out.
+_OTHER_NAMES = {"stderr": "standard error"}
+
+
+def say_name(fact: Evidence) -> str:
+    """What the fact is about: `recovery action`."""
+    name = fact.name.replace("_", " ")
+    for unit in _UNITS_IN_NAMES if fact.unit in ("B", "s") else ():
+        name = name.removesuffix(unit)
+    return name
+
+
+def say_amount(value: Scalar, unit: str | None) -> str:
+    """A value with its unit, as people read it: `20.1 ms`, `64 KiB`, `512 W`, `yes`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"{value} {unit}" if unit else value
+    if unit == "s" and isfinite(value):
+        return "0 s" if value == 0 else format_seconds(value)
+    if unit == "B" and isfinite(value):
+        return format_size(value)
+    return f"{_number(value)} {unit}" if unit else _number(value)
+
+
+def say_limit(fact: Evidence) -> str:
+    """`limit 1.06 ms`; empty where the fact has no limit."""
+    return "" if fact.limit is None else f"limit {say_amount(fact.limit, fact.unit)}"
+
+
+def say_after_source(fact: Evidence) -> str:
+    """The fact where its source stands before it; of a longer text, such as a stack, the last line."""
+    value = fact.value.rstrip().rpartition("\n")[2] if isinstance(fact.value, str) else fact.value
+    name, limit = say_name(fact), say_limit(fact)
+    named = fact.source.endswith(_OTHER_NAMES.get(name, name))
+    words = say_amount(value, fact.unit) if named else f"{name} {say_amount(value, fact.unit)}"
+    return f"{words} ({limit})" if limit else words
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or not isfinite(value):
+        return str(value)
+    return f"{value:.0f}" if value == int(value) else significant(value)

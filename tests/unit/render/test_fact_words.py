@@ -1,0 +1,21 @@
+import pytest
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.render.fact_words import say_after_source
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        (Evidence("late_by", 0.020091, unit="s", limit=0.001061), "late by 20.1 ms (limit 1.1 ms)"),
+        (Evidence("cpu_time", 0.0, unit="s"), "cpu time 0 s"),
+        (Evidence("size_bytes", 65536, unit="B"), "size 64 KiB"),
+        (Evidence("inside_operation", False), "inside operation no"),
+        (Evidence("wrong_elements", 1, limit=0), "wrong elements 1 (limit 0)"),
+        (Evidence("stack", "first\nlast\n", source="the main thread"), "stack last"),
+        (Evidence("exception", "KeyError", source="exception"), "KeyError"),
+        (Evidence("stderr", "gone", source="rank 2's standard error"), "gone"),
+    ],
+)
+def test_a_fact_is_said_with_its_unit_and_never_twice(fact, words):
+    assert say_after_source(fact) == words
