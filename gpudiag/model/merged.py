@@ -48,3 +48,4 @@ class MergedReport:
     verdict: Outcome
     machines: tuple[MachineVerdict, ...]
     groups: tuple[FindingGroup, ...]
+    repeated: tuple[str, ...] = ()  # files with a report that another one holds too; it counts once

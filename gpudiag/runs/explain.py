@@ -13,7 +13,8 @@ from gpudiag.runs.topics import explain_failure, explain_sxid, explain_xid, know
 
 _NUMBERED_TOPIC = re.compile(r"(?P<kind>s?xid)[ -]?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII)
 _NUMBERED = {"xid": explain_xid, "sxid": explain_sxid}
-_HINT = "give a code (gpu.lost), xid 79, the file of a log, or - for standard input"
+_EXAMPLES = {"xid": 79, "sxid": 20034}
+_HINT = "give a code (gpu.lost), xid 79, the file of a log, or - and the text on standard input"
 
 
 def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
@@ -25,6 +26,12 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
     if numbered:
         return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    if words[0].lower() in _NUMBERED:
+        kind = {"xid": "Xid", "sxid": "SXid"}[words[0].lower()]
+        said = f"{' '.join(words[1:])!r} is no number of an {kind}" if words[1:] else f"say which {kind}"
+        raise UsageError(
+            said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
+        )
     if len(words) > 1:
         raise UsageError(f"cannot explain {' '.join(words)!r} at once", hint=_HINT)
     if words[0] == "-":
@@ -55,8 +62,8 @@ def _explain_file(name: str) -> LogExplanation:
             return explain_log(name, stream)
     except FileNotFoundError as error:
         topics = (*known_topics(), *failures())
-        near = get_close_matches(name, topics, n=1)
+        near = [f"xid {name}"] if name.isdecimal() else get_close_matches(name, topics, n=1)
         question = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"{name!r} is no finding code and no file{question}", hint=_HINT) from error
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}") from error
+        raise UsageError(f"cannot read {name}: {error.strerror or error}", hint=_HINT) from error

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,31 @@ def merge_reports(paths: Iterable[str]) -> MergedReport:
 
 
 def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
-    """One report of those documents."""
-    entries = _with_distinct_names([_entry(source) for source in sources])
+    """One report of those documents; one that is there twice counts once."""
+    distinct, repeated = _without_repeats(sources)
+    entries = _with_distinct_names([_entry(source) for source in distinct])
     groups = _sorted((*_group(entries), *_skewed(entries)))
     outcomes = (*(entry.machine.verdict for entry in entries), *(group.outcome for group in groups))
-    return MergedReport(worst(outcomes), tuple(entry.machine for entry in entries), groups)
+    machines = tuple(entry.machine for entry in entries)
+    return MergedReport(worst(outcomes), machines, groups, repeated)
+
+
+def _without_repeats(sources: Iterable[ReportSource]) -> tuple[list[ReportSource], tuple[str, ...]]:
+    """Each document once, and the places of those that were there before.
+
+    Only what is alike in every byte is the same report: two machines may share a name.
+    """
+    seen: set[bytes] = set()
+    distinct: list[ReportSource] = []
+    repeated: list[str] = []
+    for source in sources:
+        digest = sha256(json.dumps(source.document, sort_keys=True).encode()).digest()
+        if isinstance(source.document, dict) and digest in seen:
+            repeated.append(source.place)
+        else:
+            seen.add(digest)
+            distinct.append(source)
+    return distinct, tuple(repeated)
 
 
 def _read(path: str) -> Iterator[ReportSource]:

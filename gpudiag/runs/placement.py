@@ -117,7 +117,7 @@ def _on_cpu(
     available = snapshot.machine.memory_available_bytes
     fitting = _fitting_bytes(plan, available, here)
     possible = _fitting_bytes(plan, available, here, _ASKED_MEMORY_SHARE)
-    asked = plan.max_bytes or plan.min_bytes
+    asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
     if possible is not None and asked > possible:
         raise UsageError(
             f"{format_size(asked)} need {format_size(asked * _buffers_per_rank(plan) * here)} for {here} ranks "
@@ -125,7 +125,7 @@ def _on_cpu(
             hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
-    max_bytes = plan.max_bytes or max(automatic, plan.min_bytes)
+    max_bytes = max(automatic, plan.min_bytes) if plan.max_bytes is None else plan.max_bytes
     return Placement("gloo", world_size, max_bytes, snapshot=snapshot)
 
 
@@ -146,10 +146,11 @@ def _on_gpus(
     world_size = wanted or len(usable)
     here = environment.local_world_size if environment is not None else world_size
     shared = here > len(usable)
+    asked = plan.max_bytes
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=plan.max_bytes or _largest_for(snapshot, usable, plan, here),
+        max_bytes=_largest_for(snapshot, usable, plan, here) if asked is None else asked,
         variables={
             **visibility_for(snapshot, usable),
             **(sharing_for(snapshot, here, usable) if shared else {}),

@@ -85,7 +85,8 @@ def read_log(stream: BinaryIO, max_bytes: int = MAX_LOG_BYTES) -> LogText:
 
 
 def _split(data: bytearray) -> tuple[str, ...]:
-    lines = data.decode(errors="replace").removesuffix("\n").split("\n")
+    text = data.decode(errors="replace").removesuffix("\n")
+    lines = text.split("\n") if text else []
     half = MAX_LINE_CHARACTERS // 2
     return tuple(line if len(line) <= 2 * half else line[:half] + line[-half:] for line in lines)
 

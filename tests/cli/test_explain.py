@@ -56,8 +56,9 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["gpu.lots"], "did you mean gpu.lost?"),
         (["rendezvous.port_inuse"], "did you mean rendezvous.port_in_use?"),
         (["no-such-thing"], "is no finding code and no file"),
-        (["xid"], "is no finding code and no file"),
-        (["xid", "many"], "cannot explain"),
+        (["79"], "did you mean xid 79?"),
+        (["xid"], "say which Xid"),
+        (["xid", "many"], "'many' is no number of an Xid"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
         ([], "missing argument"),
     ],
@@ -68,6 +69,12 @@ def test_what_cannot_be_explained_is_one_sentence(words, expected, capsys):
     assert captured.out == ""
     assert expected in captured.err
     assert len(captured.err.splitlines()) == 2
+
+
+def test_an_empty_log_is_not_taken_for_one_without_a_fault(tmp_path, capsys):
+    (tmp_path / "job.log").touch()
+    assert main(["explain", str(tmp_path / "job.log")]) == ExitStatus.PASS
+    assert "job.log: it is empty." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_is_no_log(tmp_path, capsys):

@@ -48,6 +48,15 @@ def test_identical_findings_are_one_group_with_its_machines(write):
     assert "FAIL 3: gpu.lost (hardware): a7 b2 c9" in text
 
 
+def test_a_report_that_is_given_twice_counts_once(write, tmp_path):
+    (tmp_path / "copy.json").write_bytes(Path(write("a1", LOST)).read_bytes())
+    copy, twin = str(tmp_path / "copy.json"), write("a1", FINE, name="twin")
+    merged = merge_reports([write("a1", LOST), copy, write("a1", LOST), twin])
+    assert (len(merged.machines), merged.groups[0].count) == (2, 1)  # of one name, and not alike
+    assert merged.repeated == (copy, str(tmp_path / "a1.json"))
+    assert "Counted once, though given again" in render_merged(merged)
+
+
 def test_groups_come_worst_first_then_the_widest(write):
     warning = make_result("x", Outcome.WARN, make_finding("host.shm", Outcome.WARN))
     hot = make_result("y", Outcome.FAIL, make_finding("gpu.hot"))
@@ -175,7 +184,7 @@ def test_a_verdict_is_never_better_than_a_report(tmp_path_factory, reports):
     bad = {Outcome.FAIL, Outcome.ERROR}
     if any(report.verdict in bad or not report.results for report in reports):
         assert merged.verdict in bad
-    assert len(merged.machines) == len(reports)
+    assert len(merged.machines) + len(merged.repeated) == len(reports)
 
 
 def test_lines_fit_a_terminal(write):

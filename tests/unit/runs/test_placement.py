@@ -104,6 +104,7 @@ def test_gloo_asks_no_gpu() -> None:
 def test_on_the_cpu_the_buffers_of_all_ranks_must_fit_in_memory() -> None:
     assert place(host_only(GIB), backend="gloo").max_bytes < 64 * 1024**2
     assert place(host_only(64 * GIB), backend="gloo", max_bytes=GIB).max_bytes == GIB
+    assert place(host_only(64 * GIB), backend="gloo", min_bytes=0, max_bytes=0).max_bytes == 0
     with pytest.raises(UsageError):
         place(host_only(12 * GIB), backend="gloo", max_bytes=GIB)
 
@@ -127,6 +128,7 @@ def test_every_usable_gpu_gets_a_rank() -> None:
 def test_the_largest_size_keeps_within_the_share_of_free_memory() -> None:
     assert place(make_machine_with(2)).max_bytes == 8 * GIB
     assert place(make_machine_with(2), max_bytes=1024).max_bytes == 1024
+    assert place(make_machine_with(2), min_bytes=0, max_bytes=0).max_bytes == 0
 
 
 def test_a_mig_instance_is_used_within_its_own_memory() -> None:
