@@ -14,7 +14,7 @@ from gpudiag.checks.gone import machine_gpus
 from gpudiag.checks.history import performance_drift
 from gpudiag.checks.host_health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
-from gpudiag.checks.host_network import network_interface, network_name
+from gpudiag.checks.host_network import network_interface, network_loopback, network_name
 from gpudiag.checks.host_pci import host_acs, host_iommu
 from gpudiag.checks.infiniband import infiniband_errors, infiniband_peer_memory, infiniband_port
 from gpudiag.checks.kernel_faults import host_kernel_log
@@ -77,7 +77,7 @@ _SOFTWARE = (
 # The host
 _HOST = (
     host_kernel_log, host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
-    host_governor, host_clock, network_name, network_interface, machine_ports,
+    host_governor, host_clock, network_loopback, network_name, network_interface, machine_ports,
     machine_settings, machine_expected,
 )  # fmt: skip
 

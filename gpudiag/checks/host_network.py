@@ -3,6 +3,7 @@
 from functools import partial
 
 from gpudiag.checks.host import host_finding, host_state
+from gpudiag.checks.loopback import LOOPBACK_DOWN, judge_interfaces
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
@@ -64,6 +65,26 @@ def network_name(context: Context) -> Judgement:
         return Judgement(Outcome.PASS, reason=f"{said}; GLOO_SOCKET_IFNAME decides instead")
     evidence = Evidence("addresses", ", ".join(loopback), source="getaddrinfo")
     return judged(host_finding(context, NAME_LOOPBACK, f"{said}, and the job spans machines", evidence))
+
+
+@check(
+    "network.loopback",
+    title="ranks of this machine can meet on its loopback interface",
+    needs=("host_state",),
+    reports=(LOOPBACK_DOWN,),
+    reads=("interfaces",),
+    limit="up, with an address",
+    confirmed="a network namespace of Linux, whose loopback interface is down at first",
+)
+def network_loopback(context: Context) -> Judgement:
+    """FAIL where the loopback interface is down or has no address; SKIP where none is shown."""
+    interfaces = context.snapshot.machine.interfaces
+    if isinstance(interfaces, Missing):
+        return not_readable("network interfaces", interfaces)
+    if not any(interface.loopback for interface in interfaces):
+        return does_not_apply("this machine shows no loopback interface")
+    finding = judge_interfaces(context.snapshot.machine)
+    return judged() if finding is None else judged(finding)
 
 
 @check(

@@ -37,7 +37,7 @@ def judge_interfaces(machine: Machine) -> Finding | None:
     return LOOPBACK_DOWN.finding(
         HostSubject(machine.hostname),
         f"the loopback interface ({loopback.name}) of {machine.hostname} {fault}: "
-        "no rank was started, as ranks of one machine meet on it",
+        "ranks of one machine meet on it, so none can be started",
         Evidence("up", loopback.up, source=f"/sys/class/net/{loopback.name}"),
         Evidence("addresses", ", ".join(loopback.addresses) or "none", source="netlink"),
     )

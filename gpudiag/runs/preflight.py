@@ -1,5 +1,6 @@
 """The recipe of `gpudiag preflight`: look, test what may be tested, look again, judge, remember."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -7,6 +8,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from gpudiag.checks.gone import known_gpus_of
+from gpudiag.checks.host_network import network_loopback
+from gpudiag.checks.loopback import judge_interfaces
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError
@@ -186,6 +189,8 @@ class Preflight:
         expected = _or_missing(self._plan.expect_gpus)
         findings = _gpu_findings(snapshot, expected)
         place = choose_workplace(snapshot, findings, expected, force=self._plan.force)
+        if any(check.name == network_loopback.name for check in self._checks):
+            place = _reachable(place, snapshot)
         if isinstance(place, Missing):
             return Measures(collective=place, active=place, training=place)
         collective: Reading[CollectiveMeasurement] = NOT_ASKED
@@ -277,6 +282,15 @@ def _gpu_findings(snapshot: Snapshot, expected: Reading[int]) -> tuple[Finding, 
     """What the checks of a bare look find: it says which GPUs no test may run on."""
     results = run_checks(Context(snapshot, expected_gpus=expected), GPU_CHECKS)
     return tuple(finding for result in results for finding in result.findings)
+
+
+def _reachable(place: Reading[Workplace], snapshot: Snapshot) -> Reading[Workplace]:
+    """The workplace, or why ranks could not meet there: the fault is told once, by the check of it."""
+    if isinstance(place, Missing) or os.environ.get("GLOO_SOCKET_IFNAME"):
+        return place
+    if judge_interfaces(snapshot.machine) is None:
+        return place
+    return Missing(MissingReason.ERROR, f"the loopback interface leads nowhere (see {network_loopback.name})")
 
 
 def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:

@@ -38,6 +38,10 @@ def interfaces(*names: str) -> Change:
     )
 
 
+def loopback(*, up: bool = True) -> Change:
+    return machine(interfaces=(NetworkInterface("lo", up, True, 65536, ABSENT, ("127.0.0.1",)),))
+
+
 def cuda_error(words: str) -> Change:
     return torch(cuda_available=False, context_starts=Missing(MissingReason.ERROR, words))
 
@@ -74,6 +78,7 @@ HOST = (
     Case("host.governor", "host.governor", now(state_part("processor_layout", governors=("powersave",))), now(state_part("processor_layout", governors=("powersave",), virtual_machine=True))),
     Case("host.clock", "host.clock_source", now(state_part("clock", source="hpet")), now(state_part("clock", source="hpet"), state_part("processor_layout", virtual_machine=True))),
     Case("host.clock", "host.clock_unsynchronized", now(state_part("clock", synchronized=False)), now(state_part("clock", synchronized=False), in_container)),
+    Case("network.loopback", "network.loopback_down", now(loopback(up=False)), now(loopback())),
     Case("network.name", "network.name_is_loopback", now(TWO_MACHINES, state(name_addresses=("127.0.1.1",))), now(state(name_addresses=("127.0.1.1",)))),
     Case("network.name", "network.name_unresolved", now(state(name_addresses=ABSENT)), now(state(name_addresses=("127.0.1.1", "10.20.0.11")))),
     Case("network.interface", "network.only_virtual_interfaces", now(interfaces("virbr0", "docker0")), now(interfaces("virbr0", "eno1"))),

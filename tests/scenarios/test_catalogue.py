@@ -168,7 +168,6 @@ def test_checks_and_codes_are_listed_once():
     reporters = Counter(kind.code for check in BUILTIN for kind in check.reports)
     on_ranks = {kind.code for check in BUILTIN if ON_RANKS & set(check.needs) for kind in check.reports}
     assert {code for code, count in reporters.items() if count > 1} <= on_ranks
-    assert not on_ranks & {kind.code for check in OF_A_LOOK for kind in check.reports}
 
 
 @pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)

@@ -11,17 +11,20 @@ from gpudiag.errors import RankStartError
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import Outcome
 from gpudiag.model.history import History
+from gpudiag.model.host import NetworkInterface
+from gpudiag.model.host_state import HostState
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs import preflight as recipe
 from gpudiag.runs.preflight import Preflight, Surroundings
 from gpudiag.runs.workplace import Workplace
-from tests.unit.model.nouns import make_device, make_machine, make_snapshot
+from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 BOOT = make_machine(boot_id="boot-1")
 NOW = make_snapshot(make_device(0), machine=BOOT)
 LATER = replace(NOW, taken_at=NOW.taken_at + timedelta(seconds=20))
 STORED = replace(NOW, taken_at=NOW.taken_at - timedelta(hours=5))
+UNKNOWN_STATE = HostState(**dict.fromkeys(HostState.__dataclass_fields__, NOT_SUPPORTED))
 NOBODY = Missing(MissingReason.SOURCE_ABSENT, "nothing stored")
 
 
@@ -141,12 +144,32 @@ def test_ranks_that_cannot_be_started_are_an_error_with_the_cause(run, monkeypat
     monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
     monkeypatch.setattr("gpudiag.runs.preflight_collective.measure_collective", refuse)
     monkeypatch.setattr("gpudiag.runs.active.measure_active", lambda *a, **k: refuse())
+    monkeypatch.setattr("gpudiag.runs.preflight_training.measure_training", refuse)
     report, *_ = run(PreflightPlan(level="standard"), [NOW, LATER])
     results = {result.check: result for result in report.results}
-    for name in ("collective.all_reduce", "compute.determinism", "active.ranks"):
+    for name in ("collective.all_reduce", "compute.determinism", "active.ranks", "train.ddp"):
         assert results[name].outcome is Outcome.ERROR
         assert "no more processes" in (results[name].reason or "")
     assert report.verdict in (Outcome.ERROR, Outcome.FAIL)
+
+
+def test_ranks_that_could_not_meet_are_not_started_and_the_fault_is_told_once(run, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("ranks were started")
+
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
+    for module in ("preflight_collective.measure_collective", "preflight_training.measure_training"):
+        monkeypatch.setattr(f"gpudiag.runs.{module}", refuse)
+    down = NetworkInterface("lo", False, True, 65536, NOBODY, ())
+    look = replace(NOW, machine=replace(BOOT, interfaces=(down,), state=UNKNOWN_STATE))
+    report, *_ = run(PreflightPlan(), [look, look])
+    told = [(found.check, one.code) for found in report.results for one in found.findings]
+    assert told.count(("network.loopback", "network.loopback_down")) == 1
+    results = {result.check: result for result in report.results}
+    for name in ("collective.all_reduce", "train.ddp"):
+        assert results[name].outcome is Outcome.ERROR
+        assert "network.loopback" in (results[name].reason or "")
 
 
 def test_what_only_the_first_look_asked_for_is_kept_in_the_second(run):
