@@ -8,7 +8,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option, parse_names
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.errors import ExitStatus
 from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
@@ -64,8 +64,7 @@ def bandwidth(**options: Any) -> ExitStatus:
         report = run.run()
         kept = _print(report, options)  # the verdict is out, whatever becomes of the history
         warning = run.remember()
-    if warning:
-        _warn(warning)
+    warn_unremembered(warning)
     return status_with_file(exit_status(report, PreflightPlan()), kept=kept)
 
 

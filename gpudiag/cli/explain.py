@@ -10,9 +10,9 @@ from gpudiag.errors import ExitStatus
 
 _EXAMPLES = """\b
 Examples:
-  gpudiag explain gpu.lost              a code that gpudiag reports
-  gpudiag explain xid 79                a number from the kernel log
-  gpudiag explain train.log             which known failures are in it, and where
+  gpudiag explain gpu.lost    a code that gpudiag reports
+  gpudiag explain xid 79      a number from the kernel log
+  gpudiag explain train.log   which known failures are in it, and where
   dmesg | gpudiag explain -"""
 
 

@@ -13,10 +13,12 @@ from gpudiag.errors import ExitStatus
 
 _EXAMPLES = """\b
 Examples:
-  srun -N 64 --ntasks-per-node 1 --output reports/%N.json gpudiag preflight --json
+  srun -N 64 --ntasks-per-node 1 --output reports/%N.json \\
+    gpudiag preflight --json
   gpudiag merge reports/*.json
-A file may hold several reports, one per line. A report that is missing, empty or
-cut short makes the verdict ERROR (exit status 3), unless a machine FAILs."""
+A file may hold several reports, one per line. A report that is missing, empty
+or cut short makes the verdict ERROR (exit status 3), unless a machine FAILs.
+A report that is there twice counts once."""
 
 
 @click.command("merge", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)

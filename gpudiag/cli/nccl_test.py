@@ -9,7 +9,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, local_rank_option, output_option, parse_names
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
@@ -130,9 +130,7 @@ def nccl_test(**options: Any) -> ExitStatus:
         listener = tell_all(events.write, progress.show)
         outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])
     kept = not outcome.reporter or _print(outcome.report, options)
-    warning = outcome.record()
-    if warning:
-        print(f"gpudiag: {warning}", file=sys.stderr)
+    warn_unremembered(outcome.record())
     return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
 
 

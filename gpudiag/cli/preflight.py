@@ -11,6 +11,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.preflight_output import render_one, sayer, warn, write_reports
+from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.preflight_plan import FAIL_ON, PreflightPlan
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  gpudiag preflight                                  under 30 s
-  gpudiag preflight --level instant --reason         for a job prolog
+  gpudiag preflight                               under 30 s
+  gpudiag preflight --level instant --reason      for a job prolog
   gpudiag preflight --report junit=r.xml --report markdown=s.md
   gpudiag preflight --only pcie,gpu.lost
-  gpudiag preflight --expect good.json               a report of a good machine
-  gpudiag preflight --level long --duration 1800     half an hour of full load
+  gpudiag preflight --expect good.json            a good machine's report
+  gpudiag preflight --level long --duration 1800  half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
 _RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")  # of launchers
 _LEVEL_HELP = "instant (< 2 s, readings only), quick (< 30 s), standard (< 3 min), long.  [default: quick]"
@@ -144,8 +145,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
         status = exit_status(report, plan)
         written = write_reports(report, options["reports"])
         warning = run.remember()
-    if warning:
-        warn(warning)
+    warn_unremembered(warning)
     return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpudiag.cli.preflight_output import render_one, render_several, sayer, warn, write_reports
+from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.run_events import EventFile
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.runs.gate import exit_status
@@ -66,8 +67,7 @@ def _look(
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
         status = _tell_all(launch, form, report, own) if launch.tells else _hand_in(launch, form, report, own)
         warning = run.remember()
-    if warning:
-        warn(warning)
+    warn_unremembered(warning)
     return status
 
 

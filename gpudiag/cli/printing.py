@@ -33,6 +33,13 @@ def print_result(text: Callable[[], str], document: Callable[[], str], output: P
     return problem is None
 
 
+def warn_unremembered(warning: str) -> None:
+    """Say on standard error why this run is not in the history; nothing where it is."""
+    if warning:
+        words = f"{warning}; this run is not remembered (--store names another place)"
+        print(f"gpudiag: {words}", file=sys.stderr)
+
+
 def status_with_file(status: ExitStatus, *, kept: bool) -> ExitStatus:
     """The verdict's exit status; ERROR where the file that was asked for is not there, unless it is FAIL."""
     return status if kept or status is ExitStatus.FAIL else ExitStatus.ERROR

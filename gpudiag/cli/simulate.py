@@ -14,7 +14,7 @@ Examples:
   gpudiag simulate h100x8 -- gpudiag list
   gpudiag simulate h100x8+lost:3+hot:5 -- nvidia-smi
   gpudiag simulate h100x8+hang:6 -- your-exporter    would your alert fire?
-  gpudiag simulate a1.json -- gpudiag list           as `gpudiag list --json` saw it
+  gpudiag simulate a1.json -- gpudiag list           as it was recorded
 
 The exit status is that of COMMAND. Programs reach the simulated machine through
 LD_LIBRARY_PATH and PATH; one that clears these is on the real machine."""

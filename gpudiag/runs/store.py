@@ -248,7 +248,7 @@ def store_errors(place: str) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError, zlib.error) as error:
         cause = getattr(error, "orig", None) or error
-        words = str(cause).strip().splitlines()
+        words = (getattr(cause, "strerror", None) or str(cause)).strip().splitlines()
         raise StoreError(f"the history at {place}: {words[0] if words else type(cause).__name__}") from error
     except ImportError as error:
         raise StoreError(

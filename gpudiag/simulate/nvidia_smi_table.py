@@ -8,6 +8,7 @@ from gpudiag.simulate.nvidia_smi_fields import find_field
 from gpudiag.simulate.nvidia_smi_nvml import Gpu, Nvml, NvmlError, words_of
 
 _WIDTH = 91
+_NOT_THERE = "N/A"
 _RULE = "+" + "-" * _WIDTH + "+"
 
 
@@ -34,17 +35,18 @@ _HEADS = (
 def _gpu_lines(gpu: Gpu) -> tuple[str, str]:
     name, persistence = _cell(gpu, "name"), _short(_cell(gpu, "persistence_mode"))
     bus_id, display = _cell(gpu, "pci.bus_id"), _short(_cell(gpu, "display_active"))
-    fan, temperature, pstate = _cell(gpu, "fan.speed"), _cell(gpu, "temperature.gpu"), _cell(gpu, "pstate")
-    power = f"{_cell(gpu, 'power.draw')}W / {_cell(gpu, 'enforced.power.limit')}W"
-    memory = f"{_cell(gpu, 'memory.used')}MiB / {_cell(gpu, 'memory.total')}MiB"
-    mode = f"{_cell(gpu, 'utilization.gpu')}%  {_short(_cell(gpu, 'compute_mode')):>10}"
+    fan, temperature = _cell(gpu, "fan.speed"), _cell(gpu, "temperature.gpu", "C")
+    pstate = _cell(gpu, "pstate")
+    power = f"{_cell(gpu, 'power.draw', 'W')} / {_cell(gpu, 'enforced.power.limit', 'W')}"
+    memory = f"{_cell(gpu, 'memory.used', 'MiB')} / {_cell(gpu, 'memory.total', 'MiB')}"
+    mode = f"{_cell(gpu, 'utilization.gpu', '%')}  {_short(_cell(gpu, 'compute_mode')):>10}"
     return (
         _columns(
             f"{gpu.nvml_index:>3}  {name[:26]:<26} {persistence:>9}",
             f"{bus_id} {display:>5}",
             _cell(gpu, "ecc.errors.uncorrected.volatile.total"),
         ),
-        _columns(f"{fan:>3}  {temperature:>3}C  {pstate:>4}  {power:>24}", memory, mode),
+        _columns(f"{f'{fan:>3} ':<5}{temperature:>4}  {pstate:>4}  {power:>24}", memory, mode),
     )
 
 
@@ -73,12 +75,15 @@ def _name_of(gpu: Gpu, pid: int) -> str:
         return "[Not Found]"
 
 
-def _cell(gpu: Gpu, name: str) -> str:
+def _cell(gpu: Gpu, name: str, unit: str = "") -> str:
+    """The value with its unit; N/A for what the GPU does not have, ERR! for what it does not say."""
     field = find_field(name)
     try:
-        return str(field[0](gpu)) if field else "N/A"
+        value = str(field[0](gpu)) if field else _NOT_THERE
     except NvmlError as error:
-        return words_of(gpu.nvml, error.code)
+        value = words_of(gpu.nvml, error.code)
+        return _NOT_THERE if value == _NOT_THERE else "ERR!"
+    return value if value == _NOT_THERE else f"{value}{unit}"
 
 
 def _short(word: str) -> str:

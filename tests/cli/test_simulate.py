@@ -292,3 +292,9 @@ def test_a_kill_of_the_guardian_alone_changes_nothing() -> None:
         os.kill(guardian_of(int(first_line(process))), signal.SIGKILL)
         out, _ = process.communicate(timeout=TIME_LIMIT_SECONDS)
     assert (out, process.returncode) == ("done\n", 0)
+
+
+def test_a_lost_gpu_keeps_its_row_of_nvidia_smi_in_line() -> None:
+    rows = simulate("h100x8+lost:3", "--", "nvidia-smi").stdout.splitlines()[1:]
+    assert len({len(row) for row in rows}) == 1
+    assert sum("ERR!" in row for row in rows) == 2  # the two lines of that GPU
