@@ -11,6 +11,7 @@ from gpudiag.model.training import ScriptResult
 
 _STACKS = "Python stacks"
 _SHOWN_GROUPS = 4
+_COMMUNICATION = "/torch/distributed/"
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
@@ -41,7 +42,8 @@ def judge_hang(
         f"{name_ranks(odd)} {verb(odd, 'is', 'are')} at {place}, while {name_ranks(others[1])} "
         f"{verb(others[1], 'waits', 'wait')} at {others[0]}"
     )
-    equal = len(odd) == len(others[1])
+    told_apart = _communicates(others[1], stacks) and not _communicates(odd, stacks)
+    equal = len(odd) == len(others[1]) and not told_apart
     subject = RankSubject(odd[0], hosts[odd[0]]) if len(odd) == 1 and not equal else host
     return SCRIPT_HUNG.finding(subject, message, *facts)
 
@@ -59,13 +61,21 @@ def judge_late(
 def _group_by_place(
     stacks: Mapping[int, Sequence[str]], finished: Sequence[int]
 ) -> list[tuple[str, list[int]]]:
-    """Places with the ranks that are there, the fewest first."""
+    """Places with the ranks that are there: those that wait for no other rank first, then the fewest."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(stacks):
         groups.setdefault(own_place(stacks[rank]), []).append(rank)
     if finished:
         groups["the script's end"] = sorted(finished)
-    return sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
+    return sorted(
+        groups.items(), key=lambda group: (_communicates(group[1], stacks), len(group[1]), group[1])
+    )
+
+
+def _communicates(ranks: Sequence[int], stacks: Mapping[int, Sequence[str]]) -> bool:
+    """Whether those ranks are inside a collective, and so wait for ranks that are not."""
+    innermost = [stacks[rank][0] for rank in ranks if stacks.get(rank)]
+    return bool(innermost) and all(_COMMUNICATION in place for place in innermost)
 
 
 def _describe_places(

@@ -87,7 +87,8 @@ def headline(report: TrainingReport) -> str:
     injected = ", ".join(
         dict.fromkeys(fault.specification for result in report.strategies for fault in result.injected)
     )
-    prefix = f"(injected: {injected}) " if injected else ""
+    prefix = f"SIMULATED {report.simulated} " if report.simulated else ""
+    prefix += f"(injected: {injected}) " if injected else ""
     if report.findings and report.outcome is not Outcome.PASS:
         return prefix + report.findings[0].message
     if report.script is not None:

@@ -1,10 +1,11 @@
 """The recipe of `gpudiag train --advise`: look at the machine, say which strategy suits it, run nothing."""
 
 import re
-import socket
 
-from gpudiag.errors import UsageError
+from gpudiag.checks.traces import gpu_traces
+from gpudiag.errors import SourceFailedError, UsageError
 from gpudiag.model.finding import Outcome
+from gpudiag.model.reading import Missing
 from gpudiag.model.training import TrainingReport
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.placement import Placement
@@ -20,17 +21,29 @@ def advise_strategy(parameters: str | None) -> TrainingReport:
 
     Raises:
         UsageError: the size is not a number.
+        SourceFailedError: there is a trace of a GPU, and none can be read.
     """
     size = DEFAULT_PARAMETERS if parameters is None else parse_parameters(parameters)
     snapshot = take_snapshot()
-    gpus = len(snapshot.devices)
-    here = Placement("nccl" if gpus else "gloo", max(1, gpus), 0, devices=snapshot.devices)
+    devices = tuple(
+        device for device in snapshot.devices if not isinstance(device.memory_total_bytes, Missing)
+    )
+    traces = gpu_traces(snapshot)
+    if traces and not devices:
+        why = snapshot.source("nvml").reason or "NVML gives no memory size"
+        raise SourceFailedError(
+            f"a GPU is here ({traces[0].text}), and nothing is known of it: {why}",
+            hint="see `gpudiag` and `gpudiag list --sources all`",
+        )
+    here = Placement(
+        "nccl" if devices else "gloo", max(1, len(devices)), 0, devices=devices, snapshot=snapshot
+    )
     return TrainingReport(
         outcome=Outcome.PASS,
-        host=socket.gethostname(),
+        host=snapshot.host,
         strategies=(),
         findings=(),
-        advice=advise_for_devices(size, snapshot.devices),
+        advice=advise_for_devices(size, devices),
         simulated=snapshot.simulated,
         machine=describe_machine(here),
     )

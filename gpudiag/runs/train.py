@@ -133,7 +133,9 @@ def describe_machine(placement: Placement) -> tuple[str, ...]:
     devices = [str(device.name) for device in placement.devices]
     cores = len(os.sched_getaffinity(0))
     gpus = [f"{len(devices)}x {devices[0]}"] if devices else ["no GPU"]
+    simulated = None if placement.snapshot is None else placement.snapshot.simulated
     return (
+        *([f"SIMULATED {simulated}, no real GPU was read"] if simulated else []),
         f"{platform.machine()}, {cores} cores",
         *gpus,
         f"Linux {platform.release()}",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpudiag.checks.collective import judge_injection
 from gpudiag.checks.training import training_outcome
 from gpudiag.checks.training_script import judge_hang, judge_late, judge_script
 from gpudiag.errors import UsageError
@@ -211,7 +212,8 @@ def _report(plan: ScriptPlan, placement: Placement, run: RankRun) -> TrainingRep
         )
     elif run.timed_out and not findings:
         findings = (judge_late(run.seconds, watch.stacks, sorted(watch.finished), run.host),)
-    return _build(placement, script, (*findings, *placement.findings))
+    missed = judge_injection(run.injected, run.host)
+    return _build(placement, script, (*findings, *missed, *placement.findings))
 
 
 def _replay(run: RankRun) -> _HangWatch:
@@ -232,4 +234,5 @@ def _build(placement: Placement, script: ScriptResult, findings: tuple[Finding, 
         findings=findings,
         script=script,
         machine=describe_machine(placement),
+        simulated=None if placement.snapshot is None else placement.snapshot.simulated,
     )

@@ -20,20 +20,25 @@ DEFAULT_PARAMETERS = 10**9
 def advise_for_devices(parameters: int, devices: Sequence[Device], hosts: int = 1) -> tuple[Advice, ...]:
     """The advice for the GPUs of one host; `hosts` are all alike."""
     memory = [device.memory_total_bytes for device in devices]
-    return advise(parameters, [one for one in memory if not isinstance(one, Missing)], hosts)
+    known = [one for one in memory if not isinstance(one, Missing)]
+    return advise(parameters, known, hosts, unified=any(one.memory_kind == "unified" for one in devices))
 
 
-def advise(parameters: int, gpu_memory_bytes: Sequence[int], hosts: int = 1) -> tuple[Advice, ...]:
+def advise(
+    parameters: int, gpu_memory_bytes: Sequence[int], hosts: int = 1, *, unified: bool = False
+) -> tuple[Advice, ...]:
     """Strategies that fit, the best first, each with its reasons; at least one.
 
-    `gpu_memory_bytes` has the memory of each GPU of one host; `hosts` are all alike.
+    `gpu_memory_bytes` has the memory of each GPU of one host; `hosts` are all alike. `unified`: the host's
+    memory is the same one.
     """
     gpus = len(gpu_memory_bytes) * hosts
     if not gpus:
         return (_on_cpu(),)
     usable = int(min(gpu_memory_bytes) * USABLE_SHARE)
+    offload = "NVMe (GPU and host share their memory)" if unified else "the host's memory"
     if gpus == 1:
-        return (_on_one_gpu(parameters, usable),)
+        return (_on_one_gpu(parameters, usable, offload),)
     fitting = [
         Advice(strategy, (_fits(parameters, held, usable, gpus), why))
         for strategy, held, why in _candidates(parameters, gpus)
@@ -43,7 +48,7 @@ def advise(parameters: int, gpu_memory_bytes: Sequence[int], hosts: int = 1) -> 
         return tuple(fitting)
     needed = -(-parameters * (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES) // usable)
     reason = f"even whole shards need {format_size(parameters * 16 / gpus)} per GPU, and {format_size(usable)} are usable"
-    return (Advice("zero3", (reason, f"about {needed} such GPUs would do; or offload to the host's memory")),)
+    return (Advice("zero3", (reason, f"about {needed} such GPUs would do; or offload to {offload}")),)
 
 
 def _candidates(parameters: int, gpus: int) -> list[tuple[str, float, str]]:
@@ -77,9 +82,17 @@ def _candidates(parameters: int, gpus: int) -> list[tuple[str, float, str]]:
 
 def _fits(parameters: int, held: float, usable: int, gpus: int) -> str:
     return (
-        f"{parameters / 1e6:.4g} million parameters take {format_size(held)} on each of {gpus} GPUs, "
-        f"of {format_size(usable)} usable"
+        f"{_say_parameters(parameters)} parameters take {format_size(held)} on "
+        f"{'the one GPU' if gpus == 1 else f'each of {gpus} GPUs'}, of {format_size(usable)} usable"
     )
+
+
+def _say_parameters(parameters: int) -> str:
+    """The size as people write it, and as --parameters takes it: 7.5B, 350M."""
+    for letter, factor in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if parameters >= factor:
+            return f"{parameters / factor:.4g}{letter}"
+    return str(parameters)
 
 
 def _on_cpu() -> Advice:
@@ -92,7 +105,7 @@ def _on_cpu() -> Advice:
     )
 
 
-def _on_one_gpu(parameters: int, usable: int) -> Advice:
+def _on_one_gpu(parameters: int, usable: int, offload: str) -> Advice:
     held = parameters * (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES)
     if held <= usable:
         return Advice(
@@ -102,6 +115,6 @@ def _on_one_gpu(parameters: int, usable: int) -> Advice:
         "zero3",
         (
             f"{format_size(held)} do not fit into {format_size(usable)} of one GPU",
-            "ZeRO 3 can keep parameters and optimizer in the host's memory (offload)",
+            f"ZeRO 3 can offload parameters and optimizer to {offload}",
         ),
     )

@@ -215,6 +215,14 @@ def test_a_script_is_watched_and_what_its_ranks_did_is_told(
         assert report["findings"][0]["subject"]["rank"] == rank
 
 
+def test_a_fault_that_came_too_late_for_the_script_is_no_pass(tmp_path: Path) -> None:
+    script = tmp_path / "together.py"
+    script.write_text(SCRIPTS["together"])
+    completed = train("--script", str(script), "--inject", "kill:1@600", "--json")
+    codes = [finding["code"] for finding in read_report(completed)["findings"]]
+    assert (completed.status, codes) == (3, ["inject.not_fired"])
+
+
 def test_a_script_that_hangs_under_torchrun_is_diagnosed_too(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(SCRIPTS["hangs"])

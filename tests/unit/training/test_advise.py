@@ -41,3 +41,12 @@ def test_sizes_are_read_as_people_write_them() -> None:
     for text in ("", "0", "seven", "7BB", "-1"):
         with pytest.raises(UsageError):
             parse_parameters(text)
+
+
+def test_memory_that_gpu_and_host_share_is_no_place_to_offload_to() -> None:
+    assert "the host's memory" in advise(7_000_000_000, [H100])[0].reasons[1]
+    assert "NVMe" in advise(7_000_000_000, [H100], unified=True)[0].reasons[1]
+
+
+def test_sizes_are_said_as_they_are_written() -> None:
+    assert advise(1_500_000_000, [H100])[0].reasons[0].startswith("1.5B parameters take")
