@@ -57,7 +57,9 @@ def format_rate(bytes_per_second: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people read it: `12 us`, `3.4 ms`, `1.2 s`, `6 min`, `6 h`, `3 d`."""
+    """A duration as people read it: `0 s`, `12 us`, `3.4 ms`, `1.2 s`, `6 min`, `6 h`, `3 d`."""
+    if seconds == 0:
+        return "0 s"
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -54,14 +54,20 @@ def bandwidth(**options: Any) -> ExitStatus:
 
         parse_store_url(options["store"])
     store = options["store"] or default_store()
+    progress = ProgressLine(sys.stderr)
     with (
         EventFile(options["events"]) as events,
-        ProgressLine(sys.stderr) as progress,
         BandwidthRun(
-            plan, store, _say, _warn, tell_all(events.write, progress.show), python=options["python"]
+            plan,
+            store,
+            progress.say,
+            progress.warn,
+            tell_all(events.write, progress.show),
+            python=options["python"],
         ) as run,
     ):
-        report = run.run()
+        with progress:
+            report = run.run()
         kept = _print(report, options)  # the verdict is out, whatever becomes of the history
         warning = run.remember()
     warn_unremembered(warning)
@@ -85,13 +91,3 @@ def _text(report: Report) -> str:
     from gpudiag.render.style import Style, wants_colour
 
     return render_bandwidth(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
-
-
-def _say(sentence: str) -> None:
-    """Tell a person at a terminal what comes next; scripts are left in peace."""
-    if sys.stderr.isatty():
-        _warn(sentence)
-
-
-def _warn(sentence: str) -> None:
-    print(f"gpudiag: {sentence}", file=sys.stderr)

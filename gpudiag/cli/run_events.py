@@ -13,6 +13,8 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.units import format_size
 
+# What is no rank's stage, but gpudiag's own (gpudiag/runs/preflight_events.py).
+_OWN_STAGES = {"look": "looking at the machine", "active": "starting the tests", "judge": "judging"}
 _CLEAR_LINE = "\r\x1b[K"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -91,13 +93,23 @@ class ProgressLine:
             return
         if event.kind is EventKind.STAGE:
             part = f"{self._parts[event.done]}, " if event.done < len(self._parts) else ""
-            self._write(f"{part}ranks: {event.stage}")
+            self._write(f"{part}{_OWN_STAGES.get(str(event.stage)) or f'ranks: {event.stage}'}")
         elif event.result is not None:
             size = format_size(event.result.size_bytes)
             self._write(f"{event.done} of {event.planned}: {event.result.op} {event.result.dtype} {size}")
         elif event.strategy is not None:
             name, outcome = event.strategy.strategy, event.strategy.outcome.value
             self._write(f"{event.done} of {event.planned}: {name} {outcome}")
+
+    def say(self, sentence: str) -> None:
+        """Tell a person at a terminal what comes next, in a line that stays; scripts are left in peace."""
+        if self._stream is not None:
+            self.warn(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Say the sentence on standard error, in the place of the progress."""
+        self._write("")
+        print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "ProgressLine":
         """The line, still empty."""

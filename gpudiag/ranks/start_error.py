@@ -38,7 +38,10 @@ def start_error(failure: StartFailure, stderr: str) -> UsageError | RankStartErr
             hint="look at the limits on processes and memory: ulimit -u -v, free",
         )
     last_line = stderr.splitlines()[-1] if stderr else "it wrote nothing to standard error"
-    return RankStartError(f"the process that starts the ranks ended, {_how(facts['exit'])}: {last_line}")
+    return RankStartError(
+        f"the process that starts the ranks ended, {_how(facts['exit'])}: {last_line}",
+        hint="try it by hand, in this folder: python -c 'import torch'",
+    )
 
 
 def absent_module(name: str) -> UsageError:

@@ -26,7 +26,7 @@ def say_amount(value: Scalar, unit: str | None) -> str:
     if isinstance(value, str):
         return f"{value} {unit}" if unit else value
     if unit == "s" and isfinite(value):
-        return "0 s" if value == 0 else format_seconds(value)
+        return format_seconds(value)
     if unit == "B" and isfinite(value):
         return format_size(value)
     return f"{_number(value)} {unit}" if unit else _number(value)
@@ -38,12 +38,18 @@ def say_limit(fact: Evidence) -> str:
 
 
 def say_after_source(fact: Evidence) -> str:
-    """The fact where its source stands before it; of a longer text, such as a stack, the last line."""
-    value = fact.value.rstrip().rpartition("\n")[2] if isinstance(fact.value, str) else fact.value
+    """The fact where its source stands before it; of a longer text, such as a stack, the line that tells most."""
+    value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
     name, limit = say_name(fact), say_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))
     words = say_amount(value, fact.unit) if named else f"{name} {say_amount(value, fact.unit)}"
     return f"{words} ({limit})" if limit else words
+
+
+def _telling_line(text: str) -> str:
+    """The last line; of what Python wrote when it crashed, the line that says so, for a stack follows it."""
+    lines = text.rstrip().split("\n")
+    return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
 def _number(value: float) -> str:

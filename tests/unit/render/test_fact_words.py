@@ -13,6 +13,10 @@ from gpudiag.render.fact_words import say_after_source
         (Evidence("inside_operation", False), "inside operation no"),
         (Evidence("wrong_elements", 1, limit=0), "wrong elements 1 (limit 0)"),
         (Evidence("stack", "first\nlast\n", source="the main thread"), "stack last"),
+        (
+            Evidence("stderr", "Fatal Python error: Segmentation fault\n\nStack\nModules: x", source="it"),
+            "stderr Fatal Python error: Segmentation fault",
+        ),
         (Evidence("exception", "KeyError", source="exception"), "KeyError"),
         (Evidence("stderr", "gone", source="rank 2's standard error"), "gone"),
     ],
