@@ -29,7 +29,7 @@ class MeasuringNothing:
         pass
 
     def run(self):
-        self._listener(RunEvent(EventKind.STAGE, 0.0, stage="judge"))
+        self._listener(RunEvent(EventKind.STAGE, 0.0, 0, 0, stage="judge"))
         return make_report(make_result("active.ranks"))
 
     def remember(self) -> str:
