@@ -11,14 +11,13 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from gpudiag.errors import RunConflictError, RunNotFoundError, UsageError
+from gpudiag.errors import RunConflictError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.live import ActiveRun
@@ -28,6 +27,7 @@ from gpudiag.runs.conflicts import HOST, FullQueueError, HeldError, choose_gpus,
 from gpudiag.runs.kinds import Plan, RunKind, run_kinds
 from gpudiag.runs.records import RunRecords
 from gpudiag.runs.run_files import is_service_alive
+from gpudiag.runs.run_list import RunEntry, RunList
 from gpudiag.runs.run_memory import RunMemory
 from gpudiag.runs.run_process import RunProcess
 from gpudiag.runs.watch import MachineWatch
@@ -36,20 +36,6 @@ MAX_QUEUED = 16
 KEPT_RUNS = 200
 _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A run with what is needed to carry it out."""
-
-    run: Run
-    kind: RunKind | None = None
-    plan: Plan | None = None
-    folder: Path | None = None
-    process: RunProcess | None = None
-    began: float = 0.0
-    log: bytes = b""
-    events: tuple[NumberedEvent, ...] = ()
 
 
 class RunManager:
@@ -70,7 +56,7 @@ class RunManager:
         self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
         self._folder = folder or Path(self._temporary or "")
         self._memory = RunMemory(self._folder, records, lambda: watch.snapshot)
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._list = RunList()
         self._closing = False
 
     @property
@@ -92,7 +78,7 @@ class RunManager:
     async def close(self) -> None:
         """End every run, and wait for that no longer than a little."""
         self._closing = True
-        for entry in self._entries.values():
+        for entry in self._list:
             if entry.run.state is RunState.QUEUED:
                 self._end(entry, RunState.CANCELLED, "the service stopped")
             elif entry.process is not None:
@@ -101,10 +87,10 @@ class RunManager:
                 )
                 entry.process.ask_to_end()
         until = monotonic() + _CLOSE_SECONDS
-        while monotonic() < until and any(entry.process for entry in self._entries.values()):
+        while monotonic() < until and any(entry.process for entry in self._list):
             self._look()
             await asyncio.sleep(0.05)
-        for entry in self._entries.values():
+        for entry in self._list:
             if entry.process is not None:
                 entry.process.kill()
                 self._end(entry, RunState.CANCELLED, "the service stopped")
@@ -130,19 +116,20 @@ class RunManager:
         lock = (HOST,) if kind.on_cpu(plan) or not gpus else gpus
         if lock != (HOST,) and not force:
             refuse_busy(self._watch.snapshot, lock)
-        holder = self._holder_of(lock)
+        holder = self._list.holder_of(lock)
         if holder is not None and not request.queue:
             raise HeldError(f"run {holder.run.id} ({holder.run.kind}) holds {say_lock(lock)}", holder.run.id)
-        if holder is not None and len(self._queued()) >= MAX_QUEUED:
+        if holder is not None and len(self._list.queued()) >= MAX_QUEUED:
             raise FullQueueError(f"{MAX_QUEUED} runs wait already", hint="cancel one, or ask again later")
         entry = self._make(request, kind, plan, lock)
-        self._entries[entry.run.id] = entry
-        self._forget_old()
+        self._list.add(entry)
+        for old in self._list.forget_beyond(KEPT_RUNS):
+            self._memory.forget(old)
         if holder is None:
             self._start(entry)
         else:
             self._change(entry, entry.run)
-        return self._with_position(entry)
+        return self._list.show(entry)
 
     def cancel(self, identity: str) -> Run:
         """Ask a run to end; it does within some seconds.
@@ -151,7 +138,7 @@ class RunManager:
             RunNotFoundError: there is no such run.
             RunConflictError: it has ended.
         """
-        entry = self._entry(identity)
+        entry = self._list.find(identity)
         if entry.run.state in ENDED:
             raise RunConflictError(f"run {identity} has ended: {entry.run.state.value}")
         if entry.process is None:
@@ -167,20 +154,16 @@ class RunManager:
         Raises:
             RunNotFoundError: there is none.
         """
-        return self._with_position(self._entry(identity))
+        return self._list.show(self._list.find(identity))
 
     def list_runs(self, kind: str | None = None, state: str | None = None) -> tuple[Run, ...]:
         """The runs, newest first."""
-        runs = [self._with_position(entry) for entry in reversed(self._entries.values())]
+        runs = [self._list.show(entry) for entry in reversed(tuple(self._list))]
         return tuple(run for run in runs if kind in (None, run.kind) and state in (None, run.state.value))
 
     def active(self) -> tuple[ActiveRun, ...]:
         """The runs that wait or go on, oldest first."""
-        return tuple(
-            ActiveRun(run.id, run.kind, run.state.value, run.started_at, run.progress)
-            for run in (entry.run for entry in self._entries.values())
-            if run.state not in ENDED
-        )
+        return self._list.active()
 
     def events(self, identity: str, since: int = 0) -> RunEvents:
         """What the run has told after event number `since`.
@@ -188,7 +171,7 @@ class RunManager:
         Raises:
             RunNotFoundError: there is no such run.
         """
-        entry = self._entry(identity)
+        entry = self._list.find(identity)
         told = entry.events
         if entry.process is not None:
             told = tuple(NumberedEvent(number, event) for number, event in entry.process.events)
@@ -200,7 +183,7 @@ class RunManager:
         Raises:
             RunNotFoundError: there is no such run.
         """
-        entry = self._entry(identity)
+        entry = self._list.find(identity)
         if entry.process is not None:
             return bytes(entry.process.log)
         return entry.log or await self._memory.read(entry.run, "log.txt") or b""
@@ -211,24 +194,9 @@ class RunManager:
         Raises:
             RunNotFoundError: there is no such run.
         """
-        return await self._memory.read(self._entry(identity).run, "report.json")
+        return await self._memory.read(self._list.find(identity).run, "report.json")
 
-    def _entry(self, identity: str) -> _Entry:
-        if identity not in self._entries:
-            raise RunNotFoundError(f"there is no run {identity[:64]!r}", hint="GET /api/v1/runs lists them")
-        return self._entries[identity]
-
-    def _holder_of(self, lock: tuple[str, ...]) -> _Entry | None:
-        """The run that goes on or waits before this one, and wants the same."""
-        for entry in self._entries.values():
-            if entry.run.state not in ENDED and set(entry.run.lock) & set(lock):
-                return entry
-        return None
-
-    def _queued(self) -> list[_Entry]:
-        return [entry for entry in self._entries.values() if entry.run.state is RunState.QUEUED]
-
-    def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> _Entry:
+    def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> RunEntry:
         now = datetime.now(UTC)
         identity = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         run = Run(
@@ -242,9 +210,9 @@ class RunManager:
             deadline_seconds=kind.deadline_of(plan),
             requested_at=now,
         )
-        return _Entry(run, kind, plan)
+        return RunEntry(run, kind, plan)
 
-    def _start(self, entry: _Entry) -> None:
+    def _start(self, entry: RunEntry) -> None:
         kind, plan, run = entry.kind, entry.plan, entry.run
         assert kind is not None and plan is not None  # noqa: S101, PT018 - only loaded runs lack them
         entry.folder = self._memory.folder_of(run)
@@ -269,7 +237,7 @@ class RunManager:
             environment |= {"CUDA_VISIBLE_DEVICES": ",".join(run.gpus)}
         return environment
 
-    def _hear(self, entry: _Entry) -> Callable[[RunProcess, RunEvent | None, str], None]:
+    def _hear(self, entry: RunEntry) -> Callable[[RunProcess, RunEvent | None, str], None]:
         def heard(process: RunProcess, event: RunEvent | None, text: str) -> None:
             run = entry.run
             if event is None:
@@ -288,20 +256,14 @@ class RunManager:
 
     def _look(self) -> None:
         """Notice runs that ended or are late, and start those whose turn it is."""
-        for entry in list(self._entries.values()):
+        for entry in self._list:
             if entry.process is not None:
                 self._look_at(entry, entry.process)
-        if self._closing:
-            return
-        held: set[str] = set()
-        for entry in self._entries.values():
-            if entry.run.state in ENDED:
-                continue
-            if entry.run.state is RunState.QUEUED and not held & set(entry.run.lock):
+        if not self._closing:
+            for entry in self._list.whose_turn_it_is():
                 self._start(entry)
-            held |= set(entry.run.lock)
 
-    def _look_at(self, entry: _Entry, process: RunProcess) -> None:
+    def _look_at(self, entry: RunEntry, process: RunProcess) -> None:
         status = process.exit_status()
         if status is None:
             late = monotonic() - entry.began > entry.run.deadline_seconds
@@ -323,7 +285,7 @@ class RunManager:
 
     def _end(
         self,
-        entry: _Entry,
+        entry: RunEntry,
         state: RunState,
         reason: str | None,
         status: int | None = None,
@@ -357,43 +319,24 @@ class RunManager:
             f"run {run.id} ended: {words}", "fail" if words in ("fail", "failed") else "pass"
         )
 
-    def _change(self, entry: _Entry, run: Run) -> None:
+    def _change(self, entry: RunEntry, run: Run) -> None:
         entry.run = run
-        self._tell(self._with_position(entry))
+        self._tell(self._list.show(entry))
         self._memory.save(run)
-
-    def _with_position(self, entry: _Entry) -> Run:
-        queued = self._queued()
-        if entry not in queued:
-            if entry.process is not None:
-                return replace(entry.run, log_bytes=entry.process.log_bytes)
-            return entry.run
-        return replace(entry.run, queue_position=queued.index(entry) + 1)
 
     def _take_earlier(self, loaded: list[tuple[Run, str]]) -> None:
         """Take in the runs of earlier services; one that was going on when its service died is LOST."""
-        earlier: OrderedDict[str, _Entry] = OrderedDict()
-        lost = []
-        for run, service in loaded[-KEPT_RUNS:]:
-            if run.state not in ENDED and is_service_alive(service):
-                continue  # another service of this machine carries it out
-            entry = _Entry(run, folder=self._memory.folder_of(run))
-            earlier[run.id] = entry
-            if run.state not in ENDED:
-                lost.append(entry)
-        for identity, entry in self._entries.items():
-            earlier[identity] = entry
-        self._entries = earlier
+        earlier = [
+            RunEntry(run, folder=self._memory.folder_of(run))
+            for run, service in loaded[-KEPT_RUNS:]
+            # Another service of this machine carries out what goes on while it lives.
+            if run.state in ENDED or not is_service_alive(service)
+        ]
+        self._list.put_before(earlier)
+        lost = [entry for entry in earlier if not entry.has_ended]
         for entry in lost:
             reason = "the service ended while it ran, and it ended with the service"
             self._change(
                 entry, replace(entry.run, state=RunState.LOST, ended_at=datetime.now(UTC), reason=reason)
             )
             self._watch.note_run(f"run {entry.run.id} was lost: {reason}", "fail")
-
-    def _forget_old(self) -> None:
-        """Forget the oldest runs that ended, and their files."""
-        ended = [entry for entry in self._entries.values() if entry.run.state in ENDED]
-        for entry in ended[: max(0, len(self._entries) - KEPT_RUNS)]:
-            del self._entries[entry.run.id]
-            self._memory.forget(entry.run)
