@@ -74,6 +74,8 @@ def significant(value: float, figures: int = 3) -> str:
     """`value` with that many significant figures and no exponent: `0.00420`, `1.23`, `482`."""
     if value == 0:
         return "0"
+    if value - value != 0:  # not finite: it has no digits
+        return str(value)
     exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])  # of the rounded value: 0.00999.. is 0.0100
     return f"{value:.{max(0, figures - 1 - exponent)}f}"
 

@@ -38,6 +38,16 @@ def interfaces(*names: str) -> Change:
     )
 
 
+def visible_instances(count: int) -> Change:
+    """CUDA is shown that many MIG instances of the first GPU."""
+
+    def change(snapshot):
+        instances = snapshot.devices[0].mig_instances[:count]
+        return environment(CUDA_VISIBLE_DEVICES=",".join(one.uuid for one in instances))(snapshot)
+
+    return change
+
+
 def loopback(*, up: bool = True) -> Change:
     return machine(interfaces=(NetworkInterface("lo", up, True, 65536, ABSENT, ("127.0.0.1",)),))
 
@@ -135,7 +145,7 @@ ENVIRONMENT = (
     ),
     Case(
         "environment.cuda_visible_devices", "environment.several_mig_instances",
-        now(environment(CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")), now(environment(CUDA_VISIBLE_DEVICES="MIG-a,MIG-a")),
+        now(visible_instances(2)), now(visible_instances(1)), base="h100-mig",
     ),
     Case(
         "environment.cuda_visible_devices", "environment.device_order_unset",

@@ -28,6 +28,7 @@ from tests.unit.collectives.measurements import make_measurement
 
 ON_RANKS = ("collective", "active", "training", "history")
 OF_MEASURES = [check for check in BUILTIN if set(ON_RANKS) & set(check.needs)]
+ON_RANKS_ALONE = [check for check in OF_MEASURES if "history" not in check.needs]
 BASES = ("h100x8", "none")
 
 _OF_ACTIVE = ("bandwidth", "compute", "determinism", "patterns", "sustained", "telemetry", "done")
@@ -129,6 +130,14 @@ def test_no_check_passes_without_what_ranks_measured(gone: str, base: str):
     measures = GONE[gone](base)
     passed = {check.name for check in OF_MEASURES if outcome(check, base, measures) is Outcome.PASS}
     assert passed == set()
+
+
+@pytest.mark.parametrize("reason", list(MissingReason), ids=str)
+def test_what_should_have_been_measured_and_was_not_is_an_error(reason: MissingReason):
+    nobody_wanted_it = reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED)
+    expected = Outcome.SKIP if nobody_wanted_it else Outcome.ERROR
+    found = {outcome(check, "h100x8", missing(reason, "h100x8")) for check in ON_RANKS_ALONE}
+    assert found == {expected}
 
 
 @pytest.mark.parametrize("reason", list(MissingReason), ids=str)

@@ -57,6 +57,8 @@ def test_a_size_is_short(size_bytes, text):
         (1.234, "1.23"),
         (482.4, "482"),
         (9999, "9999"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
     ],
 )
 def test_a_figure_has_three_significant_digits(value, text):

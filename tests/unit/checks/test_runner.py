@@ -1,5 +1,5 @@
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.checks.catalogue import finding_kinds, name_reporters
 from gpudiag.checks.needs import NEEDS
 from gpudiag.checks.registry import (
     Check,
@@ -127,3 +127,11 @@ def test_names_of_checks_and_codes_of_findings_are_unique() -> None:
     declared = {kind for one in BUILTIN for kind in one.reports}
     assert declared <= set(finding_kinds())
     assert len({kind.code for kind in declared}) == len(declared)  # no code stands for two kinds
+
+
+def test_every_code_is_reported_by_a_check_or_by_a_command() -> None:
+    reporters = {kind.code: name_reporters(kind) for kind in finding_kinds()}
+    assert all(reporters.values())
+    assert reporters["gpu.lost"] == "the check gpu.lost"
+    assert reporters["collective.slow"] == "gpudiag nccl-test"
+    assert reporters["rank.died"].endswith("; gpudiag nccl-test, gpudiag train")

@@ -19,10 +19,6 @@ def codes(findings: tuple[Finding, ...]) -> list[str]:
     return [finding.code for finding in findings]
 
 
-def test_a_complete_verified_run_passes_without_a_finding() -> None:
-    assert judge(make_measurement()) == (Outcome.PASS, ())
-
-
 @pytest.mark.parametrize(
     ("kind", "code", "outcome"),
     [
@@ -66,18 +62,6 @@ def test_the_earliest_incident_comes_first() -> None:
     late = make_corruption(rank=1)
     _, findings = judge(make_measurement(incidents=(late, early)))
     assert [finding.code for finding in findings] == ["rank.stopped", "collective.corrupted"]
-
-
-def test_a_death_in_teardown_after_complete_results_is_a_warning() -> None:
-    died = make_incident(IncidentKind.DIED, stage="teardown")
-    outcome, findings = judge(make_measurement(incidents=(died,)))
-    assert (outcome, codes(findings)) == (Outcome.WARN, ["rank.teardown"])
-
-
-def test_a_death_in_teardown_with_results_missing_is_a_failure() -> None:
-    died = make_incident(IncidentKind.DIED, stage="teardown")
-    outcome, findings = judge(make_measurement(incidents=(died,), sizes_planned=3))
-    assert (outcome, codes(findings)) == (Outcome.FAIL, ["rank.died"])
 
 
 def test_a_hang_in_teardown_is_a_failure_even_so() -> None:
@@ -125,24 +109,9 @@ def test_wrong_data_that_nobody_described_still_fails() -> None:
     assert (outcome, codes(findings)) == (Outcome.FAIL, ["collective.corrupted"])
 
 
-def test_fewer_results_than_planned_without_a_cause_is_an_error() -> None:
-    outcome, findings = judge(make_measurement(sizes_planned=3))
-    assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.incomplete"])
-
-
 def test_no_result_at_all_is_never_a_pass() -> None:
     outcome, findings = judge(make_measurement(results=(), sizes_planned=0))
     assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.incomplete"])
-
-
-def test_missing_results_with_a_cause_are_a_consequence_and_left_out() -> None:
-    _, findings = judge(make_measurement(incidents=(make_incident(IncidentKind.DIED),), sizes_planned=9))
-    assert codes(findings) == ["rank.died"]
-
-
-def test_a_run_out_of_time_says_so() -> None:
-    outcome, findings = judge(make_measurement(sizes_planned=3, timed_out=True))
-    assert (outcome, codes(findings)) == (Outcome.ERROR, ["collective.timed_out"])
 
 
 def test_a_fault_that_never_fired_is_an_error() -> None:

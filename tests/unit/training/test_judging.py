@@ -12,7 +12,6 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault
 from gpudiag.model.training import RankEpochEnd, StrategyMeasurement, TensorFact
 from tests.unit.training.measurements import (
-    BATCH,
     STEPS,
     make_measurement,
     make_proof,
@@ -184,10 +183,6 @@ def test_parameters_that_differ_between_ranks_name_the_one_that_left() -> None:
     assert codes(clipped) == ["train.parameters"]
 
 
-def test_a_mean_loss_that_is_not_the_reference_is_found() -> None:
-    assert codes(with_steps({(1, 1): {"loss": 2.7}})) == ["train.loss"]
-
-
 def test_the_rank_whose_loss_is_not_finite_is_named_and_nothing_else_is_told() -> None:
     spoilt = {(rank, step): {"gradient_error": None} for rank in (0, 1) for step in (2, 3)}
     spoilt[1, 2] = {"loss": None, "gradient_error": None}
@@ -199,29 +194,6 @@ def test_a_step_that_the_loss_scaler_left_out_is_no_fault() -> None:
     assert codes(both(0, gradient_error=None, skipped=True, gradients=())) == []
 
 
-def test_parameters_without_a_gradient_are_named() -> None:
-    assert codes(with_steps({(0, 0): {"unused": ("9.weight",)}})) == ["train.unused_parameters"]
-
-
-def test_ranks_that_read_the_same_samples_are_found() -> None:
-    same = with_steps({(1, step): {"samples": make_step(0, step).samples} for step in range(STEPS)})
-    assert codes(same) == ["train.same_samples"]
-
-
-def test_samples_that_nobody_read_are_counted() -> None:
-    twice = with_steps({(0, 0): {"samples": (0, 0, *range(2, BATCH))}})
-    assert "train.samples_left_out" in codes(twice)
-
-
-def test_an_epoch_in_the_order_of_the_last_one_is_found() -> None:
-    same = with_steps(
-        {(rank, step): {"samples": make_step(rank, step - 2).samples} for rank in (0, 1) for step in (2, 3)}
-    )
-    assert codes(same) == ["train.order_repeats"]
-    one_rank = with_steps({(0, step): {"samples": make_step(0, step - 2).samples} for step in (2, 3)})
-    assert codes(one_rank) == []
-
-
 def test_a_rank_that_runs_out_of_data_is_named() -> None:
     measurement = make_measurement(
         steps=tuple(step for step in make_measurement().steps if step.step == 0),
@@ -230,20 +202,6 @@ def test_a_rank_that_runs_out_of_data_is_named() -> None:
         speeds=(),
     )
     assert (codes(measurement), rank_of(measurement)) == (["train.uneven_steps"], 1)
-
-
-@pytest.mark.parametrize(
-    ("values", "found"),
-    [
-        ({"moved": False, "loss_after": 2.0}, ["train.parameters_unmoved"]),
-        ({"loss_after": 2.0}, ["train.loss_not_falling"]),
-        ({"loss_after": None}, ["train.loss_not_falling"]),
-        ({"loss_after": 1.999}, []),
-    ],
-)
-def test_training_must_learn(values: dict[str, Any], found: list[str]) -> None:
-    proofs = tuple(make_proof(rank, **values) for rank in (0, 1))
-    assert codes(make_measurement(proofs=proofs)) == found
 
 
 def test_a_checkpoint_and_a_repeat_must_give_the_same_bits() -> None:
@@ -275,12 +233,6 @@ def test_a_rank_that_ran_out_of_memory_is_told_as_such() -> None:
     raised = incident(IncidentKind.RAISED, "verify", Evidence("exception", "MemoryError"))
     measurement = make_measurement(incidents=(raised,), proofs=(), speeds=())
     assert (codes(measurement), rank_of(measurement)) == (["train.out_of_memory"], 1)
-
-
-def test_an_end_after_complete_results_is_a_warning_and_before_it_a_failure() -> None:
-    died = incident(IncidentKind.DIED, "teardown", Evidence("signal", "SIGABRT"))
-    assert codes(make_measurement(incidents=(died,))) == ["train.teardown"]
-    assert codes(make_measurement(incidents=(died,), proofs=())) == ["rank.died"]
 
 
 def test_missing_steps_never_pass() -> None:
