@@ -10,6 +10,7 @@ from gpudiag.errors import UsageError
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+_MAX_PORT = 65535
 # Below the ports that the kernel gives away by itself (32768 and up), above those of services.
 _HOROVOD_PORTS = range(23000, 32000)
 
@@ -138,7 +139,13 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         )
     by_torchrun = "TORCHELASTIC_RUN_ID" in variables
     world_size = _parse_number(variables, "WORLD_SIZE")
-    _refuse_port_zero(_parse_number(variables, "MASTER_PORT"), world_size, by_torchrun=by_torchrun)
+    port = _parse_number(variables, "MASTER_PORT")
+    _refuse_port_zero(port, world_size, by_torchrun=by_torchrun)
+    if port > _MAX_PORT:
+        raise UsageError(
+            f"MASTER_PORT={port} is no port: they go up to {_MAX_PORT}",
+            hint="set it to a port that is free on rank 0's machine",
+        )
     run_key = "|".join(
         variables.get(name, "")
         for name in (

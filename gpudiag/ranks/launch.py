@@ -19,7 +19,7 @@ from gpudiag.ranks.job import Job, LocalRank
 from gpudiag.ranks.ledger import Ledger
 from gpudiag.ranks.local import LocalRanks
 from gpudiag.ranks.meeting import Meeting
-from gpudiag.ranks.network import loopback_interface
+from gpudiag.ranks.network import loopback_interface, require_address
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
@@ -63,12 +63,15 @@ def run_ranks(
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
+        LaunchError: the name where the ranks are to meet has no address.
         RankStartError: the ranks could not be started.
         KeyboardInterrupt: Ctrl-C, after every rank was killed.
         TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
     """
     if python is None:
         _refuse_absent_modules(preload)
+    if environment is not None and environment.master is not None:
+        require_address(environment.master)
     budgets = budgets or Budgets()
     with _interrupts(environment) as interrupts, _run_directory(environment) as (directory, meeting):
         job = Job(

@@ -1,0 +1,31 @@
+"""A name without an address is told before any rank waits for another one."""
+
+import socket
+import threading
+
+import pytest
+
+from gpudiag.errors import LaunchError
+from gpudiag.ranks.network import require_address
+
+
+def test_a_name_without_an_address_is_refused_with_the_resolvers_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(name: str, port: None) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(LaunchError, match=r"a9, where .* Name or service not known"):
+        require_address("a9")
+
+
+def test_a_resolver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: release.wait(60))
+    require_address("a9", seconds=0.01)
+    release.set()
+
+
+def test_an_address_needs_no_resolver() -> None:
+    require_address("127.0.0.1")
