@@ -24,7 +24,11 @@ export function significant(value: number): string {
   return value.toFixed(Math.min(8, Math.max(0, 2 - magnitude)));
 }
 
-export const rate = (bytesPerSecond: number): string => `${significant(bytesPerSecond / 1e9)} GB/s`;
+const LEAST_GB = 1e-3; // below it the digits are latency, and `gpudiag nccl-test` shows none either
+export const rate = (bytesPerSecond: number): string => {
+  const gigabytes = bytesPerSecond / 1e9;
+  return gigabytes > 0 && gigabytes < LEAST_GB ? `<${LEAST_GB} GB/s` : `${significant(gigabytes)} GB/s`;
+};
 
 export function duration(seconds: number): string {
   if (seconds < 0) return duration(0);

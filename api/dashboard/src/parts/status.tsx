@@ -3,7 +3,7 @@
 const LOOKS: Record<string, [glyph: string, tone: string]> = {
   ok: ["✓", "ok"],
   pass: ["✓", "ok"],
-  succeeded: ["✓", "ok"],
+  succeeded: ["○", "quiet"],
   warn: ["▲", "warn"],
   fail: ["✕", "fail"],
   failed: ["✕", "fail"],
@@ -16,6 +16,9 @@ const LOOKS: Record<string, [glyph: string, tone: string]> = {
   running: ["▶", "busy"],
 };
 
+// A run succeeded when it came to a verdict; beside a verdict of fail that word would be a lie to the eye.
+const WORDS: Record<string, string> = { succeeded: "ended" };
+
 export const toneOf = (state: string): string => LOOKS[state]?.[1] ?? "quiet";
 
 export function Status({ state, text, large }: { state: string; text?: string; large?: boolean }) {
@@ -23,7 +26,7 @@ export function Status({ state, text, large }: { state: string; text?: string; l
   return (
     <span class={`status ${tone}${large ? " large" : ""}`}>
       <span class="glyph" aria-hidden="true">{glyph}</span>
-      {text ?? state}
+      {text ?? WORDS[state] ?? state}
     </span>
   );
 }

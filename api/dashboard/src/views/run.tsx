@@ -49,8 +49,8 @@ function RunHead({ run, active, told }: { run: Run; active: boolean; told: (run:
   return (
     <section class="panel run-head">
       <p class="headline">
-        <Status state={run.state} large />
         {run.outcome && <Status state={run.outcome} large />}
+        <Status state={run.state} large={!run.outcome} />
         {run.stage && active && <span>stage {words(run.stage)}</span>}
         {took !== null && <span>{duration(took)}</span>}
         {active && <Cancel run={run} told={told} />}
