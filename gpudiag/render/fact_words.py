@@ -33,8 +33,9 @@ def say_amount(value: Scalar, unit: str | None) -> str:
 
 
 def say_limit(fact: Evidence) -> str:
-    """`limit 1.06 ms`; empty where the fact has no limit."""
-    return "" if fact.limit is None else f"limit {say_amount(fact.limit, fact.unit)}"
+    """`limit 1.06 ms`, `limit 16` beside `8 lanes`; empty where the fact has no limit."""
+    unit = fact.unit if fact.unit in ("B", "s") else None
+    return "" if fact.limit is None else f"limit {say_amount(fact.limit, unit)}"
 
 
 def say_after_source(fact: Evidence) -> str:
