@@ -17,7 +17,6 @@ from gpudiag_api.gate import MAX_HEADER_BYTES, Gate
 from gpudiag_api.logs import start_logging
 from gpudiag_api.protocol import TimedProtocol
 from gpudiag_api.settings import Settings
-from gpudiag_api.tokens import ACT
 
 _BACKLOG = 2048
 _MAX_CONNECTIONS = 4096
@@ -51,12 +50,13 @@ def open_socket(settings: Settings) -> socket.socket:
 
 def describe_addresses(settings: Settings) -> list[str]:
     """What a person needs to get there: a URL that works, and how to reach it from elsewhere."""
-    tokens = [token for role, token in settings.tokens.known if role == ACT]
-    fragment = f"#token={tokens[0]}" if tokens and settings.allow_actions else ""
+    fragment = f"#token={settings.tokens.known[0][1]}" if settings.tokens.made else ""
     lines = [f"gpudiag serve: {settings.url()}{fragment}"]
     if settings.on_loopback:
         host = socket.gethostname()
         lines.append(f"  from elsewhere: ssh -L {settings.port}:{settings.url_host()}:{settings.port} {host}")
+    if settings.tokens and not settings.tokens.made:
+        lines.append("  log in with a token of the token file")
     if not settings.allow_actions:
         lines.append("  read only; --allow-actions lets runs be started")
     return lines

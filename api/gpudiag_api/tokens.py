@@ -25,6 +25,7 @@ class Tokens:
     """Each token with its role; never shown by `repr`, never logged."""
 
     known: tuple[tuple[str, str], ...] = ()  # (role, token)
+    made: bool = False  # for this one start of the service: it may be shown, one of a file never is
 
     def role_of(self, token: str) -> str | None:
         """The role that a token gives, or None; takes as long for a wrong one as for a right one."""
@@ -71,7 +72,7 @@ def read_token_file(path: Path) -> Tokens:
 
 def make_act_token() -> Tokens:
     """One random token that may act."""
-    return Tokens(((ACT, secrets.token_urlsafe(32)),))
+    return Tokens(((ACT, secrets.token_urlsafe(32)),), made=True)
 
 
 class Sessions:

@@ -7,11 +7,15 @@ import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gpudiag_api.server import describe_addresses
+from gpudiag_api.settings import Settings
+from gpudiag_api.tokens import make_act_token, read_token_file
 from tests.api.serving import machine, serving
 
 READ, ACT = "read-token-0123456789abcdef", "act-token-0123456789abcdef"
@@ -256,6 +260,15 @@ def test_without_allow_actions_nothing_is_started_for_anybody(tmp_path):
         service.wait_for_data()
         response = service.client.post("/api/v1/runs", json=RUN, headers=bearer(ACT))
         assert (response.status_code, response.json()["code"]) == (403, "access.actions_off")
+
+
+def test_a_token_of_a_file_is_never_printed(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"act:{ACT}\n")
+    settings = Settings(tokens=read_token_file(tokens), allow_actions=True)
+    assert ACT not in "\n".join(describe_addresses(settings))
+    made = make_act_token()
+    assert made.known[0][1] in describe_addresses(replace(settings, tokens=made))[0]
 
 
 def test_behind_a_proxy_with_a_prefix_and_a_name(tmp_path):
