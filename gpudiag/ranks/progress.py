@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpudiag.ranks.misbehave import kill_self, run_out_of_memory, stay_out, stop
 from gpudiag.ranks.position import Place
 
 _OWN_FOLDER = __file__.rpartition("/")[0] + "/"
+_CONTEXT_MANAGERS = contextmanager.__code__.co_filename
 _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
     {
         FaultKind.KILL: kill_self,
@@ -29,9 +31,9 @@ def _who_wants_it(announcer: FrameType) -> FrameType:
 
     The announcer itself where nobody did, because it is the rank's entry.
     """
-    file = announcer.f_code.co_filename
+    wrappers = (announcer.f_code.co_filename, _CONTEXT_MANAGERS)
     caller = announcer.f_back
-    while caller is not None and caller.f_code.co_filename == file:
+    while caller is not None and caller.f_code.co_filename in wrappers:
         caller = caller.f_back
     if caller is None or caller.f_code.co_filename.startswith(_OWN_FOLDER):
         return announcer

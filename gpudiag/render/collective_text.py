@@ -11,17 +11,13 @@ from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.render.collective_tables import name_group, render_results
-from gpudiag.render.fact_words import say_after_source
+from gpudiag.render.fact_words import evidence_lines
 from gpudiag.render.launcher_words import say_launcher
 from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 from gpudiag.units import format_seconds
 
 SHOWN_FINDINGS = 3
 _NAMED_OPERATIONS = 3
-
-_RULED_OUT = "ruled_out"
-# Evidence with a line of its own; and whole stacks, which are for --json: `stuck_at` says where it is.
-_TOLD_OTHERWISE = (_RULED_OUT, "stack")
 
 _COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
@@ -91,17 +87,7 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     lines = wrapped(f"{finding.code}: {name_subject(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
-    by_source: dict[str, list[str]] = {}
-    for fact in finding.evidence:
-        if fact.name not in _TOLD_OTHERWISE:
-            by_source.setdefault(fact.source, []).append(say_after_source(fact))
-    for source, facts in by_source.items():
-        prefix = f"{source}: " if source else ""
-        lines += wrapped(prefix + ", ".join(facts), first="  ", indent="    ")
-    for fact in finding.evidence:
-        if fact.name == _RULED_OUT:
-            lines += wrapped(f"{fact.value}.", first="  Ruled out: ", indent="    ")
-    return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
+    return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
 def _more_findings(findings: Sequence[Finding]) -> list[str]:

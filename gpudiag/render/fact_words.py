@@ -1,10 +1,14 @@
 """One fact of the evidence in a few words, alike in every report: name, amount with its unit, limit."""
 
+from collections.abc import Sequence
 from math import isfinite
 
 from gpudiag.model.evidence import Evidence, Scalar
+from gpudiag.render.style import wrapped
 from gpudiag.units import format_seconds, format_size, significant
 
+_RULED_OUT = "ruled_out"
+_STACK = "stack"  # of it, `stuck_at` says where it is
 # Said by the amount: `size 64 KiB` and not `size bytes 64 KiB`.
 _UNITS_IN_NAMES = (" bytes", " seconds")
 # Where the source says what the fact is, the name is left out.
@@ -38,6 +42,21 @@ def say_limit(fact: Evidence) -> str:
     return "" if fact.limit is None else f"limit {say_amount(fact.limit, unit)}"
 
 
+def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
+    """The facts of a finding, a line for each source, and last what was ruled out; whole stacks are for --json."""
+    by_source: dict[str, list[str]] = {}
+    for fact in evidence:
+        if fact.name not in (_RULED_OUT, _STACK):
+            by_source.setdefault(fact.source, []).append(say_after_source(fact))
+    lines: list[str] = []
+    for source, facts in by_source.items():
+        lines += wrapped((f"{source}: " if source else "") + ", ".join(facts), first="  ", indent="    ")
+    for fact in evidence:
+        if fact.name == _RULED_OUT:
+            lines += wrapped(f"{fact.value}.", first="  Ruled out: ", indent="    ")
+    return lines
+
+
 def say_after_source(fact: Evidence) -> str:
     """The fact where its source stands before it; of a longer text, such as a stack, the line that tells most."""
     value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
@@ -48,9 +67,10 @@ def say_after_source(fact: Evidence) -> str:
 
 
 def _telling_line(text: str) -> str:
-    """The last line; of what Python wrote when it crashed, the line that says so, for a stack follows it."""
+    """The last line, but for the code that Python quotes under a warning, and the stack after a crash."""
     lines = text.rstrip().split("\n")
-    return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
+    crash = next((line for line in lines if line.startswith("Fatal Python error")), None)
+    return crash or next((line for line in reversed(lines) if line[:1].strip()), lines[-1].strip())
 
 
 def _number(value: float) -> str:

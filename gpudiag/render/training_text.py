@@ -3,7 +3,7 @@
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
-from gpudiag.render.fact_words import say_after_source
+from gpudiag.render.fact_words import evidence_lines
 from gpudiag.render.launcher_words import say_launcher
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.render.training_words import (
@@ -58,12 +58,7 @@ def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     lines = wrapped(f"{finding.code}: {subject_of(finding)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
-    by_source: dict[str, list[str]] = {}
-    for fact in finding.evidence:
-        by_source.setdefault(fact.source, []).append(say_after_source(fact))
-    for source, facts in by_source.items():
-        lines += wrapped(f"{source}: {', '.join(facts)}", first="  ", indent="    ")
-    return lines + wrapped(finding.remedy, first="  Do: ", indent="      ")
+    return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
 
 def _strategy_lines(result: StrategyResult) -> list[str]:

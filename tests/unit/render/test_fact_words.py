@@ -17,6 +17,7 @@ from gpudiag.render.fact_words import say_after_source
             Evidence("stderr", "Fatal Python error: Segmentation fault\n\nStack\nModules: x", source="it"),
             "stderr Fatal Python error: Segmentation fault",
         ),
+        (Evidence("stderr", "a.py:1: UserWarning: old\n  call(\n"), "stderr a.py:1: UserWarning: old"),
         (Evidence("exception", "KeyError", source="exception"), "KeyError"),
         (Evidence("stderr", "gone", source="rank 2's standard error"), "gone"),
     ],
