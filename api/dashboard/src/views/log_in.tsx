@@ -9,7 +9,7 @@ export function LogIn() {
   return (
     <section class="panel narrow">
       <h1>A token is needed</h1>
-      <p>This service answers other machines only with a token. Open the address that <Command>gpudiag serve</Command> printed when it started, or paste a token of its token file.</p>
+      <p>This service answers only with a token: paste one of the file that <Command>gpudiag serve --token-file</Command> was started with.</p>
       <TokenForm />
     </section>
   );
@@ -26,7 +26,7 @@ export function TokenForm() {
   return (
     <form class="token" onSubmit={(event) => void submit(event)}>
       <label>Token <input type="password" autocomplete="off" required value={token} onInput={(event) => setToken(event.currentTarget.value)} /></label>
-      <button type="submit">Use it</button>
+      <button type="submit" class="primary">Use it</button>
       {problem && <ProblemNotice problem={problem} />}
     </form>
   );

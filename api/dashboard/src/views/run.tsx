@@ -31,6 +31,7 @@ export function RunView({ id }: { id: string }) {
     if (value) setTold((before) => (before && !ACTIVE.includes(before.state) ? before : value));
   }, [value]);
   const run = told ?? value;
+  if (!run && problem?.code === "run.not_found") return <p class="empty">There is no run {id}. <a href={link("runs")}>The runs that there are</a></p>;
   if (!run) return problem ? <ProblemNotice problem={problem} /> : <Loading what="the run" />;
   const active = ACTIVE.includes(run.state);
   return (

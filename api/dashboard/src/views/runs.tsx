@@ -38,7 +38,7 @@ function HowToStart({ session }: { session: Session | null }) {
   }
   return (
     <Notice title="Starting a run needs the token for actions.">
-      Open the address that <Command>gpudiag serve --allow-actions</Command> printed, or paste its token here. <TokenForm />
+      Open the address that <Command>gpudiag serve --allow-actions</Command> printed, or paste a token that may act here. <TokenForm />
     </Notice>
   );
 }
