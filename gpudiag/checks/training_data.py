@@ -103,13 +103,14 @@ def _judge_even(measurement: StrategyMeasurement) -> Finding | None:
         steps = {end.rank: end.steps for end in measurement.epoch_ends if end.epoch == epoch}
         if len(set(steps.values())) < 2:
             continue
-        short = [rank for rank, count in steps.items() if count == min(steps.values())]
+        fewest, most = min(steps.values()), max(steps.values())
+        short = [rank for rank, count in steps.items() if count == fewest]
         message = (
-            f"{name_ranks(short)} {verb(short, 'has', 'have')} {min(steps.values())} steps in epoch {epoch}, "
-            f"and others have {max(steps.values())}"
+            f"{name_ranks(short)} {verb(short, 'has', 'have')} {fewest} step{'s' * (fewest != 1)} "
+            f"in epoch {epoch}, and others have {most}"
         )
         evidence = (
-            Evidence("steps", min(steps.values()), limit=max(steps.values()), source=_SOURCE),
+            Evidence("steps", fewest, limit=most, source=_SOURCE),
             Evidence("epoch", epoch, source=_SOURCE),
         )
         return UNEVEN.finding(where(measurement, short), message, *evidence)
