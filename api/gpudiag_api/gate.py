@@ -73,18 +73,7 @@ class Gate:
             await send(message)
 
         try:
-            is_bare_root = scope["path"] == self._settings.root_path
-            scope["path"] = self._inner_path(scope["path"])
-            scope["raw_path"] = scope["path"].encode("utf-8", "surrogatepass")
-            headers = _single_headers(scope)
-            self._check(scope, headers)
-            if is_bare_root and scope["method"] in _SAFE:
-                # The page's own addresses are relative: without the slash they would miss the prefix.
-                there = {"Location": f"{self._settings.root_path}/"}
-                await Response(status_code=308, headers=there)(scope, receive, send_noted)
-                return
-            receive = await _read_body(scope, headers, receive)
-            await self._application(scope, receive, send_noted)
+            await self._let_in(scope, receive, send_noted)
         except Problem as problem:
             await render_problem(problem, scope["path"])(scope, receive, send_noted)
         finally:
@@ -98,6 +87,25 @@ class Gate:
                     "client": (scope.get("client") or ("-",))[0],
                 },
             )
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the request answered below the root path.
+
+        Raises:
+            Problem: it may not pass.
+        """
+        is_bare_root = scope["path"] == self._settings.root_path
+        scope["path"] = self._inner_path(scope["path"])
+        scope["raw_path"] = scope["path"].encode("utf-8", "surrogatepass")
+        headers = _single_headers(scope)
+        self._check(scope, headers)
+        if is_bare_root and scope["method"] in _SAFE:
+            # The page's own addresses are relative: without the slash they would miss the prefix.
+            there = {"Location": f"{self._settings.root_path}/"}
+            await Response(status_code=308, headers=there)(scope, receive, send)
+            return
+        receive = await _read_body(scope, headers, receive)
+        await self._application(scope, receive, send)
 
     def _inner_path(self, path: str) -> str:
         """The path below the root path, whether or not the proxy has taken that off."""
