@@ -1,7 +1,7 @@
 // The shell: where we are, which views there are, what is wrong with the data, and the view itself.
 
 import { useEffect, useState } from "preact/hooks";
-import { clock, seconds } from "./format";
+import { clock, seconds, timeZone } from "./format";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
 import { Command, Loading, Notice } from "./parts/notice";
@@ -102,7 +102,7 @@ function Header({ live, current }: { live: Live | null; current: string }) {
 
 function Connection({ at }: { at: string }) {
   const connection = useStore((state) => state.connection);
-  return <span class={`connection ${connection}`} title={`connection: ${connection}`}>{connection === "polling" ? "live (polling)" : connection} {clock(seconds(at))}</span>;
+  return <span class={`connection ${connection}`} title={`connection: ${connection}; times are ${timeZone()}`}>{connection === "polling" ? "live (polling)" : connection} {clock(seconds(at))}</span>;
 }
 
 function ThemeChoice() {

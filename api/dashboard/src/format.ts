@@ -54,6 +54,9 @@ export function dateClock(time: number | string): string {
   return `${day} ${clock(date.getTime() / 1000)}`;
 }
 
+// Times on the page are the browser's; gpudiag's own sentences say UTC.
+export const timeZone = (): string => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
 export const seconds = (iso: string): number => Date.parse(iso) / 1000;
 
 // "NVIDIA H100 80GB HBM3" is "H100 80GB" to whoever scans a table, as in `gpudiag list`.

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { address } from "../api";
 import { Chart } from "../charts/chart";
 import { type Metric, METRICS, metricOf } from "../charts/metrics";
-import { dateClock, duration } from "../format";
+import { dateClock, duration, timeZone } from "../format";
 import { useLoaded, useTicks } from "../load";
 import type { Live, LiveDevice, Series } from "../model";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
@@ -51,7 +51,7 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
       <h1>History</h1>
       <RangeChoice settings={settings} last={last} devices={live.devices} />
       <p class="range">
-        {dateClock(from)} to {dateClock(to)} ({duration(to - from)})
+        {dateClock(from)} to {dateClock(to)} ({duration(to - from)}), {timeZone()} time
         {shown && `, a point every ${duration(shown.step_seconds)}`}
         <a href={address(`history?${query}&format=csv`)} download="gpudiag-history.csv">CSV</a>
       </p>
