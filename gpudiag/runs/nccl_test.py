@@ -4,11 +4,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpudiag.checks.loopback import judge_interfaces
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
-from gpudiag.model.finding import Finding
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
@@ -19,7 +17,7 @@ from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budg
 from gpudiag.runs.collect import CaseCollector
 from gpudiag.runs.collective_report import build_refusal, build_report
 from gpudiag.runs.earlier import EarlierResults
-from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.watched import finish_watch, start_watch
 
@@ -141,7 +139,7 @@ def _prepare(plan: NcclTestPlan, place: RankPlace, here: Placement | None, pytho
 def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> tuple[CollectiveReport, bool]:
     """The report, and whether this process tells the user."""
     sweep, placement = setup.sweep, setup.placement
-    unmet = _why_unmet(setup)
+    unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
         return build_refusal(sweep, placement, setup.launcher, unmet), setup.told
     watch = start_watch(gpus=placement.backend == "nccl")
@@ -149,14 +147,6 @@ def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> t
     watched = finish_watch(watch, run.host)
     report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=setup.one_clock)
     return report, run.reporter
-
-
-def _why_unmet(setup: _Setup) -> Finding | None:
-    """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
-    snapshot = setup.placement.snapshot
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME")
-    by_loopback = setup.placement.backend == "gloo" and setup.one_clock and not chosen
-    return judge_interfaces(snapshot.machine) if by_loopback and snapshot is not None else None
 
 
 def _run(setup: _Setup, collector: CaseCollector) -> RankRun:

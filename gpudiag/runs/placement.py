@@ -1,9 +1,11 @@
 """Where an nccl-test runs: on GPUs or on the CPU, on how many ranks, up to which size."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from gpudiag.checks.loopback import judge_interfaces
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
@@ -55,6 +57,12 @@ class Placement:
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
     ranks_share_gpu: bool = False
     float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
+
+
+def why_unmet(placement: Placement, *, one_machine: bool) -> Finding | None:
+    """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
+    by_loopback = placement.backend == "gloo" and one_machine and not os.environ.get("GLOO_SOCKET_IFNAME")
+    return judge_interfaces(placement.snapshot.machine) if by_loopback and placement.snapshot else None
 
 
 def place_ranks(

@@ -4,7 +4,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import encode
@@ -20,7 +20,7 @@ from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
-from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.runs.train_results import build_measurement, build_result, skipped_result
@@ -95,6 +95,11 @@ def run_training(
     world_size = _world_size(plan, environment, placement, given=here is not None)
     teller = TrainingTeller(len(plan.strategy), listener if told else None)
     where = _Place(environment, placement, world_size, pythons, teller)
+    unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
+    if unmet is not None:
+        refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), world_size)
+        teller.tell_report(refusal)
+        return TrainingRun(refusal, told)
     # Of ranks that a launcher started, the last that led tells the user: a leader that hangs is replaced.
     results, reporter = [], told
     for number, strategy in enumerate(plan.strategy):
@@ -122,6 +127,13 @@ def build_report(results: tuple[StrategyResult, ...], placement: Placement, host
         machine=describe_machine(placement),
         simulated=None if placement.snapshot is None else placement.snapshot.simulated,
     )
+
+
+def _refuse(plan: TrainingPlan, placement: Placement, world_size: int) -> TrainingReport:
+    """The report of a run that started no ranks, because of the first of the placement's findings."""
+    reason = f"ranks cannot meet ({placement.findings[0].code})"
+    results = (skipped_result(plan, name, world_size, Outcome.ERROR, reason, None) for name in plan.strategy)
+    return build_report(tuple(results), placement)
 
 
 def _advise(placement: Placement, hosts: int) -> tuple[Advice, ...]:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_it_is_one_finding_about_the_host_and_not_one_for_each_rank(namespace: t
     assert faults_of(done) == [("network.loopback_down", "host", "host")]
     assert "ip link set lo up" in done.document()["findings"][0]["remedy"]
     assert done.document()["ranks"] == []  # none was started
+    assert done.left_behind == ()
+
+
+def test_a_training_tells_it_once_for_all_its_strategies(namespace: tuple[str, ...]) -> None:
+    train = (sys.executable, "-m", "gpudiag", "train", "--strategy", "ddp,fsdp2", "--json")
+    done = run(*namespace, *train)
+    assert done.status == 1
+    assert faults_of(done) == [("network.loopback_down", "host", "host")]
+    assert [one["outcome"] for one in done.document()["strategies"]] == ["error", "error"]
     assert done.left_behind == ()
 
 
