@@ -37,8 +37,7 @@ def judge_results(results: Sequence[CheckResult]) -> Outcome:
     """The verdict: the worst of all outcomes, findings' included; nothing looked at is ERROR."""
     outcomes = [result.outcome for result in results]
     outcomes += [finding.outcome for result in results for finding in result.findings]
-    looked = any(outcome is not Outcome.SKIP for outcome in (result.outcome for result in results))
-    return worst(tuple(outcomes)) if looked else worst((Outcome.ERROR, *outcomes))
+    return worst(tuple(outcomes)) if _looked(results) else worst((Outcome.ERROR, *outcomes))
 
 
 def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
@@ -48,6 +47,8 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
         verdict = worst((verdict, report.verdict, Outcome.ERROR))
     if _fails(report, plan, verdict):
         return ExitStatus.FAIL
+    if not _looked(report.results):  # also where a finding that this gate is not about is told all the same
+        return ExitStatus.ERROR
     if verdict is Outcome.ERROR or any(result.outcome is Outcome.ERROR for result in report.results):
         return ExitStatus.ERROR
     if plan.strict and verdict is Outcome.WARN:
@@ -78,6 +79,11 @@ def is_good_state(report: Report) -> bool:
 def is_gap(result: CheckResult) -> bool:
     """Whether a check was skipped though it applies to this machine."""
     return result.outcome is Outcome.SKIP and result.missing_reason not in _NO_GAP
+
+
+def _looked(results: Sequence[CheckResult]) -> bool:
+    """Whether any check has looked."""
+    return any(result.outcome is not Outcome.SKIP for result in results)
 
 
 def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:

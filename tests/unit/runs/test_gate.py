@@ -112,6 +112,11 @@ def test_a_report_that_says_better_than_its_results_is_not_believed(found, claim
     assert exit_status(report_of(found, claimed), PreflightPlan()) is not ExitStatus.PASS
 
 
+def test_where_all_was_skipped_the_gate_stays_shut_whoever_it_is_about():
+    told = CheckResult("a.a", Outcome.SKIP, (finding(Outcome.FAIL, Owner.JOB),), "why")
+    assert exit_status(report_of([told]), PreflightPlan(fail_on="host")) is ExitStatus.ERROR
+
+
 def test_an_empty_report_never_passes():
     assert judge_results(()) is Outcome.ERROR
     assert exit_status(Report(Outcome.PASS, (), SNAPSHOT), PreflightPlan()) is ExitStatus.ERROR
