@@ -185,9 +185,9 @@ def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
         known |= {str(device.id.nvml_index): uuid, str(device.id.bus_id): uuid, uuid: uuid}
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name not in known:
+        if name not in known and snapshot is not None:  # before it, nobody knows the indices
             raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
-    return tuple(known[name] for name in names)
+    return tuple(known.get(name, name) for name in names)
 
 
 def _moment(name: str, text: str | None) -> float | None:
