@@ -253,6 +253,6 @@ def test_a_store_that_could_not_be_read_is_complained_about_once(tmp_path):
 
 
 def test_a_keeper_leaves_no_descriptor_and_no_process(tmp_path):
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     read_keeper(tmp_path / "h.db")
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what earlier tests left may be collected meanwhile
