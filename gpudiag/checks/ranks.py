@@ -57,8 +57,9 @@ RANK_NOT_STARTED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="A rank's process never came up, so nothing could be measured.",
-    remedy="Start it by hand on that host: `python -c 'import torch'`; check limits on processes and memory.",
+    meaning="A rank never came to where the others meet, so nothing could be measured.",
+    remedy="See that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
+    "and that its host reaches that address.",
 )
 RANK_TEARDOWN = FindingKind(
     code="rank.teardown",
@@ -76,7 +77,8 @@ RANK_LATE = FindingKind(
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
     meaning="A rank came to the collectives later than the others, which waited for it.",
-    remedy="Look for what else runs on that host's processors, and at the clocks of that rank's GPU.",
+    remedy="Look at what that rank waits for (input, a lock), what else runs on its host's processors, and at the "
+    "clocks of its GPU.",
 )
 COLLECTIVE_STALLED = FindingKind(
     code="collective.stalled",
@@ -183,7 +185,7 @@ def _silent(incident: Incident) -> str:
 
 
 def _not_started(incident: Incident) -> str:
-    return f"rank {incident.rank} could not be started on {incident.host}"
+    return f"rank {incident.rank} never came, and the others waited for it"
 
 
 def _late(incident: Incident) -> str:
