@@ -4,7 +4,7 @@ from gpudiag.checks.allocation import granted
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import FindingKind, Judgement, Restated, check, does_not_apply, judged
 from gpudiag.checks.subjects import device_subject, name_device, name_pci_gpu
-from gpudiag.checks.traces import gpu_traces, pci_gpus
+from gpudiag.checks.traces import pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
@@ -130,7 +130,7 @@ def gpu_hung(context: Context) -> Judgement:
 )
 def gpu_count(context: Context) -> Judgement:
     """Findings where NVML lists fewer GPUs than the bus, the allocation or the user says."""
-    if not gpu_traces(context.snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     listed = _listed(context.snapshot)
     expected = context.expected_gpus

@@ -9,7 +9,7 @@ from gpudiag.checks.per_device import alike, answering, judge_devices
 from gpudiag.checks.products import is_data_center
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
-from gpudiag.checks.traces import gpu_traces, pci_gpus
+from gpudiag.checks.traces import pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.evidence import Evidence, HostSubject
@@ -86,7 +86,7 @@ PERSISTENCE_OFF = _kind(
 def driver_nouveau(context: Context) -> Judgement:
     """FAIL where nouveau holds a GPU; WARN where it is loaded beside NVIDIA's driver."""
     snapshot, modules = context.snapshot, context.snapshot.machine.kernel_modules
-    if not gpu_traces(snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     if snapshot.source("nvml").state not in (SourceState.OK, SourceState.NOT_ASKED):
         return does_not_apply("NVML does not work: source.nvml names nouveau where it is the reason")

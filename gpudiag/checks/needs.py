@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpudiag.checks.registry import Judgement, could_not_look, does_not_apply, not_readable
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.finding import Outcome
@@ -31,7 +31,7 @@ def _nvml(context: Context) -> Judgement | None:
         return None
     if status.state is SourceState.NOT_ASKED:
         return does_not_apply("NVML was not asked")
-    if not gpu_traces(context.snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     return nvml_silent(status)
 
@@ -41,7 +41,7 @@ def _gpus(context: Context) -> Judgement | None:
     absent = _nvml(context)
     if absent is not None or context.snapshot.devices:
         return absent
-    if not gpu_traces(context.snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     return could_not_look("NVML lists no GPU")
 

@@ -2,7 +2,7 @@
 
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.registry import FindingKind, Judgement, check, could_not_look, does_not_apply, judged
-from gpudiag.checks.traces import gpu_traces, pci_gpus
+from gpudiag.checks.traces import pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
@@ -85,7 +85,7 @@ def nvml_answers(context: Context) -> Judgement:
     status = context.snapshot.source("nvml")
     if status.state is SourceState.NOT_ASKED:
         return does_not_apply("NVML was not asked")
-    traces = gpu_traces(context.snapshot, context.expected_gpus)
+    traces = traces_for(context)
     if not traces:
         return does_not_apply(NO_TRACE)
     kind = NVML_KINDS.get(status.state)
@@ -118,7 +118,7 @@ def sources_agree(context: Context) -> Judgement:
         return judged(*(_disagreement(snapshot, item) for item in unexplained))
     seers = [status for status in snapshot.sources if status.name in _SOURCES_OF_GPUS]
     asked = [status for status in seers if status.state is not SourceState.NOT_ASKED]
-    if not gpu_traces(snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     if len(asked) < 2:
         return does_not_apply("only one source was asked")
@@ -143,11 +143,12 @@ def _words(state: SourceState) -> str:
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:
-    """What is wrong here and what to do, in the source's words; empty: the catalogue's will do."""
+    """What to do here, in the source's words, which follow its `cause: `; empty: the catalogue's will do."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
-    return f"{status.reason}." if status.reason else ""
+    advice = (status.reason or "").partition(": ")[2]
+    return f"{advice[0].upper()}{advice[1:]}." if advice else ""
 
 
 def _is_judged_elsewhere(item: Disagreement) -> bool:

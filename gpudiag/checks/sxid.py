@@ -6,7 +6,7 @@ from gpudiag.checks.bursts import split_bursts
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import Evidence, LinkSubject
@@ -70,7 +70,7 @@ def sxid_kernel_log(context: Context) -> Judgement:
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
     findings = judge_sxids(context.snapshot, log)
-    if not findings and not gpu_traces(context.snapshot, context.expected_gpus):
+    if not findings and not traces_for(context):
         return does_not_apply(NO_TRACE)
     return judged(*findings)
 

@@ -8,7 +8,7 @@ from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
 from gpudiag.checks.registry import FindingKind, Judgement, Level, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot, TorchFacts
 from gpudiag.model.device_details import FabricState
@@ -164,7 +164,7 @@ def cuda_context(context: Context) -> Judgement:
 def torch_build(context: Context) -> Judgement:
     """FAIL for a CPU build on a machine with GPUs; WARN for a CUDA build without NCCL."""
     facts, snapshot = _facts(context), context.snapshot
-    if not gpu_traces(snapshot, context.expected_gpus):
+    if not traces_for(context):
         return does_not_apply(NO_TRACE)
     if isinstance(facts.cuda_runtime_version, Missing):
         driver = snapshot.cuda_driver_version

@@ -6,6 +6,7 @@ A machine with a trace and no working GPU is broken; a machine without a trace s
 from dataclasses import dataclass
 
 from gpudiag.checks.allocation import granted_count
+from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.host import PciDevice
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
@@ -52,7 +53,14 @@ def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:
     )
 
 
-def gpu_traces(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> tuple[Trace, ...]:
+def traces_for(context: Context) -> tuple[Trace, ...]:
+    """Every trace of a GPU that a check may go by: who expects GPUs or a driver expects a GPU."""
+    return gpu_traces(context.snapshot, context.expected_gpus, context.expected_driver)
+
+
+def gpu_traces(
+    snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED, expected_driver: Reading[str] = NOT_ASKED
+) -> tuple[Trace, ...]:
     """Every trace of a GPU on this machine, strongest first; `()` means that there is no GPU here."""
     found = (
         _on_the_bus(snapshot),
@@ -61,6 +69,7 @@ def gpu_traces(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> t
         _driver(snapshot),
         _allocation(snapshot),
         _expected(expected_gpus),
+        _expected_driver(expected_driver),
     )
     return tuple(trace for trace in found if trace is not None)
 
@@ -103,3 +112,9 @@ def _expected(expected_gpus: Reading[int]) -> Trace | None:
     if isinstance(expected_gpus, Missing) or expected_gpus == 0:
         return None
     return Trace("expected", f"{expected_gpus} expected")
+
+
+def _expected_driver(expected_driver: Reading[str]) -> Trace | None:
+    if isinstance(expected_driver, Missing):
+        return None
+    return Trace("expected", f"driver {expected_driver} expected")

@@ -13,7 +13,7 @@ from gpudiag.checks.bursts import GpuBurst, outcome_of
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import FindingKind, Judgement, Restated, check, does_not_apply, judged
 from gpudiag.checks.subjects import device_subject
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import traces_for
 from gpudiag.checks.xid_faults import RECOVERY_XID, GpuFault, Recovery, collect_faults, read_recovery
 from gpudiag.checks.xid_words import cite_fault, describe_fault, fault_evidence, say_request
 from gpudiag.model.context import Context
@@ -137,7 +137,7 @@ def xid_kernel_log(context: Context) -> Judgement:
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
     found = _judge_faults(context.snapshot, log, _of_earlier_runs(context, log))
-    if not found and not gpu_traces(context.snapshot, context.expected_gpus):
+    if not found and not traces_for(context):
         return does_not_apply(NO_TRACE)
     restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
     return judged(*(finding for _, finding in found), restated=restated)

@@ -24,11 +24,12 @@ def test_every_way_in_which_nvml_fails_has_a_finding_of_its_own() -> None:
 
 @pytest.mark.parametrize("state", BROKEN)
 def test_a_machine_with_a_gpu_and_without_a_working_nvml_fails(state: SourceState) -> None:
-    context = look_at(make_broken_snapshot(state, make_bare_machine(gpus=8)))
+    words = "NVML's words: what to do"
+    context = look_at(make_broken_snapshot(state, make_bare_machine(gpus=8), words))
     (finding,) = nvml_answers.judge(context).findings
     assert (finding.code, finding.outcome) == (f"nvml.{state.value}", Outcome.FAIL)
     assert finding.subject == SourceSubject("nvml", "a1")
-    assert "NVML's words" in finding.remedy
+    assert (finding.message.rpartition(": ")[2], finding.remedy) == ("NVML's words", "What to do.")
     assert verdict(run_checks(context, BUILTIN)) is Outcome.FAIL
 
 
@@ -43,6 +44,7 @@ def test_a_machine_without_a_trace_of_a_gpu_is_skipped_and_never_passes(state: S
 def test_an_expected_gpu_makes_an_absent_driver_a_failure() -> None:
     snapshot = make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine())
     assert nvml_answers.judge(look_at(snapshot, expected_gpus=8)).outcome is Outcome.FAIL
+    assert nvml_answers.judge(look_at(snapshot, expected_driver="580")).outcome is Outcome.FAIL
 
 
 def test_an_nvml_that_answers_passes() -> None:

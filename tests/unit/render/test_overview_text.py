@@ -53,9 +53,10 @@ def test_a_machine_that_never_had_a_gpu_does_not_pass_because_none_has_gone() ->
 
 def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:
     machine = make_bare_machine(gpus=8)
-    text = render(make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, machine, "run `modprobe nvidia`"))
+    words = "no driver: run `modprobe nvidia`"
+    text = render(make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, machine, words))
     assert text.startswith("FAIL a1: no working GPU")
-    assert "-> run `modprobe nvidia`." in " ".join(text.split())
+    assert "no driver -> Run `modprobe nvidia`." in " ".join(text.split())
     assert "Could not judge gpu.lost, gpu.hung, gpu.count" in " ".join(text.split())
 
 
