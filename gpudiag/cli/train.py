@@ -2,10 +2,12 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, local_rank_option, output_option, parse_names
@@ -25,6 +27,9 @@ from gpudiag.model.training import (
 )
 
 _FORMATS = ("text", "json", "markdown")
+# What a script decides by itself, and all that advice goes by: other flags would be taken and do nothing.
+_NOT_FOR_SCRIPTS = ("strategy", "workload", "steps", "batch_size", "dtype", "optimizer", "seed")
+_FOR_ADVICE = ("advise", "parameters", "output_format", "as_json", "output")
 FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 
 
@@ -201,8 +206,21 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         )
     if options["parameters"] is not None and not options["advise"]:
         raise UsageError("--parameters is for --advise", hint="gpudiag train --advise --parameters 7B")
-    if options["events"] is not None and options["advise"]:
-        raise UsageError("--events is for a run, and --advise runs nothing", hint="leave one of them out")
+    if options["advise"]:
+        _refuse(lambda name: name not in _FOR_ADVICE, "is for a run, and --advise runs nothing")
+    if options["script"] is None:
+        _refuse(lambda name: name == "hang_after", "is for --script FILE")
+    else:
+        _refuse(lambda name: name in _NOT_FOR_SCRIPTS, "is not for --script: the script decides that itself")
+
+
+def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:
+    """Refuse the first flag that was given on the command line and does not belong there."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if is_wrong(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.opts[0]} {why}", hint="leave one of them out")
 
 
 def _print(report: TrainingReport, options: dict[str, Any]) -> bool:

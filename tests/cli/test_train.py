@@ -67,6 +67,9 @@ def test_a_plan_comes_back_from_its_own_flags(plan: TrainingPlan) -> None:
         ("--events", "/nowhere/events.jsonl"),
         ("--events", "/"),
         ("--advise", "--events", "/dev/null"),
+        ("--advise", "--strategy", "ddp"),
+        ("--hang-after", "5"),
+        ("--script", __file__, "--steps", "4"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(
