@@ -58,7 +58,8 @@ def subclasses(parent: type[BaseException]) -> Iterator[type[BaseException]]:
 
 
 def test_the_table_holds_every_exception_of_ours() -> None:
-    assert set(subclasses(GpudiagError)) <= set(STATUSES)
+    ours = {kind for kind in subclasses(GpudiagError) if kind.__module__ == errors.__name__}
+    assert ours <= set(STATUSES)  # what a layer derives from one of them exits as it does
 
 
 @pytest.mark.parametrize("kind", list(STATUSES), ids=lambda kind: kind.__name__)
