@@ -88,7 +88,7 @@ def test_a_late_rank_whose_clock_is_hours_ahead_is_named(machines: Machines) -> 
     assert 0 < evidence["clock_error"] < 0.1
     assert 0 < evidence["late_by"] < 1
     (injected,) = outcome.reports[0]["run"]["injected"]
-    assert 0 < injected["at_seconds"] < 60
+    assert abs(injected["at_seconds"]) < 60  # not hours; below zero where rank 2 was up before the leader
 
 
 def test_a_late_rank_on_another_machine_is_named(machines: Machines) -> None:
