@@ -63,16 +63,16 @@ def run_ranks(
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
-        LaunchError: the name where the ranks are to meet has no address.
+        LaunchError: the name where the ranks are to meet got no address in time.
         RankStartError: the ranks could not be started.
         KeyboardInterrupt: Ctrl-C, after every rank was killed.
         TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
     """
     if python is None:
         _refuse_absent_modules(preload)
-    if environment is not None and environment.master is not None:
-        require_address(environment.master)
     budgets = budgets or Budgets()
+    if environment is not None and environment.master is not None:
+        require_address(environment.master, budgets.seconds_for(RENDEZVOUS))
     with _interrupts(environment) as interrupts, _run_directory(environment) as (directory, meeting):
         job = Job(
             entry=entry,

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
@@ -9,14 +10,29 @@ from gpudiag.errors import LaunchError
 _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow and not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
 
 
-def require_address(name: str, seconds: float = _LOOK_UP_SECONDS) -> None:
-    """Nothing, unless the name where ranks are to meet has no address here: they would wait for each other in vain.
+def require_address(name: str, patience_seconds: float, look_up_seconds: float = _LOOK_UP_SECONDS) -> None:
+    """Nothing, once the name where ranks are to meet has an address: without one they would meet in vain.
+
+    It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
 
     Raises:
-        LaunchError: the resolver said so.
+        LaunchError: the resolver still said that it has none, when the patience was over.
     """
+    deadline = time.monotonic() + patience_seconds
+    while (said := _why_unknown(name, look_up_seconds)) is not None:
+        if time.monotonic() >= deadline:
+            raise LaunchError(
+                f"{name}, where the ranks are to meet, has no address on this machine: {said}",
+                hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
+            )
+        time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def _why_unknown(name: str, seconds: float) -> str | None:
+    """What the resolver says against the name; None if it has an address, or the resolver takes longer."""
     said: list[str] = []
 
     def look_up() -> None:
@@ -28,11 +44,7 @@ def require_address(name: str, seconds: float = _LOOK_UP_SECONDS) -> None:
     thread = threading.Thread(target=look_up, daemon=True)  # a resolver may hang, and is left behind then
     thread.start()
     thread.join(seconds)
-    if said:
-        raise LaunchError(
-            f"{name}, where the ranks are to meet, has no address on this machine: {said[0]}",
-            hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
-        )
+    return said[0] if said else None
 
 
 def loopback_interface() -> str:
