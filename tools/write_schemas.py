@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from gpudiag.model.documents import DOCUMENTS
-from gpudiag.model.schemas import json_schema
+from gpudiag.model.schemas import json_schema, noun_schema
+from tools.confirm_on_gpu.report import Confirmation
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "schemas"
 
@@ -16,13 +17,14 @@ def schema_path(schema: str) -> Path:
 
 def schema_text(schema: str) -> str:
     """The schema of that name as the file holds it."""
-    return json.dumps(json_schema(schema), indent=1) + "\n"
+    made = noun_schema(Confirmation) if schema == Confirmation.SCHEMA else json_schema(schema)
+    return json.dumps(made, indent=1) + "\n"
 
 
 def main() -> None:
     """Write one file per document."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
-    for schema in DOCUMENTS:
+    for schema in (*DOCUMENTS, Confirmation.SCHEMA):
         schema_path(schema).write_text(schema_text(schema))
 
 

@@ -41,6 +41,7 @@ class ActivePlan:
     repeat_seconds: float = 1.0  # for each chain and dtype of the determinism test
     pattern_bytes: int | None = None  # of memory to test per rank; None: most of what is free on the GPU
     sustained_seconds: float = 600.0
+    numa_nodes: tuple[int | None, ...] = ()  # of each local rank's GPU; None where it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,15 @@ class BandwidthResult:
     peer: Reading[int] = NOT_ASKED
     peer_uuid: Reading[str] = NOT_ASKED
     direct: Reading[bool] = NOT_ASKED  # from GPU to GPU, and not through the host's memory
+    numa_node: Reading[int] = NOT_ASKED  # whose processors the rank was bound to, before it pinned memory
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeResult:
-    """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data."""
+    """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data.
+
+    `began_seconds` and `ended_seconds` are on the clock of the telemetry's `at_seconds`.
+    """
 
     rank: int
     device_uuid: Reading[str]
@@ -78,6 +83,8 @@ class ComputeResult:
     time_p50_seconds: float
     time_best_seconds: float
     flops_per_second: float
+    began_seconds: Reading[float] = NOT_ASKED
+    ended_seconds: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class Untested:
     device_uuid: Reading[str]
     name: str  # GPU 5 (5d:00.0)
     reason: str
+    in_use: bool = False  # nothing else keeps it from being tested
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpus, Sample
+from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -16,12 +17,14 @@ class Context:
     stored history: counters are judged by how they moved since. `baseline` is this machine in its last
     good run, and `known_gpus` the GPUs that it had then. `expected_machine` is the good machine that the user
     named (`--expect`), which may be another of the same kind. `samples` are this run's measurements
-    as the history keeps them; `history` is what it keeps of earlier runs.
+    as the history keeps them; `history` is what it keeps of earlier runs. `xid_events` are the Xids that NVML's
+    events told a service; a kernel log that cannot be read, or has lost the line, does not have them.
     """
 
     snapshot: Snapshot
     measures: Measures = field(default_factory=Measures)
     expected_gpus: Reading[int] = NOT_ASKED  # what the user said, by --expect-gpus
+    at_least_gpus: Reading[int] = NOT_ASKED  # by --at-least-gpus
     expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
     earlier: Reading[Snapshot] = NOT_ASKED
     baseline: Reading[Snapshot] = NOT_ASKED
@@ -29,3 +32,4 @@ class Context:
     expected_machine: Reading[Snapshot] = NOT_ASKED
     history: Reading[History] = NOT_ASKED
     samples: tuple[Sample, ...] = ()
+    xid_events: tuple[KernelEvent, ...] = ()  # oldest first, without a text

@@ -63,6 +63,15 @@ class DeviceId:
 
 
 @noun
+class FailedCall:
+    """A call that NVML answered with an error, where it should have answered; `nvml_index` None: about no GPU."""
+
+    function: str  # as in nvml.h; with `, field 82` behind nvmlDeviceGetFieldValues
+    nvml_index: int | None
+    words: str  # NVML's own, with the code
+
+
+@noun
 class GpuProcess:
     """A process that holds memory on a GPU, as NVML names it and /proc describes it.
 
@@ -138,7 +147,7 @@ class Device:
     """One physical GPU: its identity and every reading, each a value or the reason for none.
 
     `responding` is True, or the reason why the whole GPU gave no readings (DEVICE_LOST,
-    TIMED_OUT); such a GPU stays a row with its other fields missing for the same reason.
+    RESET_REQUIRED, TIMED_OUT); such a GPU stays a row with its other fields missing for the same reason.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -210,6 +219,7 @@ class Device:
     persistence_mode: Reading[str]  # enabled or disabled
     compute_mode: Reading[str]  # default, exclusive_process, prohibited
     processes: Reading[tuple[GpuProcess, ...]]
+    pci_subsystem_id: Reading[str] = NOT_ASKED  # 134f10de: the board, its maker last; alike on equal boards
     brand: Reading[str] = NOT_ASKED  # geforce, nvidia, tesla ...: what the driver takes the product for
     memory_bus_width_bits: Reading[int] = NOT_ASKED
     cuda_cores: Reading[int] = NOT_ASKED
@@ -312,6 +322,7 @@ class Snapshot:
     confidential_computing: Reading[str] = (
         NOT_ASKED  # enabled or disabled: whether copies to GPUs are encrypted
     )
+    failed_calls: tuple[FailedCall, ...] = ()  # of NVML; "not supported" and "no permission" are answers
 
     def source(self, name: str) -> SourceStatus:
         """The status of the source of that name; not_asked where nobody asked it."""

@@ -6,6 +6,7 @@ from typing import Any
 from gpudiag.errors import UsageError
 from gpudiag.model.device import Snapshot
 from gpudiag.model.event import RunEvent
+from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.live import Live
 from gpudiag.model.merged import MergedReport
@@ -38,6 +39,7 @@ DOCUMENTS: dict[str, type] = {
         TrainingReport,
         RunEvent,
         History,
+        LogExplanation,
         *_OF_SERVICE,
     )
 }

@@ -1,7 +1,10 @@
-"""What `gpudiag explain` says: about one topic, or about what it recognised in a log."""
+"""What `gpudiag explain` says: about one topic, or about what it recognised in logs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
+
+from gpudiag.model.finding import Owner
 
 MAX_LINE_NUMBERS = 20  # of one failure; `count` says how many there are
 
@@ -32,21 +35,51 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One failure recognised in a log: where, how often, and whether another one there explains it."""
+    """One failure recognised in logs: where, how often, and whether another one there explains it."""
 
     explanation: Explanation
     role: Role
-    lines: tuple[int, ...]  # numbers from 1, the first `MAX_LINE_NUMBERS`
-    count: int
+    lines: tuple[int, ...]  # numbers from 1 in `log`, the first `MAX_LINE_NUMBERS`
+    count: int  # of lines, in all logs
     excerpt: str  # the first of these lines
     follows: str | None = None  # the topic of the failure that it is a consequence of
+    log: str = ""  # the log that shows it first
+    other_logs: tuple[str, ...] = ()  # that show it too
+    program: str = ""  # who writes such a line
+    owner: Owner | None = None  # who must act
+    where: str = ""  # the user's own line that was running, where a traceback says it
+    went_on: bool = False  # the run went on after it
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownError:
+    """An error that no known failure explains: the words of the log, and the user's own line."""
+
+    text: str  # the exception, or the last line that says error
+    log: str
+    line: int
+    count: int  # of equal ones, in all logs
+    where: str = ""  # `train.py:42 in main: loss.backward()`
+    rank: str = ""  # the stream that printed it, where its prefix says so
+    meaning: str = ""  # what an error of this kind says by itself
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """One log that was given: how much of it was read, or why not."""
+
+    name: str  # the file's name, `standard input` or `text`
+    lines_read: int
+    bytes_left_out: int = 0  # of a log that is too long
+    refused: str | None = None  # why it was not read
 
 
 @dataclass(frozen=True, slots=True)
 class LogExplanation:
-    """What was recognised in one log, the likeliest cause first."""
+    """`gpudiag.log_explanation/1`: what was recognised in logs, the likeliest cause first."""
 
-    name: str  # the file's name, or `standard input`
-    lines_read: int
-    bytes_left_out: int  # of the middle of a log that is too long
+    SCHEMA: ClassVar[str] = "gpudiag.log_explanation/1"
+
+    logs: tuple[LogRead, ...]
     sightings: tuple[Sighting, ...]
+    unknown: tuple[UnknownError, ...]  # the earliest first

@@ -1,5 +1,6 @@
 """What a check concludes: outcomes, findings and the result of one check."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -61,7 +62,11 @@ class Owner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, or one fact worth knowing: what, where, how it is known, and what to do."""
+    """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
+
+    `owner` says who must act. `blocks_jobs` says whether a job may start on this machine meanwhile: that is
+    another question. Only a FAIL blocks; a document from before the field existed is taken to say so.
+    """
 
     code: str
     outcome: Outcome
@@ -72,6 +77,7 @@ class Finding:
     message: str
     evidence: tuple[Evidence, ...]
     remedy: str
+    blocks_jobs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +106,14 @@ def worst(outcomes: tuple[Outcome, ...]) -> Outcome:
         if outcome in outcomes:
             return outcome
     return Outcome.ERROR
+
+
+def outcome_of_findings(findings: Iterable[Finding]) -> Outcome:
+    """The outcome of what was looked at and gave these findings: the worst of them, PASS where there is none."""
+    return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, worst first; of equals the order given stays."""
+    places = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
+    return tuple(sorted(findings, key=lambda finding: places.get(finding.outcome, len(places))))

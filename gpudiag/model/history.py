@@ -8,6 +8,8 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Reading
 
+UNREAD = "the history"  # how the reason begins why it could not be read; checks that need it say no more
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

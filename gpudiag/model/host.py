@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # model.hints loads it for whoever needs to know the types
     from gpudiag.model.host_state import HostState
 
 
+DISPLAY_CLASSES = ("0300", "0302")  # PCI classes of a GPU: VGA, 3D
+
+
 @noun
 class PciDevice:
     """One NVIDIA function on the PCI bus, as the kernel sees it without any driver's help.
@@ -21,7 +24,7 @@ class PciDevice:
     bus_id: str  # dddddddd:bb:dd.f
     vendor_id: str  # 10de
     device_id: str
-    class_id: str  # 0300 (VGA), 0302 (3D), 0680 (bridge: an NVSwitch)
+    class_id: str  # of DISPLAY_CLASSES, or 0680 (bridge: an NVSwitch)
     driver: Reading[str]  # the kernel driver bound to it
     numa_node: Reading[int]
     link_generation: Reading[int]

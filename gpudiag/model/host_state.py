@@ -83,6 +83,7 @@ class InfinibandPort:
     rate_gbit_per_second: Reading[float]
     numa_node: Reading[int]
     counters: dict[str, int]
+    board: Reading[str] = NOT_ASKED  # the maker's id of the card, alike on equal cards: MT_0000000838
 
 
 @noun
@@ -131,3 +132,11 @@ class HostState:
     infiniband_ports: Reading[tuple[InfinibandPort, ...]]
     fabric_manager: Reading[FabricManager]
     settings: Reading[Settings] = NOT_ASKED
+
+
+def parse_processor_list(text: str) -> frozenset[int]:
+    """The processors that a kernel list such as `0-3,8` names."""
+    ranges = [part.partition("-") for part in text.strip().split(",") if part]
+    return frozenset(
+        number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)
+    )

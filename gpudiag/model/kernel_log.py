@@ -1,6 +1,6 @@
 """What the kernel said about the GPUs and the machine: one line of its log, taken apart."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpudiag.model.noun import noun
@@ -8,6 +8,8 @@ from gpudiag.model.reading import Missing, Reading
 
 # The kernel counts from boot, a syslog daemon writes when it comes to it, and the clock may be set meanwhile.
 SAME_EVENT_SECONDS = 2.0
+# A burst ends when the log is silent for this long: NVIDIA Fleet Intelligence, "Xid bursts", 2026.
+BURST_SILENCE = timedelta(minutes=3)
 
 
 class KernelEventKind(StrEnum):
@@ -16,9 +18,12 @@ class KernelEventKind(StrEnum):
     XID = "xid"  # the NVIDIA driver's report about one GPU
     SXID = "sxid"  # the same about one NVSwitch
     GPU_OFF_BUS = "gpu_off_bus"  # "fallen off the bus" without an Xid number
+    GPU_NOT_STARTED = "gpu_not_started"  # the driver could not take the GPU into use
     PCIE_ERROR = "pcie_error"  # PCIe Advanced Error Reporting
     OUT_OF_MEMORY_KILL = "out_of_memory_kill"
     SOFT_LOCKUP = "soft_lockup"  # a processor stuck in the kernel
+    HARD_LOCKUP = "hard_lockup"  # the same, with its interrupts off
+    RCU_STALL = "rcu_stall"  # a processor does not come to what the kernel has put off
     BLOCKED_TASK = "blocked_task"  # a task in uninterruptible sleep for minutes
     MACHINE_CHECK = "machine_check"  # the processor or its memory reports a fault
 
@@ -28,15 +33,17 @@ class KernelEvent:
     """One line of the kernel log. A field is None where lines of that kind, or this line, do not have it.
 
     `severity` is the line's own word: `fatal` or `nonfatal` (NVLink and NVSwitch), `fatal`,
-    `nonfatal` or `corrected` (PCIe). `recovery_action` is what Xid 154 asks for, in the words of
-    `Device.recovery_action`. `unit` and `subcode` take NVLink 5 errors (Xid 144 to 150) further apart. `boot_id` is the kernel's own
+    `nonfatal` or `corrected` (PCIe, machine checks). `recovery_action` is what Xid 154 asks for, in the words of
+    `Device.recovery_action`. `unit`, `subcode` and `error` take NVLink 5 errors (Xid 144 to 150) further apart, `place` (`GPC 2, TPC 3`) those of a
+    kernel (Xid 13). `boot_id` is the kernel's own
     name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
-    changes `at` of an old line, and never these.
+    changes `at` of an old line, and never these. `more` is how many lines like this one, but for their numbers, followed
+    it until `until` and are not kept.
     """
 
     kind: KernelEventKind
     at: Reading[datetime]
-    text: str  # without the log's own prefix, cut to 1,000 characters
+    text: str  # without the log's own prefix, cut to 1,000 characters; empty: no line, NVML's events told it
     bus_id: str | None = None  # dddddddd:bb:dd.f
     gpu_uuid: str | None = None
     xid_code: int | None = None
@@ -47,10 +54,19 @@ class KernelEvent:
     severity: str | None = None
     unit: str | None = None
     subcode: int | None = None
+    error: int | None = None
+    place: str | None = None
     link: int | None = None
     recovery_action: str | None = None
     boot_id: str | None = None
     boot_seconds: float | None = None
+    more: int = 0
+    until: datetime | None = None
+
+    @property
+    def last_at(self) -> Reading[datetime]:
+        """When the last of the lines was logged that this one stands for."""
+        return self.until or self.at
 
 
 def is_same_event(one: KernelEvent, other: KernelEvent) -> bool:

@@ -91,6 +91,7 @@ class LiveDevice:
     mig_instances: Reading[tuple[MigInstance, ...]]
     processes: Reading[tuple[GpuProcess, ...]]
     last_good: LastGood | None = None
+    signs_of_use: tuple[str, ...] = ()  # why it is not free; a container may show load and no process
 
 
 @dataclass(frozen=True, slots=True)

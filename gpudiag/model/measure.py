@@ -76,8 +76,14 @@ class IncidentKind(StrEnum):
     MISMATCHED = "mismatched"
     CORRUPTED = "corrupted"
     NOT_STARTED = "not_started"
+    START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves
+    PASSED = "passed"  # it left a barrier before another rank had entered it
+    ENDED = "ended"  # well, and before the others, which still needed it
+    THROTTLED = "throttled"  # its control group's processor quota holds it back
+    PAUSED = "paused"  # it was stopped or silent for a while, and then went on
+    INTERRUPTED = "interrupted"  # nothing moved between ranks for a while, and then it did
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ class MissingReason(StrEnum):
     FUNCTION_NOT_FOUND = "function_not_found"  # the driver is older than the question
     NO_PERMISSION = "no_permission"
     DEVICE_LOST = "device_lost"
+    RESET_REQUIRED = "reset_required"  # the GPU is on the bus and answers nothing before it is reset
     SOURCE_ABSENT = "source_absent"
     TIMED_OUT = "timed_out"
+    ATTACHING = "attaching"  # the driver is still starting the GPU for the first program that asks
     NOT_ASKED = "not_asked"
     ERROR = "error"
 
@@ -35,6 +37,16 @@ Reading = Union[_T, Missing]  # noqa: UP007 - `_T | Missing` cannot be subscript
 Scalar = Union[str, int, float, bool]  # noqa: UP007 - used as a type alias at run time
 
 NOT_ASKED = Missing(MissingReason.NOT_ASKED)
+
+# The driver gave a number that gpudiag has no word for: `unknown_9`; a bit of a mask is `bit_11`.
+_WITHOUT_A_WORD = ("unknown_", "bit_")
+
+
+def is_without_word(value: object) -> bool:
+    """Whether the value is a number of the driver that gpudiag has no word for."""
+    return isinstance(value, str) and any(
+        value.startswith(prefix) and value.removeprefix(prefix).isdecimal() for prefix in _WITHOUT_A_WORD
+    )
 
 
 def value_or(reading: Reading[_T], fallback: _T) -> _T:

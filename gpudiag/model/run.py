@@ -68,6 +68,7 @@ class RunRequest:
     gpus: tuple[str, ...] = ()
     queue: bool = False
     force: bool = False
+    interpreter: str | None = None  # a name of the operator's list; None: the service's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,13 @@ def json_schema(schema: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such document.
     """
+    return noun_schema(noun_type(schema))
+
+
+def noun_schema(noun: Any) -> dict[str, Any]:
+    """The JSON Schema of a dataclass that has a `SCHEMA`, of gpudiag's documents or not."""
     definitions: dict[str, Any] = {}
-    noun = noun_type(schema)
+    schema: str = noun.SCHEMA
     body = _noun_schema(noun, definitions)
     body["properties"] = {"schema": {"const": schema}, **body["properties"]}
     body["required"] = ["schema", *body["required"]]

@@ -18,7 +18,6 @@ class TimelineKind(StrEnum):
     DRIVER = "driver"
     SAMPLER = "sampler"
     RUN = "run"
-    SERVICE = "service"
 
 
 @dataclass(frozen=True, slots=True)

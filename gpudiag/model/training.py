@@ -8,6 +8,7 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS, require_between, require_known
 from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.training_parts import GradientParts, KeptTensor, StepParts
 
 STRATEGIES = (
     *("data-parallel", "ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3"),
@@ -124,14 +125,20 @@ class RankStart:
     parameters_total: int  # elements of the whole model
     parameters_here: int  # elements that this rank keeps between steps
     steps_per_epoch: int
+    sample_count: int  # of the data set, all of which an epoch reads
     stage: int | None = None  # of ZeRO, as the engine tells it
     tolerance_gradient: float = 0.0
     tolerance_parameter: float = 0.0
+    parameters_kept: tuple[KeptTensor, ...] = ()  # by name, where they are sharded
 
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One verified step on one rank. A number that is not finite is None."""
+    """One verified step on one rank. A number that is not finite is None.
+
+    In half precision the single-process run begins every step with the parameters of the strategy, and steps with
+    its gradients: `gradient_error` is then that of one step alone, and `parameter_error` that of the optimizer's update.
+    """
 
     rank: int
     step: int
@@ -148,6 +155,14 @@ class RankStep:
     buffers: tuple[TensorFact, ...]
     unused: tuple[str, ...] = ()  # parameters that got no gradient
     skipped: bool = False  # the loss scaler left the step out, on this rank or in the reference
+    own_reference_loss: float | None = None  # of the single-process model, over this rank's own samples
+    changed: tuple[str, ...] = ()  # inputs, targets: not those that the data set has for these samples
+    computed_error: Reading[float | None] = (
+        NOT_ASKED  # of what this rank computed before averaging, None: not finite
+    )
+    held_error: float | None = None  # of this rank's own part, where gradients are sharded
+    gradient_parts: GradientParts | None = None  # where the gradient is off
+    step_parts: StepParts | None = None  # where the parameters are off
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +185,13 @@ class RankProof:
     moved: bool  # the parameters are not those of the start
     optimizer_state_here: int  # elements of the optimizer's state that this rank keeps
     optimizer_state_whole: int  # of a single-process run
-    checkpoint_identical: Reading[bool]  # the step after a reload is bit for bit the one before it
+    checkpoint_identical: Reading[bool]  # all that it must give back came back, bit for bit
     repeat_identical: Reading[bool]
+    checkpoint_lost: tuple[str, ...] = ()  # names of what did not
+    checkpoint_error: float | None = 0.0  # of the steps after it, over their movement; None: not finite
+    tolerance_order: float = 0.0  # the largest such error that another order of summing explains
+    gradients_here: Reading[int] = NOT_ASKED  # the most elements that this rank was seen to have at once
+    buckets: Reading[int] = NOT_ASKED  # in which gradients are averaged, where the framework has any
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +241,7 @@ class StrategyMeasurement:
     injected: tuple[InjectedFault, ...]
     seconds: float
     timed_out: bool = False
+    late_steps: tuple[RankStep, ...] = ()  # one more on every rank after the timed ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +333,7 @@ class ScriptResult:
     incidents: tuple[Incident, ...]
     group_world_sizes: tuple[int, ...]  # of the process group that each rank opened, by rank; 0: none
     seconds: float
+    verifications: tuple[Verification, ...] = ()  # what was seen of its training, and what was not
 
 
 @dataclass(frozen=True, slots=True)

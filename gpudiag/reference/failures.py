@@ -1,11 +1,56 @@
-"""Known failures and the texts by which they are recognised: failures.toml."""
+"""Known failures and the texts by which they are recognised: the files in known_failures, by topic.
+
+Keys of an entry there:
+
+    role          hardware  the machine is at fault: named before everything else
+                  cause     a cause by itself
+                  symptom   what a fault elsewhere looks like from here
+    program       who writes the line
+    owner         who must act: hardware, host (its administrators), software (what is installed) or job
+    patterns      regular expressions over one line, without the prefixes that launchers put before it; no
+                  alternatives outside of a group, and each holds at least one of `TRIGGERS`
+    in_tracebacks the same for the last line of a Python traceback whose frames match `frames`: who raised it
+    weak          a warning that is also seen in runs that go on: counts only where nothing goes on after it
+    at_info       counts on lines of the levels info and debug too
+    generic       counts only on lines that no other failure explains
+    follows       the failure is a consequence where one of these is in the same text; `*` is any other cause
+    proof         the command that shows it, or rules it out
+    source        where the text comes from: measured (torch 2.13.0, gloo, in November 2026), a public issue or
+                  page (read in November 2026), or the documentation of the program
+"""
 
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
+from pathlib import Path
 
 from gpudiag.model.explanation import Role
+from gpudiag.model.finding import Owner
 from gpudiag.reference.tables import read_table
+
+ANY_CAUSE = "*"  # in `follows`
+
+_FOLDER = Path(__file__).with_name("known_failures")
+_SPECIAL = set("[({.^$|")
+_CLASSES = "dDwWsSbBAZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression, with a part of every text that it can match; compiled when that part is seen."""
+
+    expression: str
+    part: str
+    frames: str = ""  # of the traceback whose last line it matches; empty: any line
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Where the line matches."""
+        return _compiled(self.expression).search(line) if self.part in line else None
+
+    def is_raised_by(self, frames: str) -> bool:
+        """Whether the frames of a traceback are those of the program that is meant."""
+        return not self.frames or _compiled(self.frames).search(frames) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +60,11 @@ class Failure:
     id: str
     title: str
     role: Role
-    patterns: tuple[re.Pattern[str], ...]
+    program: str  # who writes the line
+    owner: Owner
+    patterns: tuple[Pattern, ...]
+    weak: bool  # counts only where nothing goes on after it
+    at_info: bool  # counts on lines of the levels info and debug too
     generic: bool  # counts only on lines that no other failure explains
     follows: tuple[str, ...]  # a consequence where one of these is in the same text
     cause: str
@@ -32,7 +81,18 @@ def failures() -> dict[str, Failure]:
             id=entry["id"],
             title=entry["title"],
             role=Role(entry["role"]),
-            patterns=tuple(re.compile(pattern, re.MULTILINE) for pattern in entry["patterns"]),
+            program=entry["program"],
+            owner=Owner(entry["owner"]),
+            patterns=(
+                *(Pattern(text, longest_part(text)) for text in entry.get("patterns", ())),
+                *(
+                    Pattern(text, longest_part(text), raised["frames"])
+                    for raised in entry.get("in_tracebacks", ())
+                    for text in raised["texts"]
+                ),
+            ),
+            weak=entry.get("weak", False),
+            at_info=entry.get("at_info", False),
             generic=entry.get("generic", False),
             follows=tuple(entry.get("follows", ())),
             cause=entry["cause"],
@@ -40,5 +100,67 @@ def failures() -> dict[str, Failure]:
             proof=entry["proof"],
             source=entry["source"],
         )
-        for entry in read_table("failures.toml")["failure"]
+        for table in failure_tables()
+        for entry in read_table(table)["failure"]
     }
+
+
+def failure_tables() -> tuple[str, ...]:
+    """The names of the files of known failures, as `read_table` takes them."""
+    return tuple(f"{_FOLDER.name}/{path.name}" for path in sorted(_FOLDER.glob("*.toml")))
+
+
+def longest_part(expression: str) -> str:
+    """The longest text that every match of a regular expression holds, outside of its groups and classes."""
+    runs = groupby(_atoms(expression), key=lambda atom: atom is None)
+    parts = ["".join(atom or "" for atom in run) for is_break, run in runs if not is_break]
+    return max(parts, key=len, default="")
+
+
+def _atoms(expression: str) -> list[str | None]:
+    """One literal character each, and None where anything else may stand."""
+    atoms: list[str | None] = []
+    place = 0
+    while place < len(expression):
+        character = expression[place]
+        if character == "\\":
+            escaped = expression[place + 1]
+            atoms.append(None if escaped in _CLASSES else escaped)
+            place += 2
+        elif character in "?*":
+            atoms[-1:] = [None]
+            place += 1
+        elif character == "{":
+            atoms[-1:] = [None]
+            place = expression.index("}", place) + 1
+        elif character == "+":
+            atoms.append(None)
+            place += 1
+        elif character in "([":
+            atoms.append(None)
+            place = _end_of(expression, place)
+        else:
+            atoms.append(None if character in _SPECIAL else character)
+            place += 1
+    return atoms
+
+
+def _end_of(expression: str, place: int) -> int:
+    """The place after the group or the class that begins at `place`."""
+    if expression[place] == "[":
+        place += 2  # a bracket that stands first is a character
+        while expression[place] != "]":
+            place += 2 if expression[place] == "\\" else 1
+        return place + 1
+    place += 1
+    while expression[place] != ")":
+        if expression[place] in "([":
+            place = _end_of(expression, place)
+        else:
+            place += 2 if expression[place] == "\\" else 1
+    return place + 1
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)

@@ -15,15 +15,9 @@ TENSOR_FLOPS_PER_CLOCK = {
 }  # fmt: skip
 # How many times the float16 rate a type has.
 RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The best that others have measured: of which test, in its base unit, and where it is written."""
-
-    test: str
-    value: float
-    source: str
+# The compute capability from which on tensor cores take a type (CUDA C++ Programming Guide, "Warp Matrix Functions");
+# older GPUs emulate it, some ten times slower.
+LEAST_CAPABILITY_OF_DTYPE = {"float16": (7, 0), "bfloat16": (8, 0), "tfloat32": (8, 0), "float8": (8, 9)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +37,6 @@ class GpuModel:
     dense_flops_per_second: Mapping[str, float]
     nvlink_count: int
     nvlink_bytes_per_second: float
-    published: tuple[Published, ...]
 
 
 @cache
@@ -61,14 +54,11 @@ def _model(entry: Mapping[str, object]) -> GpuModel:
     facts = dict(entry)
     links = facts.pop("nvlinks", None) or {"count": 0, "bytes_per_second": 0.0}
     assert isinstance(links, dict)  # noqa: S101 - the table is ours, and a test reads it all
-    published = facts.pop("published", ())
     names = facts.pop("names")
     assert isinstance(names, list)  # noqa: S101
-    assert isinstance(published, list | tuple)  # noqa: S101
     return GpuModel(
         names=tuple(names),
         nvlink_count=links["count"],
         nvlink_bytes_per_second=float(links["bytes_per_second"]),
-        published=tuple(Published(**one) for one in published),
         **facts,  # type: ignore[arg-type]
     )

@@ -26,6 +26,11 @@ class StrategyFacts:
         return self.name in ("data-parallel", "mirrored")
 
     @property
+    def one_voice(self) -> bool:
+        """Whether one rank reads and tells for all workers; the replicas of `mirrored` tell one by one."""
+        return self.name == "data-parallel"
+
+    @property
     def code_needed(self) -> str:
         """The lines that a single-process script gains, and what they do."""
         return f"{self.lines} line{'s' * (self.lines != 1)}: {self.changes}"

@@ -18,11 +18,21 @@ class XidKind(StrEnum):
     INFORMATIONAL = "informational"
 
 
+WHO_IS_AT_FAULT = {
+    XidKind.HARDWARE: "the GPU or the machine",
+    XidKind.APPLICATION: "the job's own code; the GPU is fine",
+    XidKind.DRIVER: "the driver or its firmware",
+    XidKind.SYMPATHETIC: "another Xid of the same burst",
+    XidKind.INFORMATIONAL: "nobody: a fact to know",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Xid:
     """One code of the catalogue; `immediate` and `then` are names of `action_text`.
 
-    `stated_by` are the codes of findings by which NVML states the same fault, best first.
+    `stated_by` are the codes of findings by which NVML states the same fault, best first; `lasting`: neither a reset nor
+    a reboot mends it.
     """
 
     code: int
@@ -34,6 +44,7 @@ class Xid:
     then: str
     note: str
     stated_by: tuple[str, ...] = ()
+    lasting: bool = False
 
 
 # What is tried next where an action did not help: restart, reset, power cycle, replace.
@@ -55,6 +66,7 @@ def xids() -> dict[int, Xid]:
             then=entry["then"],
             note=entry["note"],
             stated_by=tuple(entry.get("stated_by", ())),
+            lasting=entry.get("lasting", False),
         )
         for entry in read_table("xid.toml")["xid"]
         for code in entry["codes"]
@@ -104,4 +116,14 @@ def nvlink5_advice(unit: str, subcode: int) -> str | None:
     for rule in nvlink5_decodes():
         if unit.upper().startswith(rule.unit) and subcode in rule.subcodes:
             return rule.advice
+    return None
+
+
+def nvlink5_bucket(unit: str, subcode: int, error: int | None) -> str | None:
+    """`reset` or `look_elsewhere`, whatever the line's own word; None where that word decides."""
+    for rule in read_table("nvlink5.toml")["resolution"]:
+        known = error in rule["errors"] if "errors" in rule else subcode in rule["subcodes"]
+        if unit.upper().startswith(rule["unit"]) and known:
+            bucket: str = rule["bucket"]
+            return bucket
     return None

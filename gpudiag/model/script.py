@@ -1,0 +1,80 @@
+"""Where a rank of a user's script is, and whether it waits, works or stands still."""
+
+from dataclasses import dataclass
+from math import prod
+
+from gpudiag.model.evidence import Evidence
+
+EXPLANATION = "explanation"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCollective:
+    """A collective that torch recorded as a rank entered it: its name, and the shapes of what it sends."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        """As `all_reduce of [1000]`."""
+        return f"{self.name} of {', '.join(str(list(shape)) for shape in self.shapes) or 'nothing'}"
+
+    @property
+    def elements(self) -> int:
+        """How many elements it sends."""
+        return sum(prod(shape) for shape in self.shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptPlace:
+    """One rank whose Python stack has not moved for `--hang-after`, or whose code works on while others wait.
+
+    `place` is the user's own line, `call` what it calls as it stands there, `stack` the frames from the innermost
+    out. `awaited` is whom the rank waits for (`ranks`, `gpu`, `loader`, `lock` ...), None where nobody can tell.
+    `work` says what still moves: then the rank works, and is not hung. `batches` is how many it has had,
+    `steps` how many training steps it has begun, by their forward where that can be seen, or their backward.
+    """
+
+    place: str
+    stack: tuple[str, ...] = ()
+    call: str = ""
+    awaited: str | None = None
+    awaited_words: str = ""
+    work: str | None = None
+    in_kernel: str = ""
+    batches: int = 0
+    steps: int = 0
+    shared_memory: tuple[int, int] | None = (
+        None  # of /dev/shm, total and free bytes, when an exception ended it
+    )
+    collective: RecordedCollective | None = None  # the last one that it entered, when an exception ended it
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """What one rank's own training has shown so far.
+
+    `parameters` are looks at those of an optimizer after some of its steps: a name that is the same on all ranks,
+    the step, their shapes, and a digest of their bits. `crossed` counts collectives after a backward pass that took
+    more than a number or a gradient; what DDP averages by itself is in `forwards`, calls of the wrapped model.
+    """
+
+    steps: int = 0  # of the optimizer that made most
+    backwards: int = 0
+    parameters: tuple[tuple[str, int, str, str], ...] = ()
+    sharded: bool = False  # a rank has its part of each parameter only
+    wrapped: int = 0  # models in DDP
+    forwards: int = 0
+    crossed: int = 0
+    summed: str | None = None  # gradients or parameters: added up over the ranks, and left so
+    not_finite_backward: int | None = None  # the first backward pass of a loss that is not finite
+    sampler: str | None = None  # of the loader that feeds the training: distributed, whole or other
+    share: tuple[int, int] | None = None  # of a distributed sampler: which part, of how many
+    epochs: int = 0  # in which a distributed sampler shuffled
+    repeated_epochs: int = 0  # of them, those in an order that there was before
+    samples: tuple[int, ...] = ()  # numbers of the first ones, by their bits
+
+
+def explanation(line: str) -> Evidence:
+    """A line of the ranks' output in which a library says what went wrong, as evidence."""
+    return Evidence(EXPLANATION, line, source="what the ranks printed")

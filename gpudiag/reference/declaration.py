@@ -1,0 +1,225 @@
+"""What the table of readings is written in: how NVML is asked, how often, and under which names a reading is shown.
+
+Plain classes, and nothing imported: the child that asks NVML loads the table before anything else is there.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Literal
+
+    Form = Literal["number", "positive", "text", "switch", "flag"] | tuple[str | None, ...]
+    Tier = Literal["once", "fast", "slow"]
+    HistoryKind = Literal["mean", "last", "bits"]
+    MetricKind = Literal["gauge", "counter"]
+
+COUNTER: MetricKind = "counter"
+
+
+class Call:
+    """A function of nvml.h about one GPU that answers with the reading.
+
+    `gives` is what the answer is: a number (NVML's all ones are none), one that is not 0, a text, nvmlEnableState_t,
+    a flag, or the words of an enumeration by number. A number is divided by `per`. Of a function that answers
+    several readings, each declares the same call and its `place`: the member's name, or its number. `wide`: 64 bits.
+    A driver that does not know the function is asked the `older` one.
+    """
+
+    __slots__ = ("arguments", "function", "gives", "older", "per", "place", "wide")
+
+    def __init__(
+        self,
+        function: str,
+        *arguments: int,
+        gives: Form = "number",
+        per: int = 1,
+        place: int | str | None = None,
+        wide: bool = False,
+        older: Call | None = None,
+    ) -> None:
+        """Name the function and the arguments behind the GPU's handle."""
+        self.function = function
+        self.arguments = arguments
+        self.gives = gives
+        self.per = per
+        self.place = place
+        self.wide = wide
+        self.older = older
+
+
+class Field:
+    """A field of nvmlDeviceGetFieldValues (NVML_FI_DEV_...), asked for in one batch with all others.
+
+    Where the driver does not give it, for whatever reason, `otherwise` is asked.
+    """
+
+    __slots__ = ("gives", "number", "otherwise", "per", "wide")
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        gives: Form = "number",
+        per: int = 1,
+        wide: bool = False,
+        otherwise: Call | None = None,
+    ) -> None:
+        """Name the field by its number; the rest is as for a call."""
+        self.number = number
+        self.gives = gives
+        self.per = per
+        self.wide = wide
+        self.otherwise = otherwise
+
+
+class ByHand:
+    """A function of `probe.nvml_by_hand` that fills in this reading, and others that name it too; its fields."""
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, name: str, *fields: int) -> None:
+        """Name the function, and the fields that the batch has to hold for it."""
+        self.name = name
+        self.fields = fields
+
+
+if TYPE_CHECKING:
+    Question = Call | Field | ByHand
+
+
+class Family:
+    """A metric's own name (without `gpudiag_gpu_` and `_total`), its kind and its help sentence.
+
+    `core` False: constant, or said by another metric; in the full scrape alone.
+    """
+
+    __slots__ = ("core", "kind", "name", "text")
+
+    def __init__(self, name: str, text: str, kind: MetricKind = "gauge", *, core: bool = True) -> None:
+        """Name the family."""
+        self.name = name
+        self.kind = kind
+        self.text = text
+        self.core = core
+
+
+class Dcgm:
+    """The name that dcgm-exporter has for it (behind DCGM_FI_DEV_), its help sentence, its unit in ours, its kind."""
+
+    __slots__ = ("kind", "name", "scale", "text")
+
+    def __init__(self, name: str, text: str, scale: float = 1.0, kind: MetricKind = "gauge") -> None:
+        """Name it as etc/default-counters.csv of dcgm-exporter does."""
+        self.name = name
+        self.text = text
+        self.scale = scale
+        self.kind = kind
+
+
+class Otel:
+    """The OpenTelemetry name, unit and attributes."""
+
+    __slots__ = ("attributes", "name", "unit")
+
+    def __init__(self, name: str, unit: str, attributes: Mapping[str, str] | None = None) -> None:
+        """Name it as the semantic conventions do."""
+        self.name = name
+        self.unit = unit
+        self.attributes = attributes or {}
+
+
+class Metric:
+    """The reading as a sample of a family, multiplied into the family's unit, told from the others by its labels.
+
+    `rare`: this sample is in the full scrape alone.
+    """
+
+    __slots__ = ("dcgm", "family", "labels", "otel", "rare", "scale")
+
+    def __init__(
+        self,
+        family: Family,
+        scale: float = 1.0,
+        labels: Mapping[str, str] | None = None,
+        *,
+        dcgm: Dcgm | None = None,
+        otel: Otel | None = None,
+        rare: bool = False,
+    ) -> None:
+        """Say which family, and the names in other vocabularies."""
+        self.family = family
+        self.scale = scale
+        self.labels = dict(labels or {})
+        self.dcgm = dcgm
+        self.otel = otel
+        self.rare = rare
+
+
+class Fact:
+    """The reading on the page of a GPU: the group, the label, and how it is written.
+
+    `show` is a unit, or `bytes` (in GiB), `size` or `rate`, or a prefix that ends in `#`. A fact stands behind those
+    that are declared before it, unless it is the `first` of its group or stands `after` a reading that is named.
+    """
+
+    __slots__ = ("after", "first", "group", "label", "show")
+
+    def __init__(
+        self, group: str, label: str, show: str = "", *, after: str | None = None, first: bool = False
+    ) -> None:
+        """Name group and label."""
+        self.group = group
+        self.label = label
+        self.show = show
+        self.after = after
+        self.first = first
+
+
+class Declared:
+    """One reading of a GPU, once: all that follows from it is made from this.
+
+    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
+    often the service asks: once, on every tick (fast: what moves from second to second), or every five seconds (slow);
+    without a question it does not come from NVML. `history` is how several samples become one that is remembered.
+    """
+
+    __slots__ = ("fact", "history", "metric", "name", "question", "tier", "words")
+
+    def __init__(
+        self,
+        name: str,
+        words: str,
+        question: Question | None,
+        tier: Tier = "slow",
+        *,
+        history: HistoryKind | None = None,
+        metric: Metric | None = None,
+        fact: Fact | None = None,
+    ) -> None:
+        """Declare the field of that name of `model.device.Device` or `DeviceId`."""
+        self.name = name
+        self.words = words
+        self.question = question
+        self.tier = tier
+        self.history = history
+        self.metric = metric
+        self.fact = fact
+
+
+def by_question(readings: Iterable[Declared]) -> list[tuple[Question, tuple[Declared, ...]]]:
+    """Each question with the readings that it answers, in the order in which it is first declared."""
+    groups: dict[object, tuple[Question, tuple[Declared, ...]]] = {}
+    for declared in readings:
+        question = declared.question
+        if question is None:
+            continue
+        key: object = declared.name
+        if isinstance(question, ByHand):
+            key = question.name
+        elif isinstance(question, Call) and question.place is not None:
+            key = (question.function, question.arguments)
+        first, together = groups.get(key, (question, ()))
+        groups[key] = (first, (*together, declared))
+    return list(groups.values())

@@ -1,0 +1,76 @@
+"""A GPU's links: PCIe and NVLink."""
+
+from __future__ import annotations
+
+from gpudiag.reference.declaration import COUNTER, ByHand, Call, Dcgm, Declared, Fact, Family, Metric
+
+# Metrics of which several readings are samples.
+_PCIE_GENERATION = Family("pcie_link_generation", "PCIe generation of the link.")
+_PCIE_WIDTH = Family("pcie_link_width", "PCIe lanes of the link.")
+
+SLOT: tuple[Declared, ...] = (
+    Declared(
+        "pcie_generation",
+        "PCIe gen {} now",
+        Call("nvmlDeviceGetCurrPcieLinkGeneration", gives="positive"),
+        metric=Metric(
+            _PCIE_GENERATION,
+            labels={"which": "current"},
+            dcgm=Dcgm("PCIE_LINK_GEN", "PCIe current link generation."),
+        ),
+        fact=Fact("Links", "PCIe generation"),
+    ),
+    Declared(
+        "pcie_generation_gpu_max",
+        "GPU gen {}",
+        Call(
+            "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+            gives="positive",
+            older=Call("nvmlDeviceGetMaxPcieLinkGeneration", gives="positive"),
+        ),
+        metric=Metric(_PCIE_GENERATION, labels={"which": "max"}, rare=True),
+        fact=Fact("Links", "PCIe generation at most"),
+    ),
+    Declared("pcie_generation_slot_max", "slot gen {}", None),
+    Declared(
+        "pcie_width",
+        "x{} now",
+        Call("nvmlDeviceGetCurrPcieLinkWidth", gives="positive"),
+        metric=Metric(
+            _PCIE_WIDTH, labels={"which": "current"}, dcgm=Dcgm("PCIE_LINK_WIDTH", "PCIe current link width.")
+        ),
+        fact=Fact("Links", "PCIe width", "x#"),
+    ),
+    Declared(
+        "pcie_width_gpu_max",
+        "GPU x{}",
+        Call("nvmlDeviceGetMaxPcieLinkWidth", gives="positive"),
+        metric=Metric(_PCIE_WIDTH, labels={"which": "max"}, rare=True),
+    ),
+    Declared("pcie_width_slot_max", "slot x{}", None),
+    Declared(
+        "pcie_replay_count",
+        "{} replays",
+        Call("nvmlDeviceGetPcieReplayCounter"),
+        history="last",
+        metric=Metric(
+            Family("pcie_replay", "PCIe packets sent again.", COUNTER),
+            dcgm=Dcgm("PCIE_REPLAY_COUNTER", "Total number of PCIe retries.", kind=COUNTER),
+        ),
+        fact=Fact("Links", "PCIe replays"),
+    ),
+    Declared("pcie_errors", "{} errors", ByHand("pcie_errors", 173, 174, 176, 177, 178, 179, 180)),
+    Declared("numa_node", "NUMA node {}", None, fact=Fact("Identity", "NUMA node")),
+)
+
+NVLINK: tuple[Declared, ...] = (
+    Declared("nvlinks", "{}", ByHand("nvlinks", 91), fact=Fact("Links", "NVLinks up")),
+    Declared(
+        "nvlink_bytes_per_second",
+        "{} a link",
+        ByHand("nvlink_speed", 90),
+        fact=Fact("Links", "One NVLink, one direction", "rate"),
+    ),
+    Declared("fabric", "fabric {}", ByHand("fabric")),
+    Declared("peers", "{}", None),
+)

@@ -1,0 +1,74 @@
+"""What a stopped Python stack waits for, by the frames it is in and the call that its line makes: waits.toml."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from gpudiag.reference.tables import read_table
+
+RANKS = "ranks"
+GPU = "gpu"
+NETWORK = "network"
+# Waiting for either may be waiting for the other ranks: a GPU may be in a collective.
+FOR_OTHERS = frozenset((RANKS, GPU))
+
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One way to wait: for whom (`ranks`, `gpu`, `loader`, `lock` ...), in words, and how it is recognised."""
+
+    awaited: str
+    words: str
+    file: re.Pattern[str] | None = None
+    function: re.Pattern[str] | None = None
+    call: re.Pattern[str] | None = None
+    step: bool = False  # part of a training step
+
+    def fits(self, file: str, function: str) -> bool:
+        """Whether a frame in that file and function waits in this way."""
+        if self.file is None or not self.file.search(file):
+            return False
+        return self.function is None or bool(self.function.search(function))
+
+
+@cache
+def _waits() -> tuple[Wait, ...]:
+    return tuple(
+        Wait(
+            entry["for"],
+            entry["words"],
+            file=re.compile(entry["file"]),
+            function=re.compile(entry["function"]) if "function" in entry else None,
+            step=entry.get("step", False),
+        )
+        for entry in read_table("waits.toml")["wait"]
+    )
+
+
+@cache
+def _calls() -> tuple[Wait, ...]:
+    return tuple(
+        Wait(entry["for"], entry["words"], call=re.compile(entry["call"]))
+        for entry in read_table("waits.toml")["call"]
+    )
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is Python's own or an installed library's, and not the user's."""
+    return bool(_LIBRARY.search(file))
+
+
+def find_wait(frames: Sequence[tuple[str, str]]) -> Wait | None:
+    """How a stack waits: `frames` are (file, function) of libraries, from the innermost to the user's own.
+
+    None where none of them is known to wait.
+    """
+    return next((wait for wait in _waits() if any(wait.fits(*frame) for frame in frames)), None)
+
+
+def find_call(call: str) -> Wait | None:
+    """How a call waits that has no frame of its own, by its text, such as `work.wait()`."""
+    return next((wait for wait in _calls() if wait.call and wait.call.search(call)), None)
