@@ -19,13 +19,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpudiag.errors import UsageError
+from gpudiag.reference.vocabulary import ACTIONS_IN_NVIDIA_SMI
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 from gpudiag.units import MIB
 
 _ABSENT_WORDS = ("N/A", "None", "", "Requested functionality has been deprecated", "[N/A]")
 _Entry = tuple[str, str, Callable[[str], Any]]
-_ACTIONS = {"None": "none", "GPU Reset": "gpu_reset", "Reboot": "node_reboot", "Drain P2P": "drain_p2p"}
+_ACTIONS = {shown: action for action, shown in ACTIONS_IN_NVIDIA_SMI.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpudiag.model.masking import mask_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,12 +23,12 @@ _NAMES = (
 
 
 def read_allocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """Each variable that hands out GPUs, as it is set; Slurm's are those with GPU in their name.
+    """Each variable that hands out GPUs, as it is set, secrets masked; Slurm's are those with GPU in their name.
 
     Slurm: sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
     """
     return {
-        name: value
+        name: mask_text(value)
         for name, value in sorted(environment.items())
         if name in _NAMES or (name.startswith("SLURM_") and "GPU" in name)
     }

@@ -1,21 +1,10 @@
 """NVML's rows and the other sources' views, joined."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gpudiag.model.device import Device, DeviceView
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.torch_answer import CPU_BUILD, TorchAnswer
-
-
-def late_last(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices in their order, but those that gave no answer in time behind all others."""
-    return tuple(sorted(devices, key=_is_late))
-
-
-def _is_late(device: Device) -> bool:
-    responding = device.responding
-    return isinstance(responding, Missing) and responding.reason is MissingReason.TIMED_OUT
 
 
 def with_ordinal(device: Device, torch: TorchAnswer, views: tuple[DeviceView, ...]) -> Device:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESULT_FD = 3  # where a program writes its messages
+OUTLIVES = "outlives"  # a message ("outlives", True): from now on the child is left to end by itself
 _SIGKILL = 9  # signal.SIGKILL; importing signal would cost the quickest command 3 ms
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ_BYTES = 1 << 16
 _NOISE_BYTES = 4096  # of a program's own output, kept as evidence
 _REAP_SECONDS = 0.1  # how long a killed child may take to become reapable before we leave it alone
@@ -51,6 +52,7 @@ class GuardedChild:
         self.detail = ""
         self.seconds = 0.0
         self.started_at = monotonic()
+        self._outlives = False  # it has said that it is not to be killed now
         self._group = group
         self._take = take_json if json else take_marshal
         self._received = {result_fd: bytearray()}
@@ -69,7 +71,7 @@ class GuardedChild:
         received = self._received[fd]
         received += data
         if fd == self._result_fd:
-            self.messages += self._take(received)
+            self._hear(self._take(received))
             if not data:
                 self._end()
         elif not data:
@@ -80,9 +82,23 @@ class GuardedChild:
         elif len(received) > _NOISE_BYTES:
             del received[:-_NOISE_BYTES]
 
+    def _hear(self, messages: list[Any]) -> None:
+        for message in messages:
+            if message[0] == OUTLIVES:
+                self._outlives = message[1]
+            else:
+                self.messages.append(message)
+
     def give_up(self) -> None:
-        """Kill it, with everything that it started, and do not wait for it."""
-        if self.ending is None:
+        """Kill it, with everything that it started, and do not wait for it.
+
+        One that has said that it outlives us is left alone: it ends by itself.
+        """
+        if self.ending is not None:
+            return
+        if self.messages and self.messages[-1][0] in ("finished", "raised"):
+            self._end()  # it has said so at the last moment, and only its pipe is still open
+        else:
             self._close("timed_out")
 
     def _end(self) -> None:
@@ -99,14 +115,14 @@ class GuardedChild:
 
     def _close(self, ending: str, *, seconds: float | None = None, detail: str = "") -> None:
         noise = self._drain_noise()
-        if ending != "finished" or self._group:
+        if (ending != "finished" or self._group) and not self._outlives:
             _kill(self.pid, group=self._group)
         for fd in self._received:
             os.close(fd)
         self._received.clear()
         self.ending = ending
         self.seconds = monotonic() - self.started_at if seconds is None else seconds
-        status = _reap(self.pid)
+        status = _reap(self.pid, wait=not self._outlives)
         self.detail = detail or (noise if ending != "crashed" else " ".join((_how(status), noise)).strip())
 
     def _drain_noise(self) -> str:
@@ -158,18 +174,18 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
     return GuardedChild(pid, result, noise, group=True, json=True)
 
 
-def collect(deadlines: Iterable[tuple[GuardedChild, float]]) -> None:
+def collect(deadlines: Iterable[tuple[GuardedChild, float | Callable[[], float]]]) -> None:
     """Wait until every child has ended or its deadline (`time.monotonic`) has passed; give up the late.
 
-    Whatever interrupts the waiting, Ctrl-C too, gives up all of them.
+    A deadline that depends on what a child has said is asked for again and again. Whatever interrupts the waiting, Ctrl-C too, gives up all of them.
     """
     waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
     try:
         while waiting:
-            _receive_until(waiting, min(deadline for _, deadline in waiting))
+            _receive_until(waiting, min(_moment(deadline) for _, deadline in waiting))
             now = monotonic()
             for child, deadline in waiting:
-                if deadline <= now:
+                if _moment(deadline) <= now:
                     child.give_up()
             waiting = [(child, deadline) for child, deadline in waiting if child.ending is None]
     finally:
@@ -177,7 +193,11 @@ def collect(deadlines: Iterable[tuple[GuardedChild, float]]) -> None:
             child.give_up()
 
 
-def _receive_until(waiting: list[tuple[GuardedChild, float]], until: float) -> None:
+def _moment(deadline: float | Callable[[], float]) -> float:
+    return deadline() if callable(deadline) else deadline
+
+
+def _receive_until(waiting: list[tuple[GuardedChild, float | Callable[[], float]]], until: float) -> None:
     """Take in what any of the children sends next, or let the time pass."""
     poll = select.poll()
     owners = {fd: child for child, _ in waiting for fd in child.descriptors()}
@@ -229,7 +249,7 @@ def die_with(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that started it ends, however it ends."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
 
@@ -306,9 +326,9 @@ def _kill(pid: int, *, group: bool) -> None:
             continue  # it has ended, or leads no group yet
 
 
-def _reap(pid: int) -> int | None:
+def _reap(pid: int, *, wait: bool) -> int | None:
     """The wait status of a child that is ending, or None where it is not reapable in time."""
-    until = monotonic() + _REAP_SECONDS
+    until = monotonic() + (_REAP_SECONDS if wait else 0.0)
     while True:
         try:
             reaped, status = os.waitpid(pid, os.WNOHANG)

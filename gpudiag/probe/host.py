@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 
+from gpudiag.model.printable import escape_controls
 from gpudiag.probe.container import read_container
 from gpudiag.probe.driver_files import read_kernel_driver
 from gpudiag.probe.network import read_interfaces
@@ -36,7 +37,7 @@ def stream_machine(emit: Callable[[Any], None], root: str = "/") -> None:
 def read_machine(root: str = "/") -> dict[str, Any]:
     """Every field of model.host.Machine but the allocation, each a value or the reason for none."""
     sheet = Sheet(reason_of)
-    sheet.read("hostname", _line, root, "proc/sys/kernel/hostname")
+    sheet.read("hostname", lambda: escape_controls(_line(root, "proc/sys/kernel/hostname")))
     sheet.read("kernel_release", _line, root, "proc/sys/kernel/osrelease")
     sheet.read("operating_system", lambda: parse_os_release(_text(root, "etc/os-release")))
     sheet.read("boot_id", _line, root, "proc/sys/kernel/random/boot_id")

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpudiag.model.device import Device, DeviceId, SourceState
-from gpudiag.model.host import Machine, PciDevice
+from gpudiag.model.host import DISPLAY_CLASSES, Machine, PciDevice
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.nouns import all_missing
 from gpudiag.probe.nvml_answer import reason_of_state
 
-_DISPLAY_CLASSES = ("0300", "0302")
 _PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 _SLOT_FIELDS = {
     "numa_node": "numa_node",
@@ -30,7 +29,7 @@ def pci_gpus(machine: Machine) -> tuple[PciDevice, ...]:
     return tuple(
         device
         for device in machine.pci_devices
-        if device.class_id in _DISPLAY_CLASSES and device.driver != _PASSED_THROUGH
+        if device.class_id in DISPLAY_CLASSES and device.driver != _PASSED_THROUGH
     )
 
 

@@ -44,6 +44,7 @@ def _read_port(directory: str, device: str, port: str) -> dict[str, Any]:
     sheet.read("physical_state", lambda: parse_state(_line(place, "phys_state")))
     sheet.read("rate_gbit_per_second", lambda: parse_rate(_line(place, "rate")))
     sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "device/numa_node")))
+    sheet.read("board", _line, directory, "board_id")
     return sheet.document()
 
 

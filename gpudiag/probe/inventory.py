@@ -1,7 +1,7 @@
 """One snapshot of the machine: every wanted source asked at once, joined, and held against each other."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,7 +11,8 @@ from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe import gputil_answer, torch_answer
-from gpudiag.probe.device_rows import late_last, views_of_mig, with_ordinal
+from gpudiag.probe.attaching import deadline_of
+from gpudiag.probe.device_rows import views_of_mig, with_ordinal
 from gpudiag.probe.disagreements import Gathered, find_disagreements
 from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
 from gpudiag.probe.identity import complete_identities, lacks_identity, rows_of_pci
@@ -38,6 +39,7 @@ def take_snapshot(
     host_state: bool = False,
     kernel_log: bool = False,
     started: StartedProbes | None = None,
+    patient: bool = True,
     now: datetime | None = None,
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
@@ -46,12 +48,14 @@ def take_snapshot(
     least 5 s and torch, which takes seconds to import, at least 30 s. The answer comes within a second
     of the longest of them. `started` are probes that `start_probes` started earlier for the same
     environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
-    only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log.
+    only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. Where
+    `patient`, NVML's time counts from the last GPU that the driver had to attach first (`probe.attaching`).
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
-    asked = _Asked(started, sources, environment, python, host_state=host_state, kernel_log=kernel_log)
-    asked.wait(deadline_seconds)
+    log_seconds = deadline_seconds if kernel_log else None
+    asked = _Asked(started, sources, environment, python, host_state=host_state, log_seconds=log_seconds)
+    asked.wait(deadline_seconds, patient=patient)
     machine, host_status = machine_of(started.host, environment)
     machine = asked.with_host_state(machine)
     gputil_status, gputil_views = asked.gputil_answer()
@@ -109,13 +113,14 @@ def join_answers(
         cuda_driver_version=nvml.cuda_driver_version,
         nvml_version=nvml.nvml_version,
         sources=(*statuses, answers.host_status, *answers.kernel_statuses),
-        devices=late_last(with_ordinal(device, torch, views) for device in devices),
+        devices=tuple(with_ordinal(device, torch, views) for device in devices),
         views=views,
         disagreements=find_disagreements(gathered),
         torch=torch.facts,
         machine=machine,
         kernel_log=answers.kernel_events,
         confidential_computing=nvml.confidential_computing,
+        failed_calls=nvml.failed_calls,
     )
 
 
@@ -130,7 +135,7 @@ class _Asked:
         python: str | None,
         *,
         host_state: bool,
-        kernel_log: bool,
+        log_seconds: float | None,
     ) -> None:
         self._started = started
         self._python = python
@@ -140,8 +145,9 @@ class _Asked:
         self._torch: GuardedChild | None = None
         self._host_state: GuardedChild | None = None
         self._kernel_log: GuardedChild | None = None
-        if kernel_log:
-            self._kernel_log = start_guarded("gpudiag.probe.kmsg:stream_kernel_log", started.root)
+        if log_seconds is not None:
+            entry = "gpudiag.probe.kmsg:stream_kernel_log"
+            self._kernel_log = start_guarded(entry, started.root, log_seconds)
         if host_state:
             entry = "gpudiag.probe.host_state:stream_host_state"
             self._host_state = start_guarded(entry, started.root, dict(environment))
@@ -150,12 +156,12 @@ class _Asked:
         if self._torch_wanted and self._torch_file is None:
             self._torch = torch_answer.start_torch(environment, python)
 
-    def wait(self, deadline_seconds: float) -> None:
+    def wait(self, deadline_seconds: float, *, patient: bool) -> None:
         """Wait for every child, each until its own deadline."""
-        started = self._started
+        started, nvml = self._started, self._started.nvml
         deadlines = [(started.host, deadline_seconds)]
-        if started.nvml is not None:
-            deadlines.append((started.nvml, deadline_seconds))
+        if nvml is not None and not patient:
+            deadlines.append((nvml, deadline_seconds))
         for child in (self._host_state, self._kernel_log):
             if child is not None:
                 deadlines.append((child, deadline_seconds))
@@ -163,7 +169,12 @@ class _Asked:
             deadlines.append((self._gputil, max(deadline_seconds, gputil_answer.DEADLINE_SECONDS)))
         if self._torch is not None:
             deadlines.append((self._torch, max(deadline_seconds, torch_answer.DEADLINE_SECONDS)))
-        collect([(child, child.started_at + seconds) for child, seconds in deadlines])
+        waits: list[tuple[GuardedChild, float | Callable[[], float]]] = [
+            (child, child.started_at + seconds) for child, seconds in deadlines
+        ]
+        if nvml is not None and patient:
+            waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
+        collect(waits)
 
     def with_host_state(self, machine: Machine) -> Machine:
         """The machine with its state, where that was asked."""

@@ -6,25 +6,19 @@ recognised anywhere in a text, so that the same functions read dmesg, a syslog f
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 
 MAX_TEXT_CHARACTERS = 1000
-
-# The numbers of NVML's field 230 and of Xid 154 are the same.
-# https://docs.nvidia.com/deploy/nvml-api, nvmlDeviceGpuRecoveryAction_t, read 2026-11.
-RECOVERY_ACTIONS = {
-    0: "none",
-    1: "gpu_reset",
-    2: "node_reboot",
-    3: "drain_p2p",
-    4: "drain_and_reset",
-    5: "recover_imex_domain",
-    6: "bus_reset",
-    7: "system_reboot",
-}
+# A line without one of these words is no event: the log is searched for them, and its other lines are never looked at.
+MARKERS = (
+    "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
+    "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error",
+)  # fmt: skip
 
 _BUS_ID = (
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?"
@@ -46,9 +40,11 @@ _RECOVERY_PATTERN = re.compile(
 # 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...); Link -1 means no single link
 _NVLINK5_PATTERN = re.compile(
     r"(?P<unit>[A-Z][A-Z0-9_/]+)\s+(?P<severity>Fatal|Non-?fatal)\s+XC\d+ i\d+ "
-    r"Link (?P<link>-?\d+) \((?P<intrinfo>0x[0-9a-f]+)",
+    r"Link (?P<link>-?\d+) \((?P<intrinfo>0x[0-9a-f]+)(?:\s+(?P<error>0x[0-9a-f]+))?",
     re.IGNORECASE,
 )
+# 13, pid=4711, name=python3, Graphics SM Warp Exception on (GPC 2, TPC 3, SM 0): Out Of Range Address
+_PLACE_PATTERN = re.compile(r"\bGPC (?P<gpc>\d+), ?TPC (?P<tpc>\d+)")
 # nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error
 _SXID_PATTERN = re.compile(
     r"(?P<switch>nvswitch\d+): SXid \((?P<where>[^)]*)\): (?P<code>\d+)\b"
@@ -58,32 +54,111 @@ _SXID_PATTERN = re.compile(
 _OFF_BUS_PATTERN = re.compile(r"\bfallen off the bus\b")
 # The driver names the GPU two lines before it says that it has fallen off the bus.
 _GPU_AT_PATTERN = re.compile(r"NVRM: The NVIDIA GPU (?P<where>[0-9a-f:.]+)", re.IGNORECASE)
+_ADDRESS_NAMED = re.compile(rb"The NVIDIA GPU ([0-9a-fA-F:.]+)")
+# Before a GPU's first Xid: NVRM: GPU at PCI:0000:5d:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7
+_BOARD_PATTERN = re.compile(
+    r"NVRM: GPU at (?:PCI:)?(?P<where>[0-9a-f:.]+): (?P<uuid>GPU-[0-9a-f-]{36})", re.IGNORECASE
+)
 _PCIE_PATTERN = re.compile(
     r"(?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): PCIe Bus Error: "
     r"severity=(?P<severity>Correct\w+|Uncorrect\w+ \((?:Non-)?Fatal\))",
     re.IGNORECASE,
 )
 _OOM_PATTERN = re.compile(r"[Oo]ut of memory.*?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")
-_LOCKUP_PATTERN = re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]")
-_BLOCKED_PATTERN = re.compile(r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than \d+ seconds")
-_MACHINE_CHECK_PATTERN = re.compile(
-    r"\[Hardware Error\]:.*machine check|EDAC \S+: \d+ (?P<corrected>CE|UE)\b", re.IGNORECASE
+# pcieport 0000:00:03.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:17:00.0   (before 5.3: id=1700)
+_AER_PATTERN = re.compile(
+    r"AER: (?:Multiple )?(?P<severity>Correct\w+|Uncorrect\w+ \((?:Non-)?Fatal\)) error "
+    r"(?:message )?received(?: from|:)? (?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])",
+    re.IGNORECASE,
 )
+# What the firmware reports is a record of many lines (drivers/firmware/efi/cper.c), each with its number in front:
+# {3}[Hardware Error]: event severity: recoverable   ...   section_type: PCIe error   ...   device_id: 0000:05:00.1
+_RECORD_PATTERN = re.compile(r"(?P<record>\{\d+\})\[Hardware Error\]:\s+(?P<words>.*)")
+_RECORD_SEVERITY_PATTERN = re.compile(r"event severity: (?P<word>\w+)")
+_RECORD_SECTION_PATTERN = re.compile(r"section[_ ]type: (?P<section>[^,]+)")
+_RECORD_DEVICE_PATTERN = re.compile(r"device_id: (?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_RECORD_LINES = 24  # of one section, at most
+_RECORD_SEVERITIES = {
+    "corrected": "corrected",
+    "info": "corrected",
+    "recoverable": "nonfatal",
+    "fatal": "fatal",
+}
+# NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x24:0x72:1447)      NVRM: GPU0 RmInitAdapter: Cannot initialize ...
+# NVRM: GPU 0000:05:00.0: rm_init_adapter failed, device minor number 0
+# NVRM: BAR1 is 0M @ 0x0 (PCI:0000:56:00.0)    behind: This PCI I/O region assigned to your NVIDIA device is invalid
+# nvidia: probe of 0000:c1:00.0 failed with error -1      (since 6.9: nvidia 0000:c1:00.0: probe with driver nvidia ...)
+# NVRM: The NVIDIA probe routine failed for 1 device(s).
+_NOT_STARTED_PATTERN = re.compile(
+    r"NVRM: .*(?:RmInitAdapter failed|RmInitAdapter: Cannot|rm_init_adapter failed)"
+    r"|NVRM: BAR\d+ is \d+M @ 0x[0-9a-f]+"
+    r"|nvidia: probe of \S+ failed with error"
+    r"|nvidia \S+: probe with driver nvidia failed with error"
+    r"|NVRM: The NVIDIA probe routine failed"
+    r"|NVRM: None of the NVIDIA (?:graphics adapters|devices) were initialized",
+    re.IGNORECASE,
+)
+_HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
+# rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls on
+_RCU_STALL_PATTERN = re.compile(r"INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b")
+_LOCKUP_PATTERN = re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]")
+_BLOCKED_PATTERN = re.compile(
+    r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than \d+ seconds"
+)
+# mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00000000800400   (or `Machine Check: 0 Bank ...`)
+# [Hardware Error]: Corrected error, no action required.  (AMD; also: Deferred error, Uncorrected, ...; System Fatal error)
+# Memory failure: 0x40fa6: Killing python3:1296 due to hardware memory corruption
+_MACHINE_CHECK_PATTERN = re.compile(
+    r"\[Hardware Error\]:.*machine check(?:.*Bank \d+: (?P<status>[0-9a-f]{16}))?"
+    r"|\[Hardware Error\]: (?P<word>Corrected|Deferred|Uncorrected|System Fatal)\b"
+    r"|EDAC \S+(?: \S+)?: \d+ (?P<counted>CE|UE)\b"
+    r"|(?P<memory>Uncorrected hardware memory error|due to hardware memory corruption)",
+    re.IGNORECASE,
+)
+_LOGGED = "events logged"  # of the corrected ones too; what was not corrected is named in lines of its own
+_UNCORRECTED_BIT = 1 << 61  # UC of the bank's status (Intel SDM volume 3B, IA32_MCi_STATUS; AMD alike)
+_MACHINE_CHECK_SEVERITIES = {
+    "ce": "corrected", "ue": "fatal", "corrected": "corrected", "deferred": "nonfatal", "uncorrected": "fatal",
+    "system fatal": "fatal",
+}  # fmt: skip
+
+
+_PCIE_SECTION = "pcie"
+_SECTIONS = (_PCIE_SECTION, "memory", "processor")
+# Lines that are no events, and that tell what another line is about.
+_CONTEXT_PATTERNS = (
+    _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN,
+)  # fmt: skip
 
 
 def parse_kernel_lines(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent]:
     """The events among those lines of one log, in order; each line comes with its time."""
+    return (event for event in parse_each_line(lines) if event is not None)
+
+
+def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
+    """For each of those lines of one log its event, or None: what the lines before it name is known to it."""
     gpu_named_before: str | None = None
-    for at, text in lines:
-        named = _GPU_AT_PATTERN.search(text)
+    boards: dict[str, str] = {}
+    lines = list(lines)
+    for place, (at, text) in enumerate(lines):
+        named, board = _GPU_AT_PATTERN.search(text), _BOARD_PATTERN.search(text)
         if named:
             gpu_named_before = parse_bus_id(named["where"])
+        if board and (bus_id := parse_bus_id(board["where"])):
+            boards[bus_id] = board["uuid"]
         event = parse_kernel_line(text, at)
         if event is None:
-            continue
-        if event.kind is KernelEventKind.GPU_OFF_BUS and event.bus_id is None and gpu_named_before:
-            event = _off_bus(text, at, gpu_named_before)
-        yield event
+            yield None
+        elif (record := _RECORD_PATTERN.search(text)) and _RECORD_SEVERITY_PATTERN.search(text):
+            following = (line for _, line in lines[place + 1 : place + _RECORD_LINES])
+            yield _of_record(event, record["record"], following)
+        elif event.kind is KernelEventKind.GPU_OFF_BUS and event.bus_id is None and gpu_named_before:
+            yield _off_bus(text, at, gpu_named_before)
+        elif event.kind is KernelEventKind.XID and event.gpu_uuid is None and event.bus_id in boards:
+            yield replace(event, gpu_uuid=boards[event.bus_id])
+        else:
+            yield event
 
 
 def parse_kernel_line(text: str, at: Reading[datetime]) -> KernelEvent | None:
@@ -94,6 +169,20 @@ def parse_kernel_line(text: str, at: Reading[datetime]) -> KernelEvent | None:
         if event is not None:
             return event
     return None
+
+
+def tells_something(text: str) -> bool:
+    """Whether a line is an event, or names the GPU that the next one is about."""
+    if any(pattern.search(text) for pattern in _CONTEXT_PATTERNS):
+        return True
+    return parse_kernel_line(text, NOT_ASKED) is not None
+
+
+def gpu_named_last(log: bytes, end: int) -> bytes:
+    """The address of the GPU that the driver named in one of the few lines of `log` before `end`; empty for none."""
+    named = log.rfind(b"The NVIDIA GPU ", max(0, end - 1000), end)
+    match = _ADDRESS_NAMED.match(log, named) if named >= 0 else None
+    return match[1] if match else b""
 
 
 def parse_bus_id(text: str) -> str | None:
@@ -113,7 +202,7 @@ def _xid(text: str, at: Reading[datetime]) -> KernelEvent | None:
     uuid = _GPU_UUID_PATTERN.search(match["where"])
     pid, process = _PID_PATTERN.search(rest), _PROCESS_PATTERN.search(rest)
     cause, recovery = _CAUSE_PATTERN.search(rest), _RECOVERY_PATTERN.search(rest)
-    nvlink = _NVLINK5_PATTERN.search(rest)
+    nvlink, place = _NVLINK5_PATTERN.search(rest), _PLACE_PATTERN.search(rest)
     return KernelEvent(
         kind=KernelEventKind.XID,
         at=at,
@@ -127,8 +216,10 @@ def _xid(text: str, at: Reading[datetime]) -> KernelEvent | None:
         severity=_severity(nvlink["severity"]) if nvlink else None,
         unit=nvlink["unit"] if nvlink else None,
         subcode=nvlink5_subcode(int(nvlink["intrinfo"], 16)) if nvlink else None,
+        error=int(nvlink["error"], 16) if nvlink and nvlink["error"] else None,
+        place=f"GPC {int(place['gpc'])}, TPC {int(place['tpc'])}" if place else None,
         link=_link(nvlink["link"]) if nvlink else None,
-        recovery_action=_recovery_action(recovery["action"]) if recovery else None,
+        recovery_action=word_of(RECOVERY_ACTIONS, int(recovery["action"], 16)) if recovery else None,
     )
 
 
@@ -166,8 +257,35 @@ def _off_bus(text: str, at: Reading[datetime], bus_id: str | None) -> KernelEven
     return KernelEvent(kind=KernelEventKind.GPU_OFF_BUS, at=at, text=text, bus_id=bus_id)
 
 
+def _gpu_not_started(text: str, at: Reading[datetime]) -> KernelEvent | None:
+    if not _NOT_STARTED_PATTERN.search(text):
+        return None
+    return KernelEvent(
+        kind=KernelEventKind.GPU_NOT_STARTED, at=at, text=text, bus_id=parse_bus_id(text.replace("PCI:", ""))
+    )
+
+
+def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:
+    """What a record of the firmware is about, by its lines: a PCI Express device, the memory, the processor."""
+    for text in following:
+        match = _RECORD_PATTERN.search(text)
+        if match is None or match["record"] != record:
+            continue
+        if _RECORD_SEVERITY_PATTERN.search(match["words"]):
+            break  # the next record of that number
+        section = _RECORD_SECTION_PATTERN.search(match["words"])
+        if section:
+            words = section["section"].lower()
+            event = replace(event, unit=next((one for one in _SECTIONS if one in words), None))
+        device = _RECORD_DEVICE_PATTERN.search(match["words"])
+        if device and event.unit == _PCIE_SECTION:
+            bus_id = parse_bus_id(device["where"])
+            return replace(event, kind=KernelEventKind.PCIE_ERROR, bus_id=bus_id, unit=None)
+    return event
+
+
 def _pcie_error(text: str, at: Reading[datetime]) -> KernelEvent | None:
-    match = _PCIE_PATTERN.search(text)
+    match = _PCIE_PATTERN.search(text) or _AER_PATTERN.search(text)
     if match is None:
         return None
     words = match["severity"].lower()
@@ -182,11 +300,40 @@ def _pcie_error(text: str, at: Reading[datetime]) -> KernelEvent | None:
 
 
 def _machine_check(text: str, at: Reading[datetime]) -> KernelEvent | None:
+    record = _RECORD_PATTERN.search(text)
+    if record:  # one line of several tells how bad it is; the others are taken with it
+        told = _RECORD_SEVERITY_PATTERN.search(record["words"])
+        if told is None:
+            return None
+        severity = _RECORD_SEVERITIES.get(told["word"].lower(), "fatal")
+        return KernelEvent(kind=KernelEventKind.MACHINE_CHECK, at=at, text=text, severity=severity)
     match = _MACHINE_CHECK_PATTERN.search(text)
     if match is None:
         return None
-    severity = {"CE": "corrected", "UE": "fatal"}.get((match["corrected"] or "").upper())
-    return KernelEvent(kind=KernelEventKind.MACHINE_CHECK, at=at, text=text, severity=severity)
+    return KernelEvent(
+        kind=KernelEventKind.MACHINE_CHECK,
+        at=at,
+        text=text,
+        severity=_severity_of_machine_check(match, text),
+        unit="memory" if match["memory"] else None,
+    )
+
+
+def _severity_of_machine_check(match: re.Match[str], text: str) -> str | None:
+    if match["status"]:
+        return "fatal" if int(match["status"], 16) & _UNCORRECTED_BIT else "corrected"
+    if match["memory"]:
+        return "fatal"
+    if _LOGGED in text:
+        return "corrected"
+    return _MACHINE_CHECK_SEVERITIES.get((match["word"] or match["counted"] or "").lower())
+
+
+def _without_process(
+    kind: KernelEventKind, pattern: re.Pattern[str]
+) -> Callable[[str, Reading[datetime]], KernelEvent | None]:
+    """A parser for lines that are one kind of event, and name nobody."""
+    return lambda text, at: KernelEvent(kind=kind, at=at, text=text) if pattern.search(text) else None
 
 
 def _about_process(
@@ -207,9 +354,12 @@ _PARSERS: tuple[Callable[[str, Reading[datetime]], KernelEvent | None], ...] = (
     _xid,
     _sxid,
     _gpu_off_bus,
+    _gpu_not_started,
     _pcie_error,
     _about_process(KernelEventKind.OUT_OF_MEMORY_KILL, _OOM_PATTERN),
     _about_process(KernelEventKind.SOFT_LOCKUP, _LOCKUP_PATTERN),
+    _without_process(KernelEventKind.HARD_LOCKUP, _HARD_LOCKUP_PATTERN),
+    _without_process(KernelEventKind.RCU_STALL, _RCU_STALL_PATTERN),
     _about_process(KernelEventKind.BLOCKED_TASK, _BLOCKED_PATTERN),
     _machine_check,
 )
@@ -228,8 +378,3 @@ def _severity(word: str) -> str:
 def _link(text: str) -> int | None:
     """A link's number; the driver prints -1 for an error of no single link."""
     return int(text) if int(text) >= 0 else None
-
-
-def _recovery_action(hexadecimal: str) -> str:
-    number = int(hexadecimal, 16)
-    return RECOVERY_ACTIONS.get(number, f"action_{number}")

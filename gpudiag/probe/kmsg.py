@@ -2,51 +2,37 @@
 
 /dev/kmsg is asked first: it is current, and cheap. Its ring forgets the oldest lines, so the files that
 a syslog daemon keeps are asked for what came before; the journal is asked where there are neither. All
-reading is done by a guarded child, within bounds of time, bytes and lines. A log that cannot be read, or
-that is empty, is a reason, never "no events": no running kernel has an empty log.
+reading is done by a guarded child, within bounds of time, bytes and lines, the newest lines first. A log that
+cannot be read, or that is empty, is a reason, never "no events": no running kernel has an empty log.
 """
 
 import errno
-import os
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from stat import S_ISCHR
+from time import monotonic
 from typing import Any
 
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.guard import GuardedChild, collect, die_with, start_guarded
-from gpudiag.probe.kernel_lines import parse_kernel_lines
+from gpudiag.probe.guard import GuardedChild, collect, start_guarded
+from gpudiag.probe.kernel_keep import CODE, KeptLine, KeptLines, Line
+from gpudiag.probe.kernel_lines import MARKERS, MAX_TEXT_CHARACTERS, gpu_named_last, parse_each_line
+from gpudiag.probe.kernel_logs import Place, Ring, places
 
 SOURCE = "kernel_log"
+NOT_READ = "not read"
 DEADLINE_SECONDS = 1.0
-MAX_FILE_BYTES = 8 * 1024**2  # the end of a syslog file; about 60,000 lines
-MAX_RECORDS = 200_000  # of /dev/kmsg; the largest ring that CONFIG_LOG_BUF_SHIFT allows holds fewer
-MAX_LINES_PER_MARKER = 400  # half from the first, half from the last: the first line of a burst is its root
+# Of the deadline; the rest is for starting, and for sending what was kept.
+READING_SHARE = 0.55
+SKIMMING_SHARE = 0.8
+BOOT_SECONDS = 120.0  # a log whose first line is no later than this after the boot has all of it
 
-_RECORD_BYTES = 16384  # the kernel gives EINVAL to a buffer smaller than its record, at most 8 KiB
-_FILES = ("var/log/kern.log", "var/log/messages", "var/log/syslog")
-# `--dmesg` is this boot's kernel messages; journalctl(1).
-_JOURNAL = ("journalctl", "--dmesg", "--output=short-unix", "--no-pager", "--quiet", "--lines=50000")
-# A line without one of these words is no event of ours; `kernel_lines` looks at the rest more closely.
-_MARKERS = (
-    "NVRM", "SXid", "PCIe Bus Error", "ut of memory", "soft lockup", "blocked for more than",
-    "Hardware Error", "EDAC",
-)  # fmt: skip
-
-_KMSG_RECORD = re.compile(r"\d+,(?P<sequence>\d+),(?P<microseconds>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
-_KERNEL_TAG = r"\s+\S+\s+kernel:\s*(?:\[\s*\d+\.\d+\]\s*)?(?P<text>.*)"
-_ISO_LINE = re.compile(
-    r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)" + _KERNEL_TAG
-)
-_BSD_LINE = re.compile(r"(?P<stamp>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)" + _KERNEL_TAG)
-_UNIX_LINE = re.compile(r"(?P<stamp>\d{9,10}\.\d+)" + _KERNEL_TAG)
+_MARKERS = tuple(marker.encode() for marker in MARKERS)
+_OFF_BUS = b"fallen off the bus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +47,16 @@ def read_kernel_log(
     root: Path = Path("/"), *, deadline_seconds: float = DEADLINE_SECONDS
 ) -> KernelLogReading:
     """The events of this boot in the kernel log under `root`, oldest first, or the reason for none."""
-    child = start_kernel_log(root)
+    child = start_kernel_log(root, deadline_seconds=deadline_seconds)
     collect([(child, child.started_at + deadline_seconds)])
     return finish_kernel_log(child)
 
 
-def start_kernel_log(root: Path = Path("/")) -> GuardedChild:
+def start_kernel_log(
+    root: Path | str = Path("/"), *, deadline_seconds: float = DEADLINE_SECONDS
+) -> GuardedChild:
     """A running child that reads the kernel log; `collect` it, then give it to `finish_kernel_log`."""
-    return start_guarded("gpudiag.probe.kmsg:stream_kernel_log", str(root))
+    return start_guarded("gpudiag.probe.kmsg:stream_kernel_log", str(root), deadline_seconds)
 
 
 def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
@@ -79,22 +67,35 @@ def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
     logs = [message for message in child.messages if message[0] == "log"]
     if not logs:
         return _refused(refusals, child.seconds)
-    lines = sorted((line for _, _, _, kept, _ in logs for line in kept), key=lambda line: line[0])
-    parsed = parse_kernel_lines((_moment(seconds), text) for seconds, text in lines)
+    kept = sorted(KeptLine(*line) for log in logs for line in log[3])
     (boot,) = (message for message in child.messages if message[0] == "boot")
-    events = tuple(_logged_in(event, boot[1], boot[2]) for event in parsed)
-    left_out = sum(dropped for *_, dropped in logs)
-    places = " and ".join(f"/{place}" for _, place, *_ in logs)
-    notes = [f"read from {places}, since {_moment(min(log[2] for log in logs)):%Y-%m-%d %H:%M:%S} UTC"]
-    if left_out:
-        notes.append(f"{left_out} repeated lines left out")
-    return KernelLogReading(events, SourceStatus(SOURCE, SourceState.OK, "; ".join(notes), child.seconds))
+    events = tuple(_events(kept, boot[1], boot[2]))
+    # What was not looked at is no "no events": the state says so beside what was found.
+    state = SourceState.TIMED_OUT if any(log[6] == NOT_READ for log in logs) else SourceState.OK
+    return KernelLogReading(events, SourceStatus(SOURCE, state, _words(logs), child.seconds))
 
 
-def _logged_in(event: KernelEvent, boot_id: str | None, boot_began: float) -> KernelEvent:
-    if isinstance(event.at, Missing):
-        return event
-    return replace(event, boot_id=boot_id, boot_seconds=round(event.at.timestamp() - boot_began, 3))
+def _events(kept: list[KeptLine], boot_id: str | None, boot_began: float) -> Iterator[KernelEvent]:
+    """The events among the lines that were kept, each with when its boot logged it and how many it stands for."""
+    parsed = parse_each_line((_moment(line.seconds), line.text) for line in kept)
+    for line, event in zip(kept, parsed, strict=True):
+        if event is not None:
+            logged = replace(event, boot_id=boot_id, boot_seconds=round(line.seconds - boot_began, 3))
+            yield replace(logged, more=line.more, until=_moment(line.until)) if line.more else logged
+
+
+def _words(logs: list[Any]) -> str:
+    """Which logs were read, back to when, and what of them was not kept or not read."""
+    names = " and ".join(f"/{place}" for _, place, *_ in logs)
+    since = f"{_moment(min(log[2] for log in logs)):%Y-%m-%d %H:%M:%S} UTC"
+    notes = [f"read from {names}, since {since}"]
+    repeated, alike = (sum(log[place] for log in logs) for place in (4, 5))
+    if repeated:
+        notes.append(f"{repeated} repeated lines left out")
+    if alike:
+        notes.append(f"{alike} lines left out that differ from kept ones only in their numbers")
+    notes += [f"older lines were {log[6]}: there was no time left" for log in logs if log[6]]
+    return "; ".join(notes)
 
 
 def _not_read(child: GuardedChild) -> KernelLogReading:
@@ -115,192 +116,121 @@ def _refused(refusals: list[Any], seconds: float) -> KernelLogReading:
     return KernelLogReading(missing, SourceStatus(SOURCE, state, words, seconds))
 
 
-def stream_kernel_log(emit: Callable[[Any], None], root_text: str) -> None:
-    """Emit the log's telling lines; runs in a guarded child.
+def stream_kernel_log(emit: Callable[[Any], None], root_text: str, deadline_seconds: float) -> None:
+    """Emit the log's telling lines before that deadline; runs in a guarded child.
 
-    Messages: `("boot", its id, when it began)`, `("log", place, first_seconds, [(seconds, text), ...], lines_left_out)` for each log that
-    was read, times as seconds since 1970; `("refused", place, denied, why)` for each that was not.
+    Messages: `("boot", its id, when it began)`, `("log", place, first_seconds, [kept line, ...], repeated, alike,
+    unread)` for each log that was read, times as seconds since 1970, with how many lines were left out and what became of the oldest; `("refused",
+    place, denied, why)` for each that was not.
     """
+    until = monotonic() + deadline_seconds * READING_SHARE
     root = Path(root_text)
     boot_seconds = _read_boot_seconds(root)
     emit(("boot", _read_boot_id(root), boot_seconds))
     earliest: float | None = None  # what the logs read so far reach back to
-    for place, read in _logs(root, boot_seconds):
-        kept = _Kept()
+    for place in places(root, boot_seconds):
+        log = _Log(place, boot_seconds, earliest)
         try:
-            for seconds, text in read():
-                kept.take(seconds, text, boot_seconds, earliest)
+            log.read(until, until + (SKIMMING_SHARE - READING_SHARE) * deadline_seconds)
         except OSError as error:
-            emit(
-                (
-                    "refused",
-                    f"/{place}",
-                    error.errno in (errno.EPERM, errno.EACCES),
-                    error.strerror or str(error),
-                )
-            )
+            denied = error.errno in (errno.EPERM, errno.EACCES)
+            emit(("refused", f"/{place.name}", denied, error.strerror or str(error)))
             continue
-        if kept.first_seconds is None:
+        if log.first_seconds is None:
             if earliest is None:
-                emit(("refused", f"/{place}", False, "it has no line of this boot"))
+                emit(("refused", f"/{place.name}", False, "it has no line of this boot"))
             continue
-        emit(("log", place, kept.first_seconds, kept.lines(), kept.left_out))
-        if not kept.lost_lines:
+        kept = [tuple(line) for line in log.kept.lines()]
+        emit(("log", place.name, log.first_seconds, kept, *log.kept.left_out(), log.unread))
+        earliest = log.first_seconds
+        if log.is_whole or log.unread:
             return
-        earliest = kept.first_seconds
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The telling lines of one log, within bounds."""
+class _Log:
+    """One log while it is read, newest lines first."""
 
-    first_seconds: float | None = None
-    lost_lines: bool = False  # the log's own beginning is gone
-    left_out: int = 0
-    _first: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-    _last: dict[str, deque[tuple[float, str]]] = field(default_factory=dict)
+    def __init__(self, place: Place, not_before: float, before: float | None) -> None:
+        """Nothing before the boot counts, and nothing after `before`, which another log has told."""
+        self.kept = KeptLines()
+        self.first_seconds: float | None = None
+        self.is_whole = False  # it reaches back to the boot
+        self.unread = ""  # what was done to the older lines, for want of time
+        self._place = place
+        self._not_before = not_before
+        self._before = before
+        self._order = 0
 
-    def take(self, seconds: float, text: str, not_before: float, before: float | None) -> None:
-        """Look at one line; `text` is empty for the mark that earlier lines are lost."""
-        if not text:
-            self.lost_lines = True
-            return
-        if seconds < not_before or (before is not None and seconds >= before):
-            return
-        self.first_seconds = seconds if self.first_seconds is None else min(self.first_seconds, seconds)
-        marker = next((marker for marker in _MARKERS if marker in text), None)
-        if marker is None:
-            return
-        half = MAX_LINES_PER_MARKER // 2
-        first = self._first.setdefault(marker, [])
-        if len(first) < half:
-            first.append((seconds, text))
-            return
-        last = self._last.setdefault(marker, deque(maxlen=half))
-        self.left_out += len(last) == half
-        last.append((seconds, text))
+    def read(self, until: float, skim_until: float) -> None:
+        """Read it, the newest chunk at least, until then; skim what is older, until `skim_until`.
 
-    def lines(self) -> list[tuple[float, str]]:
-        """The lines that were kept, oldest first."""
-        groups: Iterable[Iterable[tuple[float, str]]] = (*self._first.values(), *self._last.values())
-        return sorted((line for group in groups for line in group), key=lambda line: line[0])
-
-
-_Lines = Iterator[tuple[float, str]]
-
-
-def _logs(root: Path, boot_seconds: float) -> Iterator[tuple[str, Callable[[], _Lines]]]:
-    """Each log that there may be, the most current first."""
-    yield "dev/kmsg", partial(_read_kmsg, root / "dev/kmsg", boot_seconds)
-    for place in _FILES:
-        if (root / place).exists():
-            yield place, partial(_read_syslog, root / place)
-    if root == Path("/"):
-        yield "run/log/journal", _read_journal
-
-
-def _read_kmsg(path: Path, boot_seconds: float) -> _Lines:
-    """Every record of /dev/kmsg, or of a file of such records."""
-    first = True
-    for record in _kmsg_records(path):
-        match = _KMSG_RECORD.match(record)
-        if match is None:
-            continue
-        seconds = boot_seconds + int(match["microseconds"]) / 1e6
-        if first and int(match["sequence"]) > 0:
-            yield seconds, ""
-        first = False
-        for line in match["text"].replace("\\x0a", "\n").splitlines():
-            if line and not line.startswith(
-                " "
-            ):  # a line that starts with a space is the record's dictionary
-                yield seconds, line
-
-
-def _kmsg_records(path: Path) -> Iterator[str]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        if not S_ISCHR(os.fstat(descriptor).st_mode):
-            yield from os.read(descriptor, MAX_FILE_BYTES).decode(errors="replace").splitlines()
-            return
-        for _ in range(MAX_RECORDS):
-            try:
-                record = os.read(descriptor, _RECORD_BYTES)
-            except BlockingIOError:  # that was the last one
+        Raises:
+            OSError: it cannot be read.
+        """
+        for chunk in self._place.chunks():
+            in_time = self.first_seconds is None or monotonic() <= until
+            if not in_time and monotonic() > skim_until:
+                self.unread = NOT_READ
                 return
-            except BrokenPipeError:  # overwritten while we read; the next read goes on with the oldest left
-                continue
-            if not record:
-                return
-            yield record.decode(errors="replace")
-    finally:
-        os.close(descriptor)
-
-
-def _read_syslog(path: Path) -> _Lines:
-    """The kernel's lines in the end of a file that a syslog daemon wrote."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        start = file.seek(max(0, size - MAX_FILE_BYTES))
-        text = file.read(MAX_FILE_BYTES).decode(errors="replace")
-    whole_lines = text.splitlines()[1 if start else 0 :]
-    yield from _tagged_lines(whole_lines, os.stat(path).st_mtime)
-
-
-def _read_journal() -> _Lines:
-    """The kernel's lines of this boot from systemd's journal.
-
-    Raises:
-        OSError: journalctl is not installed, or gave nothing.
-    """
-    import subprocess  # late: only a machine with neither /dev/kmsg nor a syslog file needs it
-
-    with subprocess.Popen(
-        _JOURNAL,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=partial(die_with, os.getpid()),
-    ) as journal:
-        assert journal.stdout is not None  # noqa: S101 - asked for above
-        text = journal.stdout.read().decode(errors="replace")
-    if not text:
-        raise PermissionError(errno.EACCES, "the journal shows no kernel line to this user")
-    yield from _tagged_lines(text.splitlines(), datetime.now(UTC).timestamp())
-
-
-def _tagged_lines(lines: Iterable[str], written_until: float) -> _Lines:
-    """The kernel's lines among a syslog's, with their times; other programs may quote the kernel."""
-    for line in lines:
-        for pattern, parse in _LAYOUTS:
-            match = pattern.match(line)
-            if match:
-                yield parse(match["stamp"], written_until), match["text"]
+            began = self._place.stamp(chunk)
+            if self._before is None or began is None or began < self._before:
+                if in_time:
+                    self._take(chunk, _marked(chunk))
+                else:
+                    self.unread = "only searched for new Xids"
+                    self._take(chunk, self._new_codes(chunk))
+                self._note_first(chunk)
+            if began is not None and began < self._not_before:
                 break
+        first, is_ring = self.first_seconds, isinstance(self._place, Ring)
+        reaches_back = first is not None and first <= self._not_before + BOOT_SECONDS
+        self.is_whole = self._place.complete or (reaches_back and not is_ring)
+
+    def _note_first(self, chunk: bytes) -> None:
+        """Remember the oldest line of this boot."""
+        for line in chunk.split(b"\n"):
+            parsed = self._place.parse(line)
+            if parsed is not None and self._is_of_interest(parsed[0]):
+                self.first_seconds = parsed[0]
+                return
+
+    def _is_of_interest(self, seconds: float) -> bool:
+        return self._not_before <= seconds and (self._before is None or seconds < self._before)
+
+    def _take(self, chunk: bytes, lines: list[tuple[int, int, bytes]]) -> None:
+        """Give those of the chunk's lines to the ones that are kept, newest first."""
+        for start, end, marker in reversed(lines):
+            parsed = self._place.parse(chunk[start:end])
+            if parsed is None or not self._is_of_interest(parsed[0]):
+                continue
+            seconds, text = parsed
+            for part in reversed(text.split(b"\n")) if b"\n" in text else (text,):
+                self._order -= 1
+                about = gpu_named_last(chunk, end) if _OFF_BUS in part else b""
+                self.kept.take(Line(seconds, self._order, part[:MAX_TEXT_CHARACTERS]), marker, about)
+
+    def _new_codes(self, chunk: bytes) -> list[tuple[int, int, bytes]]:
+        """Where those lines are that have a code on a part that no line has had yet."""
+        found = []
+        for match in CODE.finditer(chunk):
+            if not self.kept.has_code(match):
+                end = chunk.find(b"\n", match.end())
+                begin = chunk.rfind(b"\n", 0, match.start()) + 1
+                found.append((begin, len(chunk) if end < 0 else end, b"NVRM"))
+        return found
 
 
-def _parse_iso(stamp: str, _written_until: float) -> float:
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-
-
-def _parse_unix(stamp: str, _written_until: float) -> float:
-    return float(stamp)
-
-
-def _parse_bsd(stamp: str, written_until: float) -> float:
-    """Seconds for a stamp without a year, in local time: the latest year that is not in the future."""
-    latest = datetime.fromtimestamp(written_until) + timedelta(days=1)
-    for year in range(latest.year, latest.year - 5, -1):  # 29 February needs a leap year
-        try:
-            moment = datetime.strptime(f"{year} {stamp}", "%Y %b %d %H:%M:%S")
-        except ValueError:
-            continue
-        if moment <= latest:
-            return moment.timestamp()
-    return written_until
-
-
-_LAYOUTS = ((_ISO_LINE, _parse_iso), (_BSD_LINE, _parse_bsd), (_UNIX_LINE, _parse_unix))
+def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
+    """Where those lines begin and end that have one of the markers, and which one, in the chunk's order."""
+    found: dict[int, tuple[int, bytes]] = {}
+    for marker in _MARKERS:
+        at = chunk.find(marker)
+        while at >= 0:
+            end = chunk.find(b"\n", at)
+            end = len(chunk) if end < 0 else end
+            found.setdefault(chunk.rfind(b"\n", 0, at) + 1, (end, marker))
+            at = chunk.find(marker, end)
+    return [(start, *found[start]) for start in sorted(found)]
 
 
 def _read_boot_seconds(root: Path) -> float:

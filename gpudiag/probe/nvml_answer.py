@@ -1,7 +1,7 @@
 """NVML's answer as nouns, from what the guarded child sent before its deadline."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from gpudiag.model.device import (
     Device,
     DeviceId,
     EccLocation,
+    FailedCall,
     GpuProcess,
     MigInstance,
     NvLink,
@@ -19,6 +20,7 @@ from gpudiag.model.device import (
 from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
 from gpudiag.probe.nouns import missing_of, noun_of, reading_of
 
 SOURCE = "nvml"
@@ -54,6 +56,7 @@ class NvmlAnswer:
     cuda_driver_version: Reading[str]
     devices: tuple[Device, ...]
     confidential_computing: Reading[str] = NOT_ASKED
+    failed_calls: tuple[FailedCall, ...] = ()
 
 
 class Asked(Protocol):
@@ -63,6 +66,7 @@ class Asked(Protocol):
     ending: str | None
     detail: str
     seconds: float
+    started_at: float  # time.monotonic
 
 
 def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
@@ -91,6 +95,7 @@ def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
         failure,
         **versions,
         devices=tuple(messages.device(index) for index in range(messages.count or 0)),
+        failed_calls=tuple(messages.failed_calls()),
     )
 
 
@@ -112,26 +117,49 @@ class _Messages:
     def __init__(self, child: Asked) -> None:
         self._child = child
         self.library: dict[str, Any] | None = None
+        self._asking = ""
         self.count: int | None = None
         self._failed: dict[str, Any] | None = None
         self._whole: dict[int, dict[str, Any]] = {}
         self._late: dict[int, tuple[str, dict[str, Any]]] = {}
         self._processes: dict[int, dict[str, Any]] = {}
         self._peers: dict[int, list[dict[str, Any]]] = {}
+        self._late_peers: dict[int, tuple[str, int]] = {}
+        self._failed_calls: dict[int | None, dict[str, str]] = {}
+        self._told_attaching: set[int] = set()
         for kind, *content in child.messages:
             getattr(self, f"_take_{kind}")(*content)
+        self._stuck = self._stuck_pairs()
+        attaching = Attaching(child.messages)
+        until = attaching.until()
+        in_time = until is not None and child.started_at + child.seconds < until
+        self._attaching = {*self._told_attaching, *(attaching.pending() if in_time else ())}
+
+    def _take_asking(self, call: str) -> None:
+        self._asking = call
 
     def _take_library(self, document: dict[str, Any]) -> None:
         self.library = document
+        self._failed_calls[None] = document.get("failed_calls", {})
 
     def _take_count(self, count: int) -> None:
         self.count = count
+
+    def _take_attaching(self, at: float) -> None:
+        """When the handles were asked for: `Attaching` reads it."""
+
+    def _take_attached(self, index: int, at: float) -> None:
+        """When a handle came: `Attaching` reads it."""
+
+    def _take_being_attached(self, index: int) -> None:
+        self._told_attaching.add(index)
 
     def _take_failed(self, document: dict[str, Any]) -> None:
         self._failed = document
 
     def _take_device(self, index: int, document: dict[str, Any]) -> None:
         self._whole[index] = document
+        self._failed_calls[index] = document.get("failed_calls", {})
 
     def _take_late(self, index: int, call: str, document: dict[str, Any]) -> None:
         self._late[index] = (call, document)
@@ -139,8 +167,35 @@ class _Messages:
     def _take_process(self, pid: int, document: dict[str, Any]) -> None:
         self._processes[pid] = document
 
-    def _take_peers(self, index: int, documents: list[dict[str, Any]]) -> None:
-        self._peers[index] = documents
+    def _take_peers(self, index: int, document: dict[str, Any]) -> None:
+        self._peers[index] = document["peers"]
+        self._failed_calls[index] = document.get("failed_calls", self._failed_calls.get(index, {}))
+
+    def _take_late_peers(self, index: int, call: str, other: int) -> None:
+        self._late_peers[index] = (call, other)
+
+    def failed_calls(self) -> Iterator[FailedCall]:
+        """The calls that NVML answered with an error: those about no GPU first, then GPU by GPU."""
+        for index in sorted(self._failed_calls, key=lambda index: -1 if index is None else index):
+            for function, words in self._failed_calls[index].items():
+                yield FailedCall(function, index, words)
+
+    def _stuck_pairs(self) -> dict[int, str]:
+        """The GPUs that a question about two of them hangs on, and in what words.
+
+        Where several questions about one GPU hang, it is that GPU, and not those it was asked with.
+        """
+        if self._child.ending != "timed_out":
+            return {}
+        late = {index: told for index, told in self._late_peers.items() if index not in self._peers}
+        counts = Counter(other for _, other in late.values())
+        stuck = {}
+        for index, (call, other) in late.items():
+            blamed = other if counts[other] > 1 else index
+            about = index if blamed == other else other
+            with_whom = f" about it and GPU {about}" if about != blamed else ""
+            stuck[blamed] = f"no answer from {call}{with_whom} within {self._child.seconds:.1f} s"
+        return stuck
 
     def failure(self) -> NvmlFailure | None:
         """Why there is no count of GPUs, or why the child did not live to read them all."""
@@ -152,7 +207,7 @@ class _Messages:
         if child.ending in ("crashed", "raised"):
             return NvmlFailure(SourceState.FAILED, f"asking NVML failed: {child.detail}")
         if self.count is None:
-            call = "nvmlInit" if self.library is None else "nvmlDeviceGetCount"
+            call = self._asking or ("nvmlInit" if self.library is None else "nvmlDeviceGetCount")
             return NvmlFailure(SourceState.TIMED_OUT, f"no answer from {call} within {child.seconds:.1f} s")
         return None
 
@@ -160,10 +215,16 @@ class _Messages:
         """The row of one GPU, whole or with the reason for what is missing."""
         if index in self._whole:
             document = self._whole[index]
-            return self._row(index, document, _responding(document), None)
-        call, document = self._late.get(index, ("nvmlDeviceGetHandleByIndex", {}))
+            responding = _responding(document)
+            if responding is True and index in self._stuck:
+                responding = Missing(MissingReason.TIMED_OUT, self._stuck[index])
+            return self._row(index, document, responding, None)
+        call, document = self._late.get(index, (HANDLE_CALL, {}))
         child = self._child
-        if child.ending == "timed_out":
+        if child.ending == "timed_out" and index in self._attaching and call == HANDLE_CALL:
+            words = f"no handle yet after {child.seconds:.1f} s; it may take {SECONDS_PER_GPU:.0f} s a GPU"
+            why = Missing(MissingReason.ATTACHING, words)
+        elif child.ending == "timed_out":
             why = Missing(MissingReason.TIMED_OUT, _late_words(call, document, child.seconds))
         else:
             why = Missing(MissingReason.ERROR, f"asking NVML failed in {call}: {child.detail}")
@@ -239,7 +300,7 @@ def _responding(document: Mapping[str, Any]) -> Reading[bool]:
     if "handle" in absent:
         return absent["handle"]
     for why in absent.values():
-        if why.reason is MissingReason.DEVICE_LOST:
+        if why.reason in (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED):
             return why
     vital = [absent.get(name) for name in _VITAL_FIELDS]
     failed = [why for why in vital if why is not None and why.reason is MissingReason.ERROR]

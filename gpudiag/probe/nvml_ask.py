@@ -5,8 +5,27 @@ pynvml is passed in, so that everything here can be tried with a stand-in.
 
 from __future__ import annotations
 
-from gpudiag.probe.nvml_errors import INVALID_ARGUMENT, SUCCESS, reason_of, reason_of_code
-from gpudiag.probe.sheet import DEVICE_LOST, ERROR, FUNCTION_NOT_FOUND, NOT_SUPPORTED, Absent, Sheet
+from gpudiag.model.printable import escape_controls
+from gpudiag.probe.nvml_errors import (
+    CORRUPTED_INFOROM,
+    INVALID_ARGUMENT,
+    SUCCESS,
+    code_of,
+    reason_of,
+    reason_of_code,
+)
+from gpudiag.probe.sheet import (
+    DEVICE_LOST,
+    ERROR,
+    FUNCTION_NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    SOURCE_ABSENT,
+    TIMED_OUT,
+    Absent,
+    Sheet,
+)
+from gpudiag.reference.vocabulary import ENABLE_STATES, word_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,16 +35,34 @@ if TYPE_CHECKING:
 # NVML writes all ones where a count or an id is not available (nvml.h, NVML_VALUE_NOT_AVAILABLE).
 NOT_AVAILABLE = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 _MEMBER_OF_VALUE_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-_ENABLE_STATE = ("disabled", "enabled")  # nvmlEnableState_t
+
+
+_GONE = (DEVICE_LOST, RESET_REQUIRED)
+# The question should have been answered: not "this GPU has none", "this driver does not know", "not for you".
+_FAILED = (ERROR, TIMED_OUT, SOURCE_ABSENT)
+_MAX_CODE = 1000  # of nvmlReturn_t: 999 is the last
+
+
+class CorruptedInforom(Absent):
+    """A field that the driver cannot give because the GPU's InfoROM is corrupted (NVML 14)."""
 
 
 class DeviceSheet(Sheet):
-    """The readings of one GPU; once the GPU is lost it is asked nothing more."""
+    """The readings of one GPU; once the GPU is lost, or wants a reset first, it is asked nothing more.
+
+    `inforom_corrupted`: some call has answered that the InfoROM is, whichever call it was.
+    """
 
     def __init__(self) -> None:
         """Start empty, with NVML's gate."""
-        super().__init__(reason_of)
+        super().__init__(self._reason_of_nvml)
         self.lost: tuple[str, str] | None = None
+        self.inforom_corrupted = False
+
+    def _reason_of_nvml(self, error: Exception) -> tuple[str, str]:
+        if isinstance(error, CorruptedInforom) or code_of(error) == CORRUPTED_INFOROM:
+            self.inforom_corrupted = True
+        return reason_of(error)
 
     def read_together(self, fields: Iterable[str], function: Callable[..., Any], *arguments: Any) -> None:
         """Fill the fields that one call answers; on a lost GPU, with that reason and without the call."""
@@ -35,22 +72,60 @@ class DeviceSheet(Sheet):
             return
         super().read_together(fields, function, *arguments)
         reason = self.missing.get(fields[0])
-        if reason is not None and reason[0] == DEVICE_LOST:
-            self.lost = (DEVICE_LOST, "")  # the words stand where the loss was noticed
+        if reason is not None and reason[0] in _GONE:
+            self.lost = (reason[0], "")  # the words stand where it was noticed
+
+
+class Noted:
+    """What was met while one GPU was asked, by its own handle or by those of its MIG devices.
+
+    `asking` names the call that is under way, for the row of a GPU that hangs. `failed` are the calls that NVML
+    answered with an error, and its words; `lost` is why the whole GPU answers nothing any more.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.asking = ""
+        self.failed: dict[str, str] = {}
+        self.lost: tuple[str, str] | None = None
+        self.lost_in = ""  # the call that was answered so
+        self.inforom_corrupted = False
+
+    def forget(self) -> None:
+        """Note anew: the GPU is asked everything once more."""
+        self.failed, self.lost, self.lost_in = {}, None, ""
+
+    def hear(self, call: str, reason: str, words: str) -> None:
+        """Note a call that gave no answer, if it should have given one."""
+        if reason in _GONE:
+            self.lost, self.lost_in = self.lost or (reason, words), self.lost_in or call
+        elif reason in _FAILED:
+            self.failed.setdefault(call, words)
 
 
 class Ask:
-    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
+    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle."""
 
-    `asking` names the call that is under way, for the row of a GPU that hangs.
-    """
-
-    def __init__(self, pynvml: Any, handle: Any) -> None:
-        """Bind the library to one device handle."""
+    def __init__(self, pynvml: Any, handle: Any, noted: Noted | None = None) -> None:
+        """Bind the library to one device handle; `noted` is shared with the GPU's other handles."""
         self.pynvml = pynvml
         self.handle = handle
-        self.asking = ""
+        self.noted = noted or Noted()
         self.fields: dict[int, Any] = {}
+        self.kept: dict[Any, Any] = {}  # answers that stay true while the driver is loaded
+
+    @property
+    def asking(self) -> str:
+        """The call that is under way, or was the last."""
+        return self.noted.asking
+
+    @asking.setter
+    def asking(self, call: str) -> None:
+        self.noted.asking = call
+
+    def on(self, handle: Any) -> Ask:
+        """The same questions about another handle of this GPU, such as a MIG device's."""
+        return type(self)(self.pynvml, handle, self.noted)
 
     def __call__(self, name: str, *arguments: Any, **named: Any) -> Any:
         """What that function of pynvml returns for this GPU.
@@ -59,8 +134,20 @@ class Ask:
             AttributeError: this pynvml does not have it.
             pynvml.NVMLError: the driver does not answer it.
         """
+        return self.allowing((), name, *arguments, **named)
+
+    def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
+        """The same for a question to which these codes of NVML are answers too: nothing went wrong."""
         self.asking = name
-        return getattr(self.pynvml, name)(self.handle, *arguments, **named)
+        try:
+            return getattr(self.pynvml, name)(self.handle, *arguments, **named)
+        except Exception as error:
+            code = code_of(error)
+            if code == CORRUPTED_INFOROM:
+                self.noted.inforom_corrupted = True
+            elif code not in codes:
+                self.noted.hear(name, *reason_of(error))
+            raise
 
     def text(self, name: str) -> str:
         """A text that NVML gives, whatever bytes it holds.
@@ -82,6 +169,12 @@ class Ask:
         """`enabled` or `disabled`, for a function that answers with nvmlEnableState_t."""
         return enable_state(self(name))
 
+    def once(self, key: Any, question: Callable[[], Any]) -> Any:
+        """What the question answered when it first was answered; whoever asks for hours asks it once."""
+        if key not in self.kept:
+            self.kept[key] = question()
+        return self.kept[key]
+
     def first_of(self, *questions: Callable[[], Any]) -> Any:
         """The first answer among the newer and the older way to ask the same; the first error if none.
 
@@ -95,7 +188,8 @@ class Ask:
         Raises:
             pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
         """
-        for value in self("nvmlDeviceGetFieldValues", list(field_ids)):
+        # What is refused together is asked singly: a batch that fails is nothing yet.
+        for value in self.allowing(range(_MAX_CODE), "nvmlDeviceGetFieldValues", list(field_ids)):
             self.fields[value.fieldId] = value
 
     def field(self, field_id: int) -> int | float:
@@ -107,10 +201,17 @@ class Ask:
         value = self.fields.get(field_id)
         if value is None:
             try:
-                value = self("nvmlDeviceGetFieldValues", [field_id])[0]
+                value = self.allowing((INVALID_ARGUMENT,), "nvmlDeviceGetFieldValues", [field_id])[0]
             except Exception as error:
                 raise Absent(*reason_of(error)) from error
-        return field_value(value)
+        try:
+            return field_value(value)
+        except CorruptedInforom:
+            self.noted.inforom_corrupted = True
+            raise
+        except Absent as absent:
+            self.noted.hear(f"nvmlDeviceGetFieldValues, field {field_id}", absent.reason, absent.detail)
+            raise
 
 
 def field_value(value: Any) -> int | float:
@@ -124,6 +225,8 @@ def field_value(value: Any) -> int | float:
         raise Absent(FUNCTION_NOT_FOUND, f"the driver does not know field {value.fieldId}")
     if code != SUCCESS:
         reason = reason_of_code(code)
+        if code == CORRUPTED_INFOROM:
+            raise CorruptedInforom(reason, f"field {value.fieldId} (NVML {code})")
         raise Absent(reason, "" if reason == NOT_SUPPORTED else f"field {value.fieldId} (NVML {code})")
     if value.valueType >= len(_MEMBER_OF_VALUE_TYPE):
         raise Absent(ERROR, f"field {value.fieldId} has the unknown type {value.valueType}")
@@ -159,7 +262,7 @@ def as_text(read: Callable[[], Any]) -> str:
     text = text.strip("\0 \t\r\n")
     if text in ("", "N/A", "[N/A]", "Unknown"):
         raise Absent(NOT_SUPPORTED, f"NVML answers {text!r}" if text else "NVML answers with nothing")
-    return text
+    return escape_controls(text)
 
 
 def known(number: int) -> int:
@@ -174,24 +277,17 @@ def known(number: int) -> int:
 
 
 def enable_state(state: int) -> str:
-    """`disabled` or `enabled` for nvmlEnableState_t.
+    """`disabled` or `enabled` for nvmlEnableState_t; `unknown_2` for what is neither."""
+    return word(ENABLE_STATES, state)
+
+
+def word(words: tuple[str | None, ...], number: int) -> str:
+    """The word that stands for an enumerator; `unknown_9` for a number that gpudiag has no word for.
 
     Raises:
-        Absent: it is neither.
+        Absent: NVML answers with its all-ones value for "not available".
     """
-    return word(_ENABLE_STATE, state)
-
-
-def word(words: Sequence[str | None], number: int) -> str:
-    """The word that stands for an enumerator.
-
-    Raises:
-        Absent: gpudiag has no word for it.
-    """
-    found = words[number] if 0 <= number < len(words) else None
-    if found is None:
-        raise Absent(ERROR, f"NVML answers {number}, which gpudiag has no word for")
-    return found
+    return word_of(words, known(number))
 
 
 def bus_id_of(raw: Any) -> str:

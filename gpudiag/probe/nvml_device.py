@@ -1,42 +1,26 @@
 """Every reading of one GPU through NVML: who it is, how it is set, and what it is doing.
 
 The order is the one that serves a GPU that hangs half way: identity first, then what decides whether
-it can be used, the long lists last.
+it can be used, what moves, and the long lists last.
 """
 
 from __future__ import annotations
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet, bus_id_of, enable_state, word
-from gpudiag.probe.nvml_details import DETAIL_FIELDS, read_details
-from gpudiag.probe.nvml_links import read_links
-from gpudiag.probe.nvml_load import read_load
-from gpudiag.probe.nvml_memory import read_memory, read_reliability
-from gpudiag.probe.nvml_mig import read_mig
-from gpudiag.probe.nvml_processes import read_processes
-from gpudiag.probe.sheet import NOT_SUPPORTED, Absent
+from gpudiag.probe.nvml_ask import Ask, DeviceSheet
+from gpudiag.probe.nvml_declared import plan_of, plan_of_tier, read_plan
+from gpudiag.probe.nvml_details import conclude_inforom
+from gpudiag.probe.nvml_links import add_recovery
+from gpudiag.reference.declaration import ByHand
 
-# NVML_FI_DEV_*: one call answers all of them; each carries its own return code.
-MEMORY_TEMPERATURE = 82
-ECC_TOTALS = (3, 4, 5, 6)  # corrected and uncorrected volatile, corrected and uncorrected aggregate
-RETIRED_PAGES = (29, 30, 31)  # single-bit, double-bit, pending
-NVLINK_COUNT = 91
-POWER_INSTANT = 186
-RECOVERY_ACTION = 230
-BATCH = (
-    *ECC_TOTALS, *RETIRED_PAGES, MEMORY_TEMPERATURE, NVLINK_COUNT, POWER_INSTANT, RECOVERY_ACTION,
-    *DETAIL_FIELDS,
-)  # fmt: skip
-
-# nvmlDeviceArchitecture_t; 11, 12 and 15 are not GPUs that NVML lists as such.
-_ARCHITECTURES = (
-    None, None, "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell",
-    None, None, "rubin",
-)  # fmt: skip
-_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-# nvmlDeviceGpuRecoveryAction_t
-_RECOVERY_ACTIONS = (
-    "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
-    "system_reboot",
+_ONCE = plan_of_tier("once")
+_FAST = plan_of_tier("fast")
+_DECIDES = plan_of("recovery_action")  # whether it can be used
+_SLOW = [asked for asked in plan_of_tier("slow") if asked not in _DECIDES]
+_STATE = [*_DECIDES, *_FAST, *sorted(_SLOW, key=lambda asked: isinstance(asked[0], ByHand))]
+# What a test wants to see of the GPU that it strains: 7 calls.
+_STRAINED = plan_of(
+    "temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "sm_clock_mhz",
+    "clocks_event_reasons", "pcie_generation", "pcie_width",
 )  # fmt: skip
 
 
@@ -46,49 +30,23 @@ def read_device(ask: Ask, sheet: DeviceSheet) -> None:
     read_state(ask, sheet)
 
 
-def read_state(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in everything but the identity: what may change while the driver stays loaded."""
-    # On a sheet that nobody looks at: where the batch fails, each field is asked for singly.
-    DeviceSheet().read("batch", ask.read_fields, BATCH)
-    sheet.read("recovery_action", lambda: word(_RECOVERY_ACTIONS, int(ask.field(RECOVERY_ACTION))))
-    read_memory(ask, sheet)
-    read_load(ask, sheet)
-    _read_modes(ask, sheet)
-    read_reliability(ask, sheet)
-    read_mig(ask, sheet)
-    read_links(ask, sheet)
-    read_processes(ask, sheet)
-    read_details(ask, sheet)
-
-
 def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill in who the GPU is; UUID and bus id first, for they name the row if nothing else comes."""
-    sheet.read("uuid", ask.text, "nvmlDeviceGetUUID")
-    sheet.read("bus_id", lambda: bus_id_of(ask("nvmlDeviceGetPciInfo").busId))
-    sheet.read("name", ask.text, "nvmlDeviceGetName")
-    sheet.read("serial", _serial, ask)
-    sheet.read("vbios_version", ask.text, "nvmlDeviceGetVbiosVersion")
-    sheet.read("board_part_number", ask.text, "nvmlDeviceGetBoardPartNumber")
-    sheet.read("architecture", lambda: word(_ARCHITECTURES, ask("nvmlDeviceGetArchitecture")))
-    sheet.read("compute_capability", _compute_capability, ask)
+    read_plan(ask, sheet, _ONCE)
 
 
-def _read_modes(ask: Ask, sheet: DeviceSheet) -> None:
-    sheet.read("persistence_mode", ask.enabled, "nvmlDeviceGetPersistenceMode")
-    sheet.read("compute_mode", lambda: word(_COMPUTE_MODES, ask("nvmlDeviceGetComputeMode")))
-    sheet.read_together(
-        ("ecc_mode", "ecc_mode_pending"),
-        lambda: [enable_state(state) for state in ask("nvmlDeviceGetEccMode")],
-    )
+def read_state(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in everything but the identity: what may change while the driver stays loaded."""
+    read_plan(ask, sheet, _STATE)
+    add_recovery(ask, sheet)
+    conclude_inforom(ask, sheet)
 
 
-def _serial(ask: Ask) -> str:
-    serial = ask.text("nvmlDeviceGetSerial")
-    if serial.strip("0") == "":
-        raise Absent(NOT_SUPPORTED, f"NVML answers {serial!r}")
-    return serial
+def read_fast(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in only what changes from second to second, in as few calls as it takes (9 on a new driver)."""
+    read_plan(ask, sheet, _FAST)
 
 
-def _compute_capability(ask: Ask) -> str:
-    major, minor = ask("nvmlDeviceGetCudaComputeCapability")
-    return f"{major}.{minor}"
+def read_sensors(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in clock, heat, power and PCIe link of a GPU that a test strains."""
+    read_plan(ask, sheet, _STRAINED)

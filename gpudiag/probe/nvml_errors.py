@@ -12,6 +12,7 @@ from gpudiag.probe.sheet import (
     FUNCTION_NOT_FOUND,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    RESET_REQUIRED,
     SOURCE_ABSENT,
     TIMED_OUT,
     Absent,
@@ -20,6 +21,7 @@ from gpudiag.probe.sheet import (
 SUCCESS = 0
 INVALID_ARGUMENT = 2
 LIBRARY_NOT_FOUND = 12
+CORRUPTED_INFOROM = 14
 
 # Codes that are not here are ERROR: the question should have been answered, and it was not.
 REASON_OF_CODE = {
@@ -29,8 +31,9 @@ REASON_OF_CODE = {
     10: TIMED_OUT,
     LIBRARY_NOT_FOUND: SOURCE_ABSENT,
     13: FUNCTION_NOT_FOUND,
+    CORRUPTED_INFOROM: SOURCE_ABSENT,  # what holds the answer cannot be read; driver.firmware tells it
     15: DEVICE_LOST,
-    16: DEVICE_LOST,  # reset required: no longer usable before that
+    16: RESET_REQUIRED,  # it is on the bus, and no longer usable before that
     17: NO_PERMISSION,  # the operating system has blocked the request
     22: NOT_SUPPORTED,  # ECC of a virtual GPU
     24: NOT_SUPPORTED,  # frequency

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet, known
-from gpudiag.probe.nvml_errors import reason_of
+from gpudiag.probe.nvml_errors import INVALID_ARGUMENT, reason_of
 from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Absent, Sheet
 
 _CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
@@ -14,12 +14,12 @@ _LOCATIONS = (
     ("sram", 7),
 )  # fmt: skip
 _COUNTERS = (
-    ("corrected_volatile", _CORRECTED, _VOLATILE, 3),  # the last number: the total's NVML_FI_DEV_ECC_* field
-    ("uncorrected_volatile", _UNCORRECTED, _VOLATILE, 4),
-    ("corrected_aggregate", _CORRECTED, _AGGREGATE, 5),
-    ("uncorrected_aggregate", _UNCORRECTED, _AGGREGATE, 6),
+    ("corrected_volatile", _CORRECTED, _VOLATILE),
+    ("uncorrected_volatile", _UNCORRECTED, _VOLATILE),
+    ("corrected_aggregate", _CORRECTED, _AGGREGATE),
+    ("uncorrected_aggregate", _UNCORRECTED, _AGGREGATE),
 )
-_RETIRED_SINGLE_BIT, _RETIRED_DOUBLE_BIT, _RETIREMENT_PENDING = 29, 30, 31  # NVML_FI_DEV_RETIRED_*
+_RETIRED_SINGLE_BIT, _RETIRED_DOUBLE_BIT = 29, 30  # NVML_FI_DEV_RETIRED_*
 _MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
@@ -48,26 +48,20 @@ def _memory_v2(ask: Ask) -> tuple[object, int]:
     return memory, memory.reserved
 
 
-def read_reliability(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in ECC counts, remapped rows and retired pages."""
-    for name, error, counter, field_id in _COUNTERS:
-        sheet.read(f"ecc_{name}", _ecc_total, ask, field_id, error, counter)
+def read_ecc_locations(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in the ECC counts by place; the totals have been asked for."""
     sheet.read("ecc_locations", _ecc_locations, ask, sheet)
-    sheet.read_together(
-        ("row_remap_correctable", "row_remap_uncorrectable", "row_remap_pending", "row_remap_failed"),
-        _row_remap, ask,
-    )  # fmt: skip
+
+
+def read_row_remap_histogram(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in how many banks have how many spare rows left."""
     sheet.read("row_remap_histogram", _row_remap_histogram, ask)
+
+
+def read_retired_pages(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in how many pages were retired, by cause (nvmlPageRetirementCause_t)."""
     sheet.read("retired_pages_corrected", _retired_pages, ask, _RETIRED_SINGLE_BIT, 0)
     sheet.read("retired_pages_uncorrected", _retired_pages, ask, _RETIRED_DOUBLE_BIT, 1)
-    sheet.read("page_retirement_pending", _page_retirement_pending, ask)
-
-
-def _ecc_total(ask: Ask, field_id: int, error: int, counter: int) -> int:
-    try:
-        return known(int(ask.field(field_id)))
-    except Absent:
-        return ask.number("nvmlDeviceGetTotalEccErrors", error, counter)
 
 
 def _ecc_locations(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
@@ -82,8 +76,8 @@ def _ecc_locations(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
     for location, number in _LOCATIONS:
         counts = Sheet(reason_of)
         counts.values["location"] = location
-        for name, error, counter, _ in _COUNTERS:
-            counts.read(name, ask.number, "nvmlDeviceGetMemoryErrorCounter", error, counter, number)
+        for name, error, counter in _COUNTERS:
+            counts.read(name, _location_count, ask, error, counter, number)
         if len(counts.values) > 1:
             locations.append(counts.document())
     if not locations:
@@ -91,9 +85,10 @@ def _ecc_locations(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
     return locations
 
 
-def _row_remap(ask: Ask) -> tuple[int, int, bool, bool]:
-    correctable, uncorrectable, pending, failed = ask("nvmlDeviceGetRemappedRows")
-    return correctable, uncorrectable, bool(pending), bool(failed)
+def _location_count(ask: Ask, error: int, counter: int, location: int) -> int:
+    """The count of one place; a driver that does not know the place refuses the argument."""
+    name = "nvmlDeviceGetMemoryErrorCounter"
+    return known(ask.allowing((INVALID_ARGUMENT,), name, error, counter, location))
 
 
 def _row_remap_histogram(ask: Ask) -> dict[str, int]:
@@ -106,10 +101,3 @@ def _retired_pages(ask: Ask, field_id: int, cause: int) -> int:
         return known(int(ask.field(field_id)))
     except Absent:
         return len(ask("nvmlDeviceGetRetiredPages", cause))
-
-
-def _page_retirement_pending(ask: Ask) -> bool:
-    try:
-        return bool(ask.field(_RETIREMENT_PENDING))
-    except Absent:
-        return bool(ask("nvmlDeviceGetRetiredPagesPendingStatus"))

@@ -1,20 +1,16 @@
-"""A GPU's MIG mode, and its instances: devices of their own with a UUID and memory."""
+"""A GPU's MIG instances: devices of their own with a UUID and memory."""
 
 from __future__ import annotations
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet, enable_state
+from gpudiag.probe.nvml_ask import Ask, DeviceSheet
 from gpudiag.probe.nvml_errors import code_of, reason_of
 from gpudiag.probe.sheet import Absent, Sheet
 
-_NOT_FOUND, _INVALID_ARGUMENT = 6, 2  # nvmlReturn_t: no instance at this index
+_NO_INSTANCE = (6, 2)  # nvmlReturn_t, not found and invalid argument: no instance at this index
 
 
-def read_mig(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in the mode and the instances; a GPU whose MIG mode is off has an empty list of them."""
-    sheet.read_together(
-        ("mig_mode", "mig_mode_pending"),
-        lambda: [enable_state(state) for state in ask("nvmlDeviceGetMigMode")],
-    )
+def read_instances(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in the MIG instances, once the mode is known; a GPU whose mode is off has an empty list of them."""
     sheet.read("mig_instances", _instances, ask, sheet)
 
 
@@ -24,15 +20,15 @@ def _instances(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
     if sheet.values["mig_mode"] == "disabled":
         return []
     found = (_handle(ask, index) for index in range(ask("nvmlDeviceGetMaxMigDeviceCount")))
-    return [_instance(Ask(ask.pynvml, handle)) for handle in found if handle is not None]
+    return [_instance(ask.on(handle)) for handle in found if handle is not None]
 
 
 def _handle(ask: Ask, index: int) -> object | None:
     """The handle at one index; None for a gap, for indices are sparse."""
     try:
-        handle: object = ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+        handle: object = ask.allowing(_NO_INSTANCE, "nvmlDeviceGetMigDeviceHandleByIndex", index)
     except Exception as error:
-        if code_of(error) in (_NOT_FOUND, _INVALID_ARGUMENT):
+        if code_of(error) in _NO_INSTANCE:
             return None
         raise
     return handle

@@ -5,7 +5,7 @@ from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing
 from gpudiag.probe.nvml_answer import NvmlFailure
 
-_UNKNOWN_ERROR, _GPU_IS_LOST = 999, 15  # nvmlReturn_t
+_UNKNOWN_ERROR, _GPU_IS_LOST, _RESET_REQUIRED = 999, 15, 16  # nvmlReturn_t
 
 
 def explain_failure(failure: NvmlFailure, machine: Machine) -> str:
@@ -82,6 +82,8 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
         )
     if failure.code == _GPU_IS_LOST:
         return f"nvmlInit failed: {failure.words}; a GPU fell off the bus: `dmesg | grep Xid`, power-cycle"
+    if failure.code == _RESET_REQUIRED:
+        return f"nvmlInit failed: {failure.words}; `dmesg | grep Xid` names the GPU: reboot, or reset it"
     return f"{failure.words}; `nvidia-smi` and `dmesg | grep NVRM` may say more"
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 
-from gpudiag.probe.sheet import ERROR, SOURCE_ABSENT, Absent, Sheet, reason_of
+from gpudiag.model.masking import mask_words
+from gpudiag.model.printable import escape_controls
+from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 # Fields 3 and 22 of proc_pid_stat(5), counted behind the command in brackets.
 _STAT_STATE, _STAT_START_TICKS = 0, 19
+_HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _FIELDS_OF_PROC = ("user", "command", "container_id", "started_at_seconds", "state")
 
@@ -31,8 +34,11 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet = Sheet(_reason_of)
     sheet.values["visible"] = os.path.isdir(directory)
     if not sheet.values["visible"]:
+        why = (SOURCE_ABSENT, "the process has ended, or is outside this container")
+        if hides_processes(root):
+            why = (NO_PERMISSION, "/proc is mounted with hidepid: it shows a user's own processes only")
         for field in _FIELDS_OF_PROC:
-            sheet.mark(field, SOURCE_ABSENT, "the process has ended, or is outside this container")
+            sheet.mark(field, *why)
         return sheet.document()
     sheet.read("user", _user, directory, root)
     sheet.read("command", _command, directory)
@@ -40,6 +46,19 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
     sheet.read("started_at_seconds", _started_at, directory, root)
     return sheet.document()
+
+
+def hides_processes(root: str = "/") -> bool:
+    """Whether /proc hides other users' processes from this one (proc(5), hidepid 2 or `invisible`, and 4)."""
+    if os.geteuid() == 0 and root == "/":
+        return False
+    try:
+        with open(os.path.join(root, "proc/mounts")) as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return False
+    options = [mount[3].split(",") for mount in mounts if len(mount) > 3 and mount[1:3] == ["/proc", "proc"]]
+    return any(option in _HIDING for mount in options[-1:] for option in mount)
 
 
 def _reason_of(error: Exception) -> tuple[str, str]:
@@ -75,9 +94,10 @@ def user_name(uid: int, root: str = "/") -> str:
 
 
 def _command(directory: str) -> str:
-    """The command line; for a process that has none (a zombie, a kernel thread) its name in brackets."""
+    """The command line without its secrets; for a process that has none (a zombie, a kernel thread) its name in brackets."""
     words = _text(directory, "cmdline").strip("\0").split("\0")
-    return " ".join(words) if words != [""] else f"[{_text(directory, 'comm').strip()}]"
+    shown = " ".join(mask_words(words)) if words != [""] else f"[{_text(directory, 'comm').strip()}]"
+    return escape_controls(shown)
 
 
 def parse_container_id(cgroup: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gpudiag.model.masking import mask_text
 from gpudiag.probe.sheet import Sheet
 
 TYPE_CHECKING = False
@@ -17,13 +18,14 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
           "LD_PRELOAD")  # fmt: skip
 # NCCL's pre-shared key; tokens and keys of hubs that share a prefix with us.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PSK")
+_SET = "(set)"
 
 
 def read_settings(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """A document of model.Settings: the variables of those families, and NCCL's configuration files."""
     sheet = Sheet()
     sheet.values["environment"] = {
-        name: "(set)" if any(word in name for word in _SECRET_WORDS) else value
+        name: _shown(name, value)
         for name, value in sorted(environment.items())
         if name.startswith(_PREFIXES) or name in _NAMES
     }
@@ -47,4 +49,9 @@ def _nccl_files(root: str, environment: Mapping[str, str]) -> dict[str, dict[str
 def parse_nccl_file(text: str) -> dict[str, str]:
     """The settings of a file of `NAME=value` lines; lines that start with # are comments."""
     rows = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
-    return {name: value for name, equals, value in rows if equals}
+    return {name: _shown(name, value) for name, equals, value in rows if equals}
+
+
+def _shown(name: str, value: str) -> str:
+    """The value, or only that there is one where it is a secret."""
+    return _SET if any(word in name.upper() for word in _SECRET_WORDS) else mask_text(value)

@@ -109,7 +109,8 @@ def _view(ordinal: int, document: Mapping[str, Any] | None, late: Missing) -> De
         return all_missing(DeviceView, late, **given)
     why = reading_of(document, "context_starts")
     if isinstance(why, Missing):
-        return all_missing(DeviceView, why, **given)
+        known = {field: document[field] for field in ("uuid", "bus_id") if field in document}
+        return all_missing(DeviceView, why, **given, **known)
     return noun_of(DeviceView, document, **given)
 
 

@@ -106,12 +106,17 @@ def read_device(torch: Any, ordinal: int) -> dict[str, Any]:
     view: dict[str, Any] = {"missing": {}, "missing_detail": {}}
     try:
         properties = torch.cuda.get_device_properties(ordinal)
-        torch.zeros(1, device=ordinal).item()
     except Exception as error:  # noqa: BLE001 - CUDA's words are the answer
         return _broken_device(_first_line(error))
-    view["context_starts"] = True
+    # These need no context: of a GPU on which none starts they say which one it is.
     _read(view, "uuid", lambda: f"GPU-{properties.uuid}")
     _read(view, "bus_id", lambda: _bus_id(properties))
+    try:
+        torch.zeros(1, device=ordinal).item()
+    except Exception as error:  # noqa: BLE001 - CUDA's words are the answer
+        broken = _broken_device(_first_line(error))
+        return {**broken, **{name: view[name] for name in ("uuid", "bus_id") if view[name] is not None}}
+    view["context_starts"] = True
     _read(view, "name", lambda: properties.name)
     _read(view, "memory_total_bytes", lambda: properties.total_memory)
     _read(view, "memory_free_bytes", lambda: torch.cuda.mem_get_info(ordinal)[0])

@@ -171,8 +171,7 @@ class _Start:
         try:
             self.pynvml = load_pynvml()
             self.pynvml.nvmlInit()
-            self.call = "nvmlSystemGetDriverVersion"
-            self.library = read_library(self.pynvml)
+            self.library = read_library(self.pynvml, self._note)
             self.call = "nvmlDeviceGetCount"
             self.count = self.pynvml.nvmlDeviceGetCount()
         except Exception as error:  # noqa: BLE001 - the gate judges it
@@ -180,6 +179,9 @@ class _Start:
         else:
             self.event_set = self._make_event_set()
         self._done = True
+
+    def _note(self, call: str) -> None:
+        self.call = call
 
     def wait(self, seconds: float) -> bool:
         until = monotonic() + seconds

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -25,9 +25,10 @@ from gpudiag.probe.torch_answer import TorchAnswer
 from gpudiag.sampler.process import ChildProcess
 
 _MODULE = "gpudiag.sampler.inspect"
+_GPUTIL, _TORCH = "gputil", "torch"
 _HOST_SECONDS = 60.0
-_GPUTIL_SECONDS = 300.0
-_TORCH_SECONDS = 3600.0
+_PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, in the order of what they cost
+_ANEW_SECONDS = 10.0  # between two looks where something has changed
 _AFTER_EVENT_SECONDS = 5.0  # between two looks that something asked for
 _DEADLINE_SECONDS = 60.0  # of one look; torch has 30 s of them
 
@@ -49,12 +50,12 @@ class Surroundings:
             nvml=nvml,
             machine=host.machine,
             host_status=host.source("host"),
-            gputil_status=_status(self.gputil, "gputil"),
-            gputil_views=_views(self.gputil, "gputil"),
+            gputil_status=_status(self.gputil, _GPUTIL),
+            gputil_views=_views(self.gputil, _GPUTIL),
             torch=TorchAnswer(
-                _status(self.torch, "torch"),
+                _status(self.torch, _TORCH),
                 NOT_ASKED if self.torch is None else self.torch.torch,
-                _views(self.torch, "torch"),
+                _views(self.torch, _TORCH),
             ),
             kernel_events=host.kernel_log,
             kernel_statuses=kernel,
@@ -76,13 +77,24 @@ class Inspector:
         self._environment = environment
         self._child: ChildProcess | None = None
         self._sources: tuple[str, ...] = ()
-        self._asked_at = dict.fromkeys(("host", "gputil", "torch"), -math.inf)
+        self._asked_at = dict.fromkeys(("host", *_PERIODS), -math.inf)
+        self._due_at = dict(self._asked_at)
         self._wanted = True
+        self._is_outdated = False  # the look that goes on began before something happened
         self._closed: list[ChildProcess] = []
 
     def ask_soon(self) -> None:
         """Something happened: look at the host and the kernel log as soon as it is worth it."""
         self._wanted = True
+
+    def ask_others_anew(self) -> None:
+        """The driver or its GPUs are others now: what GPUtil and torch saw before would only seem to disagree."""
+        self._is_outdated = self._child is not None
+        if self.surroundings is not None:
+            self.surroundings = replace(self.surroundings, gputil=None, torch=None)
+        for name in _PERIODS:
+            # Not sooner: a GPU that comes and goes must not keep torch loading.
+            self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
 
     def look(self) -> None:
         """Start a look if one is due; give up one that is late. To be called every second or so."""
@@ -99,6 +111,7 @@ class Inspector:
         self._wanted = False
         for name in ("host", *self._sources):
             self._asked_at[name] = now
+            self._due_at[name] = now + _PERIODS.get(name, 0.0)
         arguments = (",".join(self._sources),) if self._sources else ()
         with suppress(OSError):  # no process is left: tried again at the next look
             self._child = ChildProcess(_MODULE, arguments, self._hear, self._environment)
@@ -119,21 +132,18 @@ class Inspector:
         """The host comes first, alone, so that it is there in a moment; then GPUtil; then torch."""
         if self.surroundings is None:
             return ()
-        if now - self._asked_at["gputil"] > _GPUTIL_SECONDS:
-            return ("gputil",)
-        if now - self._asked_at["torch"] > _TORCH_SECONDS:
-            return ("torch",)
-        return ()
+        return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
 
     def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
         snapshot = from_document(message["snapshot"])
-        before = self.surroundings
+        before, sources = self.surroundings, () if self._is_outdated else self._sources
         self.surroundings = Surroundings(
             host=snapshot,
             uuids=message["uuids"],
-            gputil=snapshot if "gputil" in self._sources else before.gputil if before else None,
-            torch=snapshot if "torch" in self._sources else before.torch if before else None,
+            gputil=snapshot if _GPUTIL in sources else before.gputil if before else None,
+            torch=snapshot if _TORCH in sources else before.torch if before else None,
         )
+        self._is_outdated = False
         self._tell(self.surroundings)
 
 

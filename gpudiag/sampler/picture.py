@@ -6,11 +6,12 @@ and are never shown as current. A child that took another's place starts from wh
 
 from collections.abc import Mapping
 from dataclasses import replace
-from time import monotonic
+from time import CLOCK_BOOTTIME, clock_gettime, monotonic
 from typing import Any
 
 from gpudiag.model.device import Device, SourceState
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU
 from gpudiag.probe.nouns import reading_of
 from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
 
@@ -21,7 +22,7 @@ _IDENTITY = (
     "uuid", "bus_id", "name", "serial", "vbios_version", "board_part_number", "architecture",
     "compute_capability",
 )  # fmt: skip
-_NOTES = ("missing", "missing_detail")
+_NOTES = ("missing", "missing_detail", "failed_calls")
 
 Sheet = dict[str, Any]
 
@@ -39,6 +40,8 @@ class NvmlPicture:
         self.starting: tuple[str, float] | None = None  # the call, and since when
         self.tick_at: float | None = None  # Unix time of the last tick that was taken
         self.tick_seconds: float | None = None
+        self._ticked_at: float | None = None  # since the machine was started, sleep included
+        self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
         self._library: Sheet = {}
         self._full: dict[int, Sheet] = {}
         self._fast: dict[int, Sheet] = {}
@@ -63,13 +66,41 @@ class NvmlPicture:
             if now - since >= DEADLINE_SECONDS
         }
 
+    def _is_attached(self, call: str, seconds: float) -> bool:
+        """Whether a GPU that is late may just be being attached by the driver, one after the other."""
+        return call == HANDLE_CALL and seconds < SECONDS_PER_GPU * (self.count or 0)
+
+    def wedged(self, now: float | None = None) -> dict[int, float]:
+        """For how many seconds GPUs have been silent, those left out that the driver may be attaching."""
+        return {
+            index: seconds
+            for index, (call, seconds) in self.late(now).items()
+            if not self._is_attached(call, seconds)
+        }
+
+    def age_seconds(self) -> float | None:
+        """Seconds since the last tick was taken, whatever becomes of the wall clock; None before the first."""
+        return None if self._ticked_at is None else clock_gettime(CLOCK_BOOTTIME) - self._ticked_at
+
     def has_answer(self) -> bool:
         """Whether NVML has said something: what its GPUs are, that there is none, or why it says nothing."""
         return self.failure is not None or self.count == 0 or self.tick_at is not None
 
+    def is_filling(self, now: float | None = None) -> bool:
+        """Whether a child has just counted the GPUs, and has had no time yet to read one."""
+        if (
+            self.failure is not None
+            or not self.count
+            or self._full
+            or self._late
+            or self.starting is not None
+        ):
+            return False
+        return (monotonic() if now is None else now) - self._counted_at < DEADLINE_SECONDS
+
     def lost(self) -> list[int]:
-        """The GPUs that NVML calls lost."""
-        return [index for index, sheet in self._full.items() if "device_lost" in sheet["missing"].values()]
+        """The GPUs that NVML calls lost, or that want a reset before they answer."""
+        return [index for index, sheet in self._full.items() if _why_gone(sheet) is not None]
 
     def answer(self, now: float | None = None) -> NvmlAnswer:
         """What NVML says, as `probe.nvml_answer` tells it."""
@@ -100,20 +131,22 @@ class NvmlPicture:
         if self.failure is not None:
             return [("failed", self.failure)]
         if self.count is None:
-            return []
+            return [] if self.starting is None else [("asking", self.starting[0])]
         told: list[Any] = [("library", self._library), ("count", self.count)]
         for index in range(self.count):
             full = self._full.get(index)
             if index in late or full is None:
-                call = late[index][0] if index in late else "nvmlDeviceGetHandleByIndex"
+                call = late[index][0] if index in late else HANDLE_CALL
                 told.append(("late", index, call, _identity(full or {})))
+                if self._is_attached(call, late.get(index, ("", 0.0))[1]):
+                    told.append(("being_attached", index))
                 continue
             told.append(("device", index, _overlaid(full, self._fast.get(index))))
             told += [
                 ("process", int(pid), document) for pid, document in self._processes.get(index, {}).items()
             ]
             if index in self._peers:
-                told.append(("peers", index, self._peers[index]))
+                told.append(("peers", index, {"peers": self._peers[index]}))
         return told
 
     def _take_starting(self, message: Mapping[str, Any], now: float) -> bool:
@@ -128,9 +161,10 @@ class NvmlPicture:
         self.failure = dict(message["document"])
         return changed
 
-    def _take_library(self, message: Mapping[str, Any], _now: float) -> bool:
+    def _take_library(self, message: Mapping[str, Any], now: float) -> bool:
         if message["count"] != self.count or message["document"] != self._library:
             self._forget()  # another driver, or other GPUs
+            self._counted_at = now
         self.failure = self.starting = None
         self._library, self.count = dict(message["document"]), message["count"]
         return True
@@ -138,6 +172,7 @@ class NvmlPicture:
     def _take_tick(self, message: Mapping[str, Any], now: float) -> bool:
         changed = bool(message["slow"] or message["peers"])
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
+        self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
             self._full[int(text)] = answer["document"]
             self._processes[int(text)] = answer["processes"]
@@ -151,7 +186,7 @@ class NvmlPicture:
         return changed or self.late(now).keys() != late_before
 
     def _take_fast(self, index: int, sheet: Sheet) -> bool:
-        if "device_lost" in sheet["missing"].values() and index in self._full:
+        if _why_gone(sheet) is not None and index in self._full:
             self._full[index] = _lost(self._full[index], sheet)
             self._fast.pop(index, None)
             return True
@@ -184,6 +219,7 @@ class _Asked:
         self.messages = picture.messages(late)
         self.ending: str | None = "timed_out" if late or picture.failure is None else "finished"
         self.detail = ""
+        self.started_at = 0.0
         waited = [seconds for _, seconds in late.values()]
         if picture.starting is not None:
             waited.append(monotonic() - picture.starting[1])
@@ -203,16 +239,22 @@ def _overlaid(full: Mapping[str, Any], fast: Mapping[str, Any] | None) -> Sheet:
     fresh = {name for name in fast if name not in _NOTES} | set(fast["missing"])
     overlaid: Sheet = {name: value for name, value in full.items() if name not in fresh}
     overlaid |= {name: value for name, value in fast.items() if name not in _NOTES}
-    for note in _NOTES:
+    for note in _NOTES[:2]:
         kept = {name: words for name, words in full[note].items() if name not in fresh}
         overlaid[note] = {**kept, **fast[note]}
     return overlaid
 
 
+def _why_gone(sheet: Mapping[str, Any]) -> str | None:
+    """The reason why the whole GPU gives nothing any more; None where it does."""
+    reasons = (MissingReason.DEVICE_LOST.value, MissingReason.RESET_REQUIRED.value)
+    return next((reason for reason in reasons if reason in sheet["missing"].values()), None)
+
+
 def _lost(full: Mapping[str, Any], fast: Mapping[str, Any]) -> Sheet:
     """The sheet of a GPU that was lost between two whole readings: its identity, and nothing else."""
     identity = _identity(full)
-    lost = MissingReason.DEVICE_LOST.value
+    lost = _why_gone(fast) or MissingReason.DEVICE_LOST.value
     fields = {*full, *full["missing"]} - {*_NOTES, *identity, *identity["missing"]}
     details = {name: words for name, words in fast["missing_detail"].items() if words}
     missing = {**identity["missing"], **dict.fromkeys(fields, lost)}

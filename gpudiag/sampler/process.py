@@ -72,6 +72,13 @@ class ChildProcess:
         """Whether the process is gone. One that is stuck in the driver stays until the driver lets go."""
         return self._process.poll() is not None
 
+    def how_it_ended(self) -> str:
+        """Its exit status or signal in words."""
+        status = self._process.poll()
+        if status is None:
+            return "it closed its output"
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
     def _receive(self) -> None:
         try:
             data = os.read(self._output, _READ_BYTES)

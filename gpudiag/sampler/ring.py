@@ -5,13 +5,14 @@ Inside an array NaN stands for "no reading"; nothing outside this file sees it: 
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.sampler.series import NAMES, SERIES, Kind
 
 MAX_DEVICES = 16
 MAX_POINTS = 2000  # of one series in one answer
+CLOCK_SECONDS = 60.0  # a clock that is set back by less is waited for
 _NAN = math.nan
 
 
@@ -39,7 +40,14 @@ class DeviceRing:
         self._counts = [0] * len(NAMES)
 
     def add(self, at: float, sample: Sequence[float]) -> None:
-        """Remember one sample, in the order of NAMES, NaN where there is none; time never goes back."""
+        """Remember one sample, in the order of NAMES, NaN where there is none.
+
+        A sample from before the newest one is left out. Where it lies far before, the clock was ahead: what it had
+        dated in the future is forgotten, and the present is remembered.
+        """
+        newest = self.newest.get(FINE)
+        if newest is not None and at < newest * FINE.step_seconds - CLOCK_SECONDS:
+            self.forget_after(at)
         if not (self._advance(FINE, at) and self._advance(COARSE, at)):
             return
         fine, coarse = (self.newest[tier] % tier.slots for tier in TIERS)
@@ -49,6 +57,17 @@ class DeviceRing:
             self.arrays[FINE][place][fine] = value
             stored = self.arrays[COARSE][place]
             stored[coarse] = self._merged(place, SERIES[name], stored[coarse], value)
+
+    def forget_after(self, at: float) -> None:
+        """Forget what is later than that."""
+        for tier in TIERS:
+            slot, before = int(at) // tier.step_seconds, self.newest.get(tier)
+            if before is None or before <= slot:
+                continue
+            for later in range(max(slot + 1, before - tier.slots + 1), before + 1):
+                for values in self.arrays[tier]:
+                    values[later % tier.slots] = _NAN
+            self.newest[tier] = slot
 
     def _merged(self, place: int, kind: Kind, stored: float, value: float) -> float:
         if kind is Kind.LAST or stored != stored:
@@ -73,13 +92,16 @@ class DeviceRing:
         self.newest[tier] = slot
         return True
 
-    def slots(self, tier: Tier, place: int, first: int, last: int) -> Iterator[float]:
+    def slots(self, tier: Tier, place: int, first: int, last: int) -> "array[float]":
         """The values of the slots from `first` to `last`; NaN for one that is not kept."""
         newest = self.newest.get(tier, first - 1)
-        oldest = newest - tier.slots + 1
+        begin, end = max(first, newest - tier.slots + 1), min(last, newest)
+        if begin > end:
+            return array("f", [_NAN]) * (last - first + 1)
         values = self.arrays[tier][place]
-        for slot in range(first, last + 1):
-            yield values[slot % tier.slots] if oldest <= slot <= newest else _NAN
+        start, stop = begin % tier.slots, end % tier.slots + 1
+        kept = values[start:stop] if start < stop else values[start:] + values[:stop]
+        return array("f", [_NAN]) * (begin - first) + kept + array("f", [_NAN]) * (last - end)
 
 
 class Ring:
@@ -88,6 +110,11 @@ class Ring:
     def __init__(self) -> None:
         """Start empty."""
         self.devices: dict[str, DeviceRing] = {}
+
+    def forget_after(self, at: float) -> None:
+        """Forget what every GPU has later than that: it was dated by a clock that was ahead."""
+        for device in self.devices.values():
+            device.forget_after(at)
 
     def add(self, uuid: str, at: float, sample: Mapping[str, float]) -> tuple[float, ...] | None:
         """Remember one sample; its values in the order of NAMES, or None where there is no room left."""
@@ -151,12 +178,11 @@ def read_window(ring: DeviceRing, name: str, window: Window) -> tuple[float | No
     """The points of one series; None where there is no reading."""
     place, kind = NAMES.index(name), SERIES[name]
     last = window.first_slot + window.count * window.width - 1
-    values = list(ring.slots(window.tier, place, window.first_slot, last))
+    values = ring.slots(window.tier, place, window.first_slot, last).tolist()
     if window.width == 1:
-        return tuple(None if value != value else round(value, 3) for value in values)
-    return tuple(
-        _point(values[start : start + window.width], kind) for start in range(0, len(values), window.width)
-    )
+        return tuple([None if value != value else round(value, 3) for value in values])
+    width = window.width
+    return tuple([_point(values[start : start + width], kind) for start in range(0, len(values), width)])
 
 
 def _point(values: Sequence[float], kind: Kind) -> float | None:

@@ -9,9 +9,11 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
+from gpudiag.probe.attaching import HANDLE_CALL
 from gpudiag.probe.nvml_ask import DeviceSheet
-from gpudiag.probe.nvml_details import read_peers
-from gpudiag.sampler.tiers import WatchedAsk, describe_processes, read_fast, read_slow, read_static
+from gpudiag.probe.nvml_details import read_peer
+from gpudiag.probe.nvml_device import read_fast, read_identity, read_state
+from gpudiag.sampler.tiers import WatchedAsk, describe_processes
 
 FAST, SLOW, PEERS = "fast", "slow", "peers"
 
@@ -43,7 +45,7 @@ class Row:
     @property
     def call(self) -> str:
         """The call that is under way."""
-        return self._ask.asking if self._ask is not None else "nvmlDeviceGetHandleByIndex"
+        return self._ask.asking if self._ask is not None else HANDLE_CALL
 
     @property
     def gone(self) -> int | None:
@@ -105,19 +107,24 @@ class Row:
             self._ask = WatchedAsk(self._pynvml, handle)
             self._unfinished = sheet
         ask, new = self._ask, self._unfinished is sheet
+        ask.noted.forget()
         ask.fields.clear()  # a field that is refused now must not be answered from the last time
         self._fill_identity(ask, sheet)
-        read_slow(ask, sheet)
+        read_state(ask, sheet)
+        if ask.noted.lost is not None and sheet.lost is None:  # met in a part of a reading
+            sheet.lost = ask.noted.lost
+            sheet.mark("handle", *sheet.lost)
         self.lost = sheet.lost is not None
         processes = describe_processes(ask, sheet, self._root)
         self._unfinished = None
-        self._give(SLOW, {"document": sheet.document(), "processes": processes})
+        document = {**sheet.document(), "failed_calls": dict(ask.noted.failed)}
+        self._give(SLOW, {"document": document, "processes": processes})
         if new and not self.lost:
             self._watch_events(ask)
 
     def _fill_identity(self, ask: WatchedAsk, sheet: DeviceSheet) -> None:
         if self._identity is None:
-            read_static(ask, sheet)  # into the sheet itself: a GPU that hangs half way is named by it
+            read_identity(ask, sheet)  # into the sheet itself: a GPU that hangs half way is named by it
             if sheet.lost is None:
                 self._identity = (dict(sheet.values), dict(sheet.missing))
         else:
@@ -137,7 +144,7 @@ class Row:
             if row is not self and row.handle is not None and row._identity and "bus_id" in row._identity[0]
         ]
         if self._ask is not None and not self.lost and known:
-            self._give(PEERS, read_peers(self._ask, known))
+            self._give(PEERS, [read_peer(self._ask, *other) for other in known])
 
 
 class Batch:

@@ -23,6 +23,8 @@ _COPY, _JOURNAL, _TIMELINE = "readings.ring", "readings.journal", "timeline.json
 _MAGIC = b"gpudiag readings 1\n"
 _RECORD = struct.Struct(f"<36sd{len(NAMES)}fI")  # UUID without its prefix, Unix time, values, checksum
 _HEADER = struct.Struct("<I")
+_VALUE_BYTES = array("f").itemsize
+_LAYOUT = zlib.crc32(" ".join(NAMES).encode())  # begins each checksum: a record of other series is none
 _MAX_TIMELINE_BYTES = 1 << 20
 
 
@@ -95,7 +97,7 @@ class Spill:
         for start in range(0, len(data) - _RECORD.size + 1, _RECORD.size):
             record = data[start : start + _RECORD.size]
             uuid, at, *values, checksum = _RECORD.unpack(record)
-            if checksum == zlib.crc32(record[: -_HEADER.size]):
+            if checksum == zlib.crc32(record[: -_HEADER.size], _LAYOUT):
                 yield Sampled(f"GPU-{uuid.rstrip(bytes(1)).decode()}", at, tuple(values))
 
 
@@ -115,7 +117,7 @@ def _append(path: Path, data: bytes) -> None:
 def _render_record(sampled: Sampled) -> bytes:
     uuid = sampled.uuid.removeprefix("GPU-").encode()[:36]
     body = _RECORD.pack(uuid, sampled.at, *sampled.values, 0)[: -_HEADER.size]
-    return body + _HEADER.pack(zlib.crc32(body))
+    return body + _HEADER.pack(zlib.crc32(body, _LAYOUT))
 
 
 def _render_copy(ring: Ring) -> bytes:
@@ -148,7 +150,7 @@ def _parse_copy(data: bytes) -> Ring:
     (length,) = _HEADER.unpack_from(body)
     start = _HEADER.size + length
     header = json.loads(body[_HEADER.size : start])
-    if tuple(header["series"]) != NAMES or header["tiers"] != [[t.step_seconds, t.slots] for t in TIERS]:
+    if header["tiers"] != [[t.step_seconds, t.slots] for t in TIERS]:
         raise ValueError("a copy of another layout")
     ring = Ring()
     for uuid, newest in header["devices"].items():
@@ -156,11 +158,12 @@ def _parse_copy(data: bytes) -> Ring:
         for tier, slot in zip(TIERS, newest, strict=True):
             if slot is not None:
                 device.newest[tier] = slot
-            for values in device.arrays[tier]:
-                size = tier.slots * values.itemsize
-                stored = array("f", body[start : start + size])
+            # By name: what this version does not remember is left out, and what is new to it begins empty.
+            for name in header["series"]:
+                stored = array("f", body[start : start + tier.slots * _VALUE_BYTES])
                 if len(stored) != tier.slots:
                     raise ValueError("a copy that was cut short")
-                values[:] = stored
-                start += size
+                if name in NAMES:
+                    device.arrays[tier][NAMES.index(name)][:] = stored
+                start += tier.slots * _VALUE_BYTES
     return ring

@@ -9,7 +9,6 @@ until one has gone.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -53,6 +52,7 @@ class Supervisor:
         self.restarts = 0  # children that ended or were given up; a look for lost GPUs is no trouble
         self.generation = 0  # children that took another's place, for whatever reason
         self.stuck = 0
+        self.cannot_start: str | None = None  # why there is no child to ask
         self._take = take
         self._trouble = trouble
         self._environment = environment
@@ -127,6 +127,11 @@ class Supervisor:
         self._current = None
         self.restarts += 1
         self.generation += 1
+        if child.heard_at == child.started_at and self._ends_in_a_row > 0:
+            self.cannot_start = (
+                f"the sampler's process ends before it says anything ({child.how_it_ended()}): "
+                "`python -m gpudiag.sampler.child` shows why"
+            )
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
         step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
         self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
@@ -163,14 +168,17 @@ class Supervisor:
     def _start(self, hear: Callable[[ChildProcess, dict[str, Any]], None]) -> ChildProcess | None:
         if self.stuck >= _MAX_STUCK:
             return None
-        with suppress(OSError):  # no process or no descriptor is left: tried again at the next look
+        try:
             child = ChildProcess(_MODULE, (), hear, self._environment)
-            child.tell(self._pace)
-            return child
-        return None
+        except OSError as error:  # no process or no descriptor is left: tried again at the next look
+            self.cannot_start = f"the sampler's process cannot be started: {error.strerror or error}"
+            return None
+        child.tell(self._pace)
+        return child
 
     def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
         self._failed = message["kind"] == "failed"
+        self.cannot_start = None
         self._take(message)
 
     def _hear_successor(self, child: ChildProcess, message: dict[str, Any]) -> None:

@@ -7,14 +7,12 @@ the driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms a direction
 from __future__ import annotations
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet
-from gpudiag.probe.nvml_device import read_identity, read_state
 from gpudiag.probe.nvml_errors import code_of
-from gpudiag.probe.nvml_load import read_moving
-from gpudiag.probe.nvml_memory import read_memory
 from gpudiag.probe.processes import read_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 FAST_SECONDS = 1.0
@@ -32,35 +30,19 @@ class WatchedAsk(Ask):
 
     gone: int | None = None
 
-    def __call__(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """What that function of pynvml returns for this GPU.
+    def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
+        """What that function of pynvml returns for this GPU; `codes` are answers too.
 
         Raises:
             pynvml.NVMLError: the driver does not answer it.
         """
         try:
-            return super().__call__(name, *arguments, **named)
+            return super().allowing(codes, name, *arguments, **named)
         except Exception as error:
             code = code_of(error)
             if code in _LIFECYCLE_CODES:
                 self.gone = code
             raise
-
-
-def read_fast(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in memory, utilisation, temperatures, power, clocks, performance state and event reasons."""
-    read_memory(ask, sheet)
-    read_moving(ask, sheet)
-
-
-def read_slow(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in everything that may change while the driver stays loaded, processes included."""
-    read_state(ask, sheet)
-
-
-def read_static(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in who the GPU is."""
-    read_identity(ask, sheet)
 
 
 def describe_processes(ask: Ask, sheet: DeviceSheet, root: str) -> dict[int, dict[str, Any]]:

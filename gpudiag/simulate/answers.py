@@ -30,6 +30,7 @@ MAX_SUBJECTS = 1024
 _ANY_KEY = 0
 _OCCUPIED, _HANGS = 1, 2
 _FOREVER = 0xFFFFFFFF
+_HANG, _IN_TURN = 1, 2  # manners of a fault
 
 _HASH_SEED, _HASH_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 _FUNCTION_FACTOR, _SUBJECT_FACTOR = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
@@ -40,9 +41,11 @@ REASON_CODES = {
     "function_not_found": "NVML_ERROR_FUNCTION_NOT_FOUND",
     "no_permission": "NVML_ERROR_NO_PERMISSION",
     "device_lost": "NVML_ERROR_GPU_IS_LOST",
+    "reset_required": "NVML_ERROR_RESET_REQUIRED",
     "source_absent": "NVML_ERROR_NOT_SUPPORTED",
     "not_asked": "NVML_ERROR_NOT_SUPPORTED",
     "error": "NVML_ERROR_UNKNOWN",
+    "attaching": "NVML_ERROR_UNKNOWN",
 }
 
 
@@ -170,7 +173,7 @@ class AnswerTable:
                     round(fault.delay_seconds * 1e9),
                     subject,
                     -1 if fault.code is None else fault.code,
-                    fault.hang,
+                    _HANG if fault.hang else _IN_TURN if fault.in_turn else 0,
                     first,
                     fault.nth or _FOREVER,
                     len(self._bitmaps) - 1,

@@ -143,6 +143,18 @@ class KernelLine:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedLines:
+    """Lines of the kernel log as a machine file has them: one, or `times` of them, the first `age_seconds` ago."""
+
+    age_seconds: float
+    text: str
+    gpu: int = 0  # whose address `{gpu}` in the text stands for, by NVML index
+    times: int = 1
+    every_seconds: float = 0.0
+    level: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class TorchBuild:
     """The torch of the job's Python, and what keeps CUDA from starting, where something does.
 

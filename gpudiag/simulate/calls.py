@@ -26,7 +26,9 @@ import re
 import struct
 from dataclasses import dataclass
 
+from gpudiag.reference.declaration import Call, Field, by_question
 from gpudiag.reference.nvml import constant, exported_functions
+from gpudiag.reference.readings import READINGS
 
 INVALID_ARGUMENT = constant("NVML_ERROR_INVALID_ARGUMENT")
 NOT_SUPPORTED = constant("NVML_ERROR_NOT_SUPPORTED")
@@ -34,7 +36,7 @@ NO_PERMISSION = constant("NVML_ERROR_NO_PERMISSION")
 NOT_FOUND = constant("NVML_ERROR_NOT_FOUND")
 VERSION_MISMATCH = constant("NVML_ERROR_ARGUMENT_VERSION_MISMATCH")
 
-SHAPES: dict[str, str] = {
+_BY_HAND: dict[str, str] = {
     # the library and the driver
     "nvmlInit": "",
     "nvmlInit_v2": "",
@@ -59,15 +61,10 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetHandleByPciBusId_v2": "t H",
     "nvmlDeviceGetHandleBySerial": "t H",
     # identity
-    "nvmlDeviceGetName": "d s n",
-    "nvmlDeviceGetUUID": "d s n",
     "nvmlDeviceGetSerial": "d s n",
-    "nvmlDeviceGetVbiosVersion": "d s n",
-    "nvmlDeviceGetBoardPartNumber": "d s n",
     "nvmlDeviceGetIndex": "d o",
     "nvmlDeviceGetMinorNumber": "d o",
     "nvmlDeviceGetBrand": "d o",
-    "nvmlDeviceGetArchitecture": "d o",
     "nvmlDeviceGetCudaComputeCapability": "d o4 o4",
     "nvmlDeviceGetPciInfo": "d o",
     "nvmlDeviceGetPciInfo_v2": "d o",
@@ -75,8 +72,6 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetPciInfoExt": "d v",
     "nvmlDeviceGetDriverModel": "d o4 o4",
     "nvmlDeviceGetDriverModel_v2": "d o4 o4",
-    "nvmlDeviceGetPersistenceMode": "d o",
-    "nvmlDeviceGetComputeMode": "d o",
     "nvmlDeviceGetDisplayMode": "d o",
     "nvmlDeviceGetDisplayActive": "d o",
     "nvmlDeviceGetNumaNodeId": "d o",
@@ -86,48 +81,29 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceOnSameBoard": "d h o",
     "nvmlDeviceGetGspFirmwareVersion": "d o",
     "nvmlDeviceGetGspFirmwareMode": "d o4 o4",
-    "nvmlDeviceGetInforomImageVersion": "d s n",
     "nvmlDeviceValidateInforom": "d",
-    "nvmlDeviceGetNumGpuCores": "d o",
     # memory
-    "nvmlDeviceGetMemoryBusWidth": "d o",
     "nvmlDeviceGetUnrepairableMemoryFlag_v1": "d v",
     "nvmlDeviceGetRepairStatus": "d v",
     "nvmlDeviceGetMemoryInfo": "d o",
     "nvmlDeviceGetMemoryInfo_v2": "d v",
     "nvmlDeviceGetBAR1MemoryInfo": "d o",
-    "nvmlDeviceGetEccMode": "d o4 o4",
     "nvmlDeviceGetDefaultEccMode": "d o",
-    "nvmlDeviceGetTotalEccErrors": "d k k o",
     "nvmlDeviceGetMemoryErrorCounter": "d k k k o",
     "nvmlDeviceGetDetailedEccErrors": "d k k o",
     "nvmlDeviceGetSramEccErrorStatus": "d v",
-    "nvmlDeviceGetRemappedRows": "d o4 o4 o4 o4",
     "nvmlDeviceGetRowRemapperHistogram": "d o",
     "nvmlDeviceGetRetiredPages": "d k c a8",
     "nvmlDeviceGetRetiredPages_v2": "d k c a8 a8",
-    "nvmlDeviceGetRetiredPagesPendingStatus": "d o",
     # readings that move
-    "nvmlDeviceGetUtilizationRates": "d o",
     "nvmlDeviceGetTemperature": "d k o",
     "nvmlDeviceGetTemperatureV": "d m0m4o",
-    "nvmlDeviceGetTemperatureThreshold": "d k o",
     "nvmlDeviceGetMarginTemperature": "d v",
     "nvmlDeviceGetNumFans": "d o",
-    "nvmlDeviceGetFanSpeed": "d o",
     "nvmlDeviceGetFanSpeed_v2": "d k o",
-    "nvmlDeviceGetPowerUsage": "d o",
-    "nvmlDeviceGetEnforcedPowerLimit": "d o",
     "nvmlDeviceGetPowerManagementMode": "d o",
-    "nvmlDeviceGetPowerManagementLimit": "d o",
-    "nvmlDeviceGetPowerManagementDefaultLimit": "d o",
-    "nvmlDeviceGetPowerManagementLimitConstraints": "d o4 o4",
     "nvmlDeviceGetPerformanceState": "d o",
     "nvmlDeviceGetPowerState": "d o",
-    "nvmlDeviceGetClockInfo": "d k o",
-    "nvmlDeviceGetMaxClockInfo": "d k o",
-    "nvmlDeviceGetApplicationsClock": "d k o",
-    "nvmlDeviceGetDefaultApplicationsClock": "d k o",
     "nvmlDeviceGetClock": "d k k o",
     "nvmlDeviceGetCurrentClocksEventReasons": "d o",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "d o",
@@ -136,12 +112,7 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetViolationStatus": "d k o",
     "nvmlDeviceGetFieldValues": "d n f",
     # links
-    "nvmlDeviceGetCurrPcieLinkGeneration": "d o",
     "nvmlDeviceGetMaxPcieLinkGeneration": "d o",
-    "nvmlDeviceGetGpuMaxPcieLinkGeneration": "d o",
-    "nvmlDeviceGetCurrPcieLinkWidth": "d o",
-    "nvmlDeviceGetMaxPcieLinkWidth": "d o",
-    "nvmlDeviceGetPcieReplayCounter": "d o",
     "nvmlDeviceGetNvLinkState": "d k o",
     "nvmlDeviceGetNvLinkErrorCounter": "d k k o",
     "nvmlDeviceGetNvLinkRemotePciInfo": "d k o",
@@ -165,7 +136,6 @@ SHAPES: dict[str, str] = {
     "nvmlDeviceGetRunningProcessDetailList": "d m0m4c8a40@16",
     "nvmlDeviceGetProcessUtilization": "d - - -",
     # MIG
-    "nvmlDeviceGetMigMode": "d o4 o4",
     "nvmlDeviceGetMaxMigDeviceCount": "d o",
     "nvmlDeviceIsMigDeviceHandle": "d o",
     "nvmlDeviceGetMigDeviceHandleByIndex": "d k H",
@@ -177,6 +147,22 @@ SHAPES: dict[str, str] = {
     # events
     "nvmlDeviceGetSupportedEventTypes": "d o",
 }
+
+
+def _declared_shapes() -> dict[str, str]:
+    """The shapes of the calls that the table of readings spells out."""
+    shapes = {}
+    for question, readings in by_question(READINGS):
+        call = question.otherwise if isinstance(question, Field) else question
+        if isinstance(call, Call):
+            outputs = "s n" if call.gives == "text" else "o"
+            if isinstance(call.place, int):
+                outputs = " ".join(["o4"] * len(readings))
+            shapes[call.function] = " ".join(["d", *["k"] * len(call.arguments), outputs])
+    return shapes
+
+
+SHAPES: dict[str, str] = {**_declared_shapes(), **_BY_HAND}
 
 # What a call answers for a subject and a key that the machine has no answer for.
 DEFAULT_CODES: dict[str, int] = {
@@ -250,6 +236,11 @@ def pack_functions() -> bytes:
 def is_look_up(function: str) -> bool:
     """Whether the call finds a GPU's handle: a fault of `*` spares it."""
     return function.startswith(_LOOK_UP)
+
+
+def fills_a_struct(function: str) -> bool:
+    """Whether the call fills a struct that comes with its version or other members in it."""
+    return any(word.startswith(("v", "m")) for word in SHAPES.get(function, "").split())
 
 
 def _pack_function(name: str) -> bytes:

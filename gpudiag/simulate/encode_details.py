@@ -7,13 +7,19 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.reference.nvml import constant, constants_with_prefix, pack_struct, struct_version
-from gpudiag.simulate.answers import AnswerTable, Refusal, both, text, u64
-from gpudiag.simulate.encode_identity import on_off, word_number
+from gpudiag.reference.vocabulary import (
+    FABRIC_FAULTS,
+    FABRIC_HEALTH,
+    FABRIC_MISCONFIGURATIONS,
+    FABRIC_STATES,
+    PERFORMANCE_LIMITS,
+)
+from gpudiag.simulate.answers import AnswerTable, Refusal, both, u64
+from gpudiag.simulate.encode_identity import numbered, on_off, word_number
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
 _NS_PER_SECOND = 1_000_000_000
 _BYTES_PER_MB = 1_000_000
-_POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")  # nvmlPerfPolicyType_t
 _PCIE_FIELDS = {
     "correctable": "CORRECTABLE_ERRORS",
     "nonfatal": "NON_FATAL_ERROR",
@@ -24,19 +30,14 @@ _PCIE_FIELDS = {
     "naks_sent": "NAKS_SENT",
 }
 _HEALTH_MASK = "NVML_GPU_FABRIC_HEALTH_MASK_"
-# Each has two bits in the health mask: 0 not supported, 1 true, 2 false.
-_HEALTH_FLAGS = ("degraded_bw", "route_recovery", "route_unhealthy", "access_timeout_recovery")
-_FLAG_TRUE, _FLAG_FALSE = 1, 2
+_FLAG_TRUE, _FLAG_FALSE = 1, 2  # of the two bits that each fault has in the health mask; 0: not supported
 
 
 def encode_details(placed: PlacedGpu, table: AnswerTable) -> None:
     """Answer the readings that `model.Device` has beside the usual ones."""
     answers = GpuAnswers(table, placed.subject)
-    answers.reply("nvmlDeviceGetMemoryBusWidth", placed.read("memory_bus_width_bits"))
-    answers.reply("nvmlDeviceGetNumGpuCores", placed.read("cuda_cores"))
     _encode_firmware(placed, answers)
     _encode_repairs(placed, answers)
-    _encode_limits(placed, answers)
     _encode_throttle_time(placed, answers)
     errors = placed.read("pcie_errors")
     for name, field in _PCIE_FIELDS.items():
@@ -54,10 +55,8 @@ def read_part(record: Mapping[str, Any] | Refusal, name: str) -> Any:
 
 
 def _encode_firmware(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    answers.reply("nvmlDeviceGetGspFirmwareVersion", placed.read("gsp_firmware_version"), text)
     modes = both(placed.read("gsp_firmware_mode"), placed.read("gsp_firmware_mode_default"))
     answers.reply("nvmlDeviceGetGspFirmwareMode", modes, lambda pair: on_off(pair[0]) + on_off(pair[1]))
-    answers.reply("nvmlDeviceGetInforomImageVersion", placed.read("inforom_version"), text)
     valid = placed.read("inforom_valid")
     corrupted = Refusal(constant("NVML_ERROR_CORRUPTED_INFOROM"))
     answers.reply("nvmlDeviceValidateInforom", corrupted if valid is False else valid, lambda _valid: b"")
@@ -85,22 +84,11 @@ def _encode_repairs(placed: PlacedGpu, answers: GpuAnswers) -> None:
     )
 
 
-def _encode_limits(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    answers.reply_field("DEV_TEMPERATURE_SLOWDOWN_TLIMIT", placed.read("temperature_margin_slowdown_celsius"))
-    for threshold, reading in (
-        ("MEM_MAX", "temperature_memory_max_celsius"),
-        ("GPU_MAX", "temperature_gpu_max_celsius"),
-    ):
-        keys = (constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold}"),)
-        answers.reply("nvmlDeviceGetTemperatureThreshold", placed.read(reading), keys=keys)
-
-
 def _encode_throttle_time(placed: PlacedGpu, answers: GpuAnswers) -> None:
     seconds = placed.read("throttle_seconds")
-    for policy in _POLICIES:
+    for policy, number in PERFORMANCE_LIMITS.items():
         held = read_part(seconds, policy)
         ns = held if isinstance(held, Refusal) else round(held * _NS_PER_SECOND)
-        number = constant(f"NVML_PERF_POLICY_{policy.upper()}")
         answers.reply("nvmlDeviceGetViolationStatus", ns, lambda value: u64(0) + u64(value), keys=(number,))
         answers.reply_field(f"DEV_PERF_POLICY_{policy.upper()}", ns, wide=True)
 
@@ -120,13 +108,12 @@ def _encode_fabric(answers: GpuAnswers, fabric: Mapping[str, Any] | Refusal) -> 
 
 def _pack_fabric(struct: str, members: Mapping[str, int], fabric: Mapping[str, Any]) -> bytes:
     clique, cluster = read_member(fabric, "clique_id"), read_member(fabric, "cluster_uuid")
-    states = constants_with_prefix("NVML_GPU_FABRIC_STATE_")
     return pack_struct(
         struct,
         clusterUuid=bytes(16) if isinstance(cluster, Refusal) else bytes.fromhex(cluster.replace("-", "")),
         status=_status_code(fabric["status"]),
         cliqueId=0 if isinstance(clique, Refusal) else clique,
-        state=word_number(states, "fabric.state", fabric["state"]),
+        state=word_number(numbered(FABRIC_STATES), "fabric.state", fabric["state"]),
         **members,
     )
 
@@ -140,8 +127,7 @@ def _status_code(word: str) -> int:
 
 def _health_summary(fabric: Mapping[str, Any] | Refusal) -> int:
     health = read_part(fabric, "health")
-    summaries = constants_with_prefix("NVML_GPU_FABRIC_HEALTH_SUMMARY_")
-    return 0 if isinstance(health, Refusal) else word_number(summaries, "fabric.health", health)
+    return 0 if isinstance(health, Refusal) else word_number(numbered(FABRIC_HEALTH), "fabric.health", health)
 
 
 def _health_mask(fabric: Mapping[str, Any] | Refusal) -> int:
@@ -150,15 +136,16 @@ def _health_mask(fabric: Mapping[str, Any] | Refusal) -> int:
     if isinstance(faults, Refusal):
         return 0
     mask = 0
-    for flag in _HEALTH_FLAGS:
-        state = _FLAG_TRUE if flag in faults else _FLAG_FALSE
-        mask |= state << constant(f"{_HEALTH_MASK}SHIFT_{flag.upper()}")
-    configurations = constants_with_prefix(f"{_HEALTH_MASK}INCORRECT_CONFIGURATION_")
+    for flag, shift in FABRIC_FAULTS.items():
+        mask |= (_FLAG_TRUE if flag in faults else _FLAG_FALSE) << shift
+    configurations = numbered(FABRIC_MISCONFIGURATIONS)
     for fault in faults:
         if fault in configurations:
             mask |= configurations[fault] << constant(f"{_HEALTH_MASK}SHIFT_INCORRECT_CONFIGURATION")
-        elif fault not in _HEALTH_FLAGS:
-            raise UsageError(f"fabric.faults: {fault!r} is unknown", hint=", ".join(_HEALTH_FLAGS))
+        elif fault not in FABRIC_FAULTS:
+            raise UsageError(
+                f"fabric.faults: {fault!r} is unknown", hint=", ".join((*FABRIC_FAULTS, *configurations))
+            )
     return mask
 
 

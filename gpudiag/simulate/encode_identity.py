@@ -1,55 +1,51 @@
 """Who a GPU is and how it is set up: names, numbers, PCI place, modes."""
 
 from gpudiag.errors import UsageError
+from gpudiag.model.reading import is_without_word
 from gpudiag.reference.nvml import constant, constants_with_prefix, pack_struct, struct_version
+from gpudiag.reference.vocabulary import BRANDS, ENABLE_STATES
 from gpudiag.simulate.answers import NO_SUBJECT, AnswerTable, Refusal, hash_text, text, u32
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
 
-ON_OFF = {"disabled": 0, "enabled": 1}
 _DISPLAY_MODE_DEPRECATED_IN = 580
 
 
 def word_number(numbers: dict[str, int], field: str, word: str) -> int:
-    """NVML's number for a word of ours.
+    """NVML's number for a word of ours; 9 for `unknown_9`, as gpudiag says what it has no word for.
 
     Raises:
         UsageError: the field knows no such word.
     """
+    if is_without_word(word):
+        return int(word.rpartition("_")[2])
     if word not in numbers:
         raise UsageError(f"{field}: {word!r} is unknown", hint=f"one of {', '.join(numbers)}")
     return numbers[word]
 
 
+def numbered(words: tuple[str | None, ...]) -> dict[str, int]:
+    """NVML's number for each word of a table of the vocabulary."""
+    return {word: number for number, word in enumerate(words) if word is not None}
+
+
 def on_off(word: str) -> bytes:
     """NVML's number for `enabled` or `disabled`, packed."""
-    return u32(word_number(ON_OFF, "a mode", word))
+    return u32(word_number(numbered(ENABLE_STATES), "a mode", word))
 
 
 def encode_identity(placed: PlacedGpu, table: AnswerTable) -> None:
     """Answer who the GPU is, and let its handle be found."""
     answers = GpuAnswers(table, placed.subject)
-    for function, name in (
-        ("nvmlDeviceGetName", "name"),
-        ("nvmlDeviceGetUUID", "uuid"),
-        ("nvmlDeviceGetSerial", "serial"),
-        ("nvmlDeviceGetVbiosVersion", "vbios_version"),
-        ("nvmlDeviceGetBoardPartNumber", "board_part_number"),
-    ):
-        answers.reply(function, placed.read(name), text)
+    answers.reply("nvmlDeviceGetSerial", placed.read("serial"), text)
     minor_number = placed.gpu.minor_number
     answers.reply("nvmlDeviceGetIndex", placed.nvml_index)
     answers.reply("nvmlDeviceGetMinorNumber", placed.nvml_index if minor_number is None else minor_number)
-    answers.reply("nvmlDeviceGetArchitecture", placed.read("architecture"), _architecture)
     answers.reply("nvmlDeviceGetCudaComputeCapability", placed.read("compute_capability"), _capability)
     brand = placed.read("brand")
     answers.reply("nvmlDeviceGetBrand", placed.read("name") if isinstance(brand, Refusal) else brand, _brand)
     _encode_modes(placed, answers)
     _encode_pci(placed, answers)
     _encode_look_ups(placed, table)
-
-
-def _architecture(word: str) -> bytes:
-    return u32(word_number(constants_with_prefix("NVML_DEVICE_ARCH_"), "architecture", word))
 
 
 def _capability(version: str) -> bytes:
@@ -59,13 +55,14 @@ def _capability(version: str) -> bytes:
 
 def _brand(word: str) -> bytes:
     """The brand, or the one that goes with a product name: data-center GPUs are plain NVIDIA."""
-    brands = constants_with_prefix("NVML_BRAND_")
-    return u32(brands.get(word, brands["geforce" if "GeForce" in word else "nvidia"]))
+    brands = numbered(BRANDS)
+    if is_without_word(word):
+        return u32(word_number(brands, "brand", word))
+    by_product = brands["geforce" if "GeForce" in word else "nvidia"]
+    return u32(brands.get(word, by_product))
 
 
 def _encode_modes(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    answers.reply("nvmlDeviceGetPersistenceMode", placed.read("persistence_mode"), on_off)
-    answers.reply("nvmlDeviceGetComputeMode", placed.read("compute_mode"), _compute_mode)
     answers.reply("nvmlDeviceGetDisplayActive", "disabled", on_off)  # nothing draws on a simulated GPU
     answers.reply("nvmlDeviceGetDisplayMode", _display_mode(placed.driver_version), on_off)
     types = [value for name, value in constants_with_prefix("nvmlEventType").items() if name != "all"]
@@ -81,10 +78,6 @@ def _display_mode(driver_version: str) -> str | Refusal:
     if major.isdigit() and int(major) >= _DISPLAY_MODE_DEPRECATED_IN:
         return Refusal(constant("NVML_ERROR_DEPRECATED"))
     return "enabled"
-
-
-def _compute_mode(word: str) -> bytes:
-    return u32(word_number(constants_with_prefix("NVML_COMPUTEMODE_"), "compute_mode", word))
 
 
 def parse_bus_id(bus_id: str) -> tuple[int, int, int]:

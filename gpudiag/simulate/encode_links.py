@@ -24,16 +24,11 @@ _LINKS_WITH_FIELDS = 12  # NVML_FI_DEV_NVLINK_*_L0 to _L11
 
 
 def encode_pcie(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer the GPU's PCIe link: now, at most by itself, at most in its slot."""
+    """Answer what the GPU's PCIe link can reach in its slot."""
     answers = GpuAnswers(table, placed.subject)
-    answers.reply("nvmlDeviceGetCurrPcieLinkGeneration", placed.read("pcie_generation"))
-    answers.reply("nvmlDeviceGetGpuMaxPcieLinkGeneration", placed.read("pcie_generation_gpu_max"))
     answers.reply("nvmlDeviceGetMaxPcieLinkGeneration", _link_maximum(placed, "pcie_generation"))
-    answers.reply("nvmlDeviceGetCurrPcieLinkWidth", placed.read("pcie_width"))
     answers.reply("nvmlDeviceGetMaxPcieLinkWidth", _link_maximum(placed, "pcie_width"))
-    replays = placed.read("pcie_replay_count")
-    answers.reply("nvmlDeviceGetPcieReplayCounter", replays)
-    answers.reply_field("DEV_PCIE_REPLAY_COUNTER", replays)
+    answers.reply_field("DEV_PCIE_REPLAY_COUNTER", placed.read("pcie_replay_count"))
 
 
 def _link_maximum(placed: PlacedGpu, name: str) -> Any:

@@ -5,7 +5,6 @@ from typing import Any
 from gpudiag.errors import UsageError
 from gpudiag.reference.nvml import constants_with_prefix, pack_struct, struct_version
 from gpudiag.simulate.answers import AnswerTable, Refusal, both, u32, u64
-from gpudiag.simulate.encode_identity import on_off
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
 _GIB = 1024**3
@@ -91,16 +90,8 @@ def encode_window(answers: GpuAnswers, size_bytes: int | None) -> None:
 
 def _encode_ecc(placed: PlacedGpu, answers: GpuAnswers) -> None:
     current, pending = placed.read("ecc_mode"), placed.read("ecc_mode_pending")
-    answers.reply(
-        "nvmlDeviceGetEccMode", both(current, pending), lambda pair: on_off(pair[0]) + on_off(pair[1])
-    )
     answers.reply_field("DEV_ECC_CURRENT", _as_number(current))
     answers.reply_field("DEV_ECC_PENDING", _as_number(pending))
-    for error, error_number in _ERROR_TYPES.items():
-        for counter, counter_number in _COUNTERS.items():
-            count = placed.read(f"ecc_{error}_{counter}")
-            answers.reply("nvmlDeviceGetTotalEccErrors", count, u64, keys=(error_number, counter_number))
-            answers.reply_field(f"DEV_ECC_{_bits(error)}_{counter[:3].upper()}_TOTAL", count, wide=True)
 
 
 def _as_number(reading: Any) -> Any:
@@ -160,12 +151,6 @@ def _encode_sram_status(placed: PlacedGpu, answers: GpuAnswers) -> None:
 def _encode_rows(placed: PlacedGpu, answers: GpuAnswers) -> None:
     corrected, uncorrected = placed.read("row_remap_correctable"), placed.read("row_remap_uncorrectable")
     pending, failed = placed.read("row_remap_pending"), placed.read("row_remap_failed")
-    rows = both(both(corrected, uncorrected), both(pending, failed))
-    answers.reply(
-        "nvmlDeviceGetRemappedRows",
-        rows,
-        lambda pairs: b"".join(u32(value) for pair in pairs for value in pair),
-    )
     answers.reply_field("DEV_REMAPPED_COR", corrected)
     answers.reply_field("DEV_REMAPPED_UNC", uncorrected)
     answers.reply_field("DEV_REMAPPED_PENDING", pending)
@@ -180,9 +165,6 @@ def _encode_rows(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
 
 def _encode_pages(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    pending = placed.read("page_retirement_pending")
-    answers.reply("nvmlDeviceGetRetiredPagesPendingStatus", pending)
-    answers.reply_field("DEV_RETIRED_PENDING", pending)
     for cause, number in _CAUSES.items():
         count = placed.read(f"retired_pages_{cause}")
         answers.reply_field(f"DEV_RETIRED_{_bits(cause)}", count)

@@ -15,7 +15,6 @@ from gpudiag.simulate.answers import (
     text,
     u32,
 )
-from gpudiag.simulate.encode_identity import on_off
 from gpudiag.simulate.encode_memory import bar1_bytes, encode_memory_info, encode_window
 from gpudiag.simulate.encode_processes import encode_processes
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu, read_member
@@ -25,10 +24,9 @@ _BYTES_PER_MIB = 1024**2
 
 
 def encode_mig(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer the GPU's MIG mode and give each of its MIG instances a handle."""
+    """Give each of its MIG instances a handle."""
     answers = GpuAnswers(table, placed.subject)
     modes = both(placed.read("mig_mode"), placed.read("mig_mode_pending"))
-    answers.reply("nvmlDeviceGetMigMode", modes, lambda pair: on_off(pair[0]) + on_off(pair[1]))
     answers.reply("nvmlDeviceIsMigDeviceHandle", 0)
     instances = list_mig_instances(placed)
     enabled = not isinstance(modes, Refusal) and modes[0] == "enabled"

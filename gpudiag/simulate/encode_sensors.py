@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpudiag.errors import UsageError
-from gpudiag.reference.nvml import constant, constants_with_prefix, pack_struct, struct_version
-from gpudiag.simulate.answers import AnswerTable, Refusal, both, u32, u64
+from gpudiag.reference.nvml import constant, pack_struct, struct_version
+from gpudiag.reference.vocabulary import EVENT_REASONS
+from gpudiag.simulate.answers import AnswerTable, Refusal, u32, u64
+from gpudiag.simulate.encode_identity import numbered, word_number
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
 from gpudiag.units import MILLIWATTS_PER_WATT
 
@@ -14,43 +15,15 @@ _KIB_PER_BYTE = 1 / 1024
 _CLOCKS = ("graphics", "sm", "memory", "video")
 _CLOCK_NUMBERS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 _CURRENT, _APPLICATION, _APPLICATION_DEFAULT = 0, 1, 2  # nvmlClockId_t
-# The words for nvmlClocksEventReason* (the last two: only nvmlClocksThrottleReason*), as nvidia-smi
-# spells them.
-CLOCKS_EVENT_REASONS = {
-    "gpu_idle": "GpuIdle",
-    "applications_clocks_setting": "ApplicationsClocksSetting",
-    "sw_power_cap": "SwPowerCap",
-    "hw_slowdown": "HwSlowdown",
-    "sync_boost": "SyncBoost",
-    "sw_thermal_slowdown": "SwThermalSlowdown",
-    "hw_thermal_slowdown": "HwThermalSlowdown",
-    "hw_power_brake_slowdown": "HwPowerBrakeSlowdown",
-    "display_clocks_setting": "DisplayClockSetting",
-    "board_limit": "BoardLimit",
-    "reliability": "Reliability",
-}
 
 
 def encode_sensors(placed: PlacedGpu, table: AnswerTable) -> None:
     """Answer the GPU's utilisation, temperatures, power, clocks and fans."""
     answers = GpuAnswers(table, placed.subject)
-    _encode_utilization(placed, answers)
     _encode_temperatures(placed, answers)
     _encode_power(placed, answers)
     _encode_clocks(placed, answers)
     _encode_fans(placed, answers)
-    recovery_actions = constants_with_prefix("NVML_GPU_RECOVERY_ACTION_")
-    action = placed.read("recovery_action")
-    if not isinstance(action, Refusal):
-        if action not in recovery_actions:
-            raise UsageError(f"recovery_action: {action!r} is unknown", hint=", ".join(recovery_actions))
-        action = recovery_actions[action]
-    answers.reply_field("DEV_GET_GPU_RECOVERY_ACTION", action)
-
-
-def _encode_utilization(placed: PlacedGpu, answers: GpuAnswers) -> None:
-    rates = both(placed.read("utilization_percent"), placed.read("memory_utilization_percent"))
-    answers.reply("nvmlDeviceGetUtilizationRates", rates, lambda pair: u32(pair[0]) + u32(pair[1]))
 
 
 def _encode_temperatures(placed: PlacedGpu, answers: GpuAnswers) -> None:
@@ -71,14 +44,9 @@ def _encode_temperatures(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
     margin = placed.read("temperature_margin_celsius")
     answers.reply_versioned("nvmlDeviceGetMarginTemperature", margin, pack_margin, margin_version)
-    for threshold in ("shutdown", "slowdown"):
-        number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
-        reading = placed.read(f"temperature_{threshold}_celsius")
-        answers.reply("nvmlDeviceGetTemperatureThreshold", reading, keys=(number,))
     for threshold in ("acoustic_min", "acoustic_curr", "acoustic_max", "gps_curr"):
         number = constant(f"NVML_TEMPERATURE_THRESHOLD_{threshold.upper()}")
         answers.reply("nvmlDeviceGetTemperatureThreshold", Refusal(), keys=(number,))
-    answers.reply_field("DEV_MEMORY_TEMP", placed.read("memory_temperature_celsius"))
 
 
 def _encode_power(placed: PlacedGpu, answers: GpuAnswers) -> None:
@@ -89,19 +57,9 @@ def _encode_power(placed: PlacedGpu, answers: GpuAnswers) -> None:
     draw, enforced = milliwatts("power_draw_watts"), milliwatts("power_limit_enforced_watts")
     requested, default = milliwatts("power_limit_watts"), milliwatts("power_limit_default_watts")
     lowest, highest = milliwatts("power_limit_min_watts"), milliwatts("power_limit_max_watts")
-    answers.reply("nvmlDeviceGetPowerUsage", draw)
-    answers.reply("nvmlDeviceGetEnforcedPowerLimit", enforced)
-    answers.reply("nvmlDeviceGetPowerManagementLimit", requested)
-    answers.reply("nvmlDeviceGetPowerManagementDefaultLimit", default)
     answers.reply("nvmlDeviceGetPowerManagementMode", requested, lambda _limit: u32(1))
-    answers.reply(
-        "nvmlDeviceGetPowerManagementLimitConstraints",
-        both(lowest, highest),
-        lambda pair: u32(pair[0]) + u32(pair[1]),
-    )
     for field, reading in (
         ("AVERAGE", draw),
-        ("INSTANT", draw),
         ("MIN_LIMIT", lowest),
         ("MAX_LIMIT", highest),
         ("DEFAULT_LIMIT", default),
@@ -114,17 +72,16 @@ def _encode_power(placed: PlacedGpu, answers: GpuAnswers) -> None:
 def _encode_clocks(placed: PlacedGpu, answers: GpuAnswers) -> None:
     for clock in _CLOCKS:
         number = _CLOCK_NUMBERS[clock]
-        current, highest = placed.read(f"{clock}_clock_mhz"), placed.read(f"{clock}_clock_max_mhz")
+        current = placed.read(f"{clock}_clock_mhz")
         # The model has application clocks of graphics and memory; NVML's SM clock is the graphics one.
         application = placed.read(f"{'graphics' if clock == 'sm' else clock}_clock_application_mhz")
-        answers.reply("nvmlDeviceGetClockInfo", current, keys=(number,))
-        answers.reply("nvmlDeviceGetMaxClockInfo", highest, keys=(number,))
-        answers.reply("nvmlDeviceGetApplicationsClock", application, keys=(number,))
         default = placed.read(f"{'graphics' if clock == 'sm' else clock}_clock_application_default_mhz")
+        answers.reply("nvmlDeviceGetApplicationsClock", application, keys=(number,))
         answers.reply("nvmlDeviceGetDefaultApplicationsClock", default, keys=(number,))
         answers.reply("nvmlDeviceGetClock", current, keys=(number, _CURRENT))
         answers.reply("nvmlDeviceGetClock", application, keys=(number, _APPLICATION))
         answers.reply("nvmlDeviceGetClock", default, keys=(number, _APPLICATION_DEFAULT))
+    answers.reply("nvmlDeviceGetMaxClockInfo", Refusal(), keys=(_CLOCK_NUMBERS["video"],))
     answers.reply_each(("nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerState"), placed.read("pstate"))
     answers.reply_each(
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
@@ -139,19 +96,12 @@ def _encode_clocks(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
 
 def _reason_bits(reasons: Iterable[str]) -> int:
-    bits = 0
-    for reason in reasons:
-        if reason not in CLOCKS_EVENT_REASONS:
-            raise UsageError(
-                f"clocks_event_reasons: {reason!r} is unknown",
-                hint=f"one of {', '.join(CLOCKS_EVENT_REASONS)}",
-            )
-        bits |= constant(f"nvmlClocksThrottleReason{CLOCKS_EVENT_REASONS[reason]}")
-    return bits
+    return sum(
+        1 << word_number(numbered(EVENT_REASONS), "clocks_event_reasons", reason) for reason in reasons
+    )
 
 
 def _encode_fans(placed: PlacedGpu, answers: GpuAnswers) -> None:
     speed = placed.read("fan_speed_percent")
-    answers.reply("nvmlDeviceGetFanSpeed", speed)
     answers.reply("nvmlDeviceGetFanSpeed_v2", speed, keys=(0,))
     answers.reply("nvmlDeviceGetNumFans", 0 if isinstance(speed, Refusal) else 1)

@@ -1,31 +1,16 @@
 """What lies near a GPU and between two of them: processors, common PCI ancestors, peer access."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from gpudiag.errors import UsageError
 from gpudiag.reference.nvml import constant
+from gpudiag.reference.vocabulary import PEER_PATHS, PEER_STATUSES
 from gpudiag.simulate.answers import AnswerTable, Refusal, u32
+from gpudiag.simulate.encode_identity import numbered, word_number
 from gpudiag.simulate.gpu_answers import GpuAnswers, PlacedGpu
 
-_PATHS = {  # the words of model.PeerAccess for nvmlGpuTopologyLevel_t
-    "board": "INTERNAL",
-    "pcie_switch": "SINGLE",
-    "pcie_switches": "MULTIPLE",
-    "host_bridge": "HOSTBRIDGE",
-    "numa_node": "NODE",
-    "system": "SYSTEM",
-}
-_PEER_STATUSES = {  # and for nvmlGpuP2PStatus_t
-    "ok": "OK",
-    "chipset_not_supported": "CHIPSET_NOT_SUPPORTED",
-    "gpu_not_supported": "GPU_NOT_SUPPORTED",
-    "topology_not_supported": "IOH_TOPOLOGY_NOT_SUPPORTED",
-    "disabled": "DISABLED_BY_REGKEY",
-    "not_supported": "NOT_SUPPORTED",
-    "unknown": "UNKNOWN",
-}
+_HIDDEN_SWITCH = "switch"
 _P2P_READ, _P2P_WRITE, _P2P_NVLINK, _P2P_ATOMICS, _P2P_PCI = 0, 1, 2, 3, 4  # nvmlGpuP2PCapsIndex_t
 
 
@@ -66,12 +51,13 @@ def encode_topology(gpus: Sequence[PlacedGpu], table: AnswerTable) -> None:
     }
     for (first_subject, second_subject), level in levels.items():
         table.answer("nvmlDeviceGetTopologyCommonAncestor", first_subject, u32(level), keys=(second_subject,))
+    bus_ids = {str(gpu.gpu.readings.get("bus_id")) for gpu in gpus}
     for first in gpus:
         _encode_nearest(first, gpus, levels, table)
         for second in gpus:
             table.answer("nvmlDeviceOnSameBoard", first.subject, u32(first is second), keys=(second.subject,))
             if first is not second:
-                _encode_peer_access(first, second, table)
+                _encode_peer_access(first, second, bus_ids, table)
 
 
 def _encode_nearest(
@@ -88,7 +74,7 @@ def _common_ancestor(first: PlacedGpu, second: PlacedGpu, chains: Mapping[int, l
     """The NVML_TOPOLOGY_* level of two GPUs: as their reading says, else by where sysfs has them."""
     path = _peer_words(first, second).get("path")
     if path is not None:
-        return constant(f"NVML_TOPOLOGY_{_spelled(_PATHS, path)}")
+        return word_number(PEER_PATHS, "peers", path)
     first_chain, second_chain = chains[first.subject], chains[second.subject]
     if first_chain and second_chain and first_chain[0] == second_chain[0]:
         return constant(f"NVML_TOPOLOGY_{_level_below_root(first_chain, second_chain)}")
@@ -127,10 +113,12 @@ def _pci_chain(placed: PlacedGpu) -> list[str]:
     return []
 
 
-def _encode_peer_access(first: PlacedGpu, second: PlacedGpu, table: AnswerTable) -> None:
+def _encode_peer_access(
+    first: PlacedGpu, second: PlacedGpu, bus_ids: Collection[str], table: AnswerTable
+) -> None:
     """Answer P2PStatus: as the reading says; else NVLink, direct or through a switch, gives access."""
     words = _peer_words(first, second)
-    linked = "ok" if _are_linked(first, second) else "not_supported"
+    linked = "ok" if _are_linked(first, second, bus_ids) else "not_supported"
     nvlink, read = words.get("nvlink") or linked, words.get("read") or linked
     statuses = {
         _P2P_READ: read,
@@ -140,24 +128,20 @@ def _encode_peer_access(first: PlacedGpu, second: PlacedGpu, table: AnswerTable)
         _P2P_PCI: "not_supported" if nvlink == "ok" else read,
     }
     for index, status in statuses.items():
-        number = constant(f"NVML_P2P_STATUS_{_spelled(_PEER_STATUSES, status)}")
+        number = word_number(numbered(PEER_STATUSES), "peers", status)
         table.answer("nvmlDeviceGetP2PStatus", first.subject, u32(number), keys=(second.subject, index))
 
 
-def _spelled(names: Mapping[str, str], word: str) -> str:
-    if word not in names:
-        raise UsageError(f"peers: {word!r} is unknown", hint=f"one of {', '.join(names)}")
-    return names[word]
-
-
-def _are_linked(first: PlacedGpu, second: PlacedGpu) -> bool:
+def _are_linked(first: PlacedGpu, second: PlacedGpu, bus_ids: Collection[str]) -> bool:
+    """Whether a link goes from one to the other, or from both to one switch; a GPU between them is none."""
     ends = [_active_ends(first), _active_ends(second)]
     direct = second.gpu.readings.get("bus_id") in ends[0] or first.gpu.readings.get("bus_id") in ends[1]
-    return direct or bool(ends[0] & ends[1])
+    return direct or bool((ends[0] & ends[1]) - set(bus_ids))
 
 
 def _active_ends(placed: PlacedGpu) -> set[str]:
+    """The far ends of its links that are up; of those that do not say, one switch that this machine hides."""
     links = placed.read("nvlinks")
     if isinstance(links, Refusal):
         return set()
-    return {link["remote_bus_id"] for link in links if link.get("active") and link.get("remote_bus_id")}
+    return {link.get("remote_bus_id") or _HIDDEN_SWITCH for link in links if link.get("active")}

@@ -1,15 +1,11 @@
 """Faults of what a GPU is connected with: its PCIe link and its NVLinks."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint
 from gpudiag.simulate.fault import Fault, has
-from gpudiag.simulate.kernel_log import xid_line
 
-_SECONDS_AGO = 420.0
-_XID_NVLINK = 74
 _GENERATIONS_LOST = 2
 _LINK_ERRORS = {"crc_flit_errors": 1843, "crc_data_errors": 12, "replay_errors": 37, "recovery_errors": 2}
 
@@ -33,19 +29,16 @@ def slow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """One NVLink of the GPU, or all of them, are down (Xid 74)."""
+    """One NVLink of the GPU, or all of them, did not come up: NVML says so, and nothing else does.
+
+    A link that fails under traffic is logged too: `xid:N:74`, on Blackwell 144 to 150.
+    """
     chosen = None if fault.argument is None else int(fault.argument)
     links = _links(fault, blueprint.listed()[fault.on])
     if chosen is not None and chosen not in [link["link"] for link in links]:
         raise fault.refuse(f"the GPU has NVLinks 0 to {len(links) - 1}, not {chosen}")
     changed = [{**link, "active": False} if chosen in (None, link["link"]) else link for link in links]
-    line = xid_line(blueprint.listed()[fault.on], _XID_NVLINK, _SECONDS_AGO, link=chosen or 0)
-
-    def change(gpu: GpuBlueprint) -> GpuBlueprint:
-        told = replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, _XID_NVLINK)))
-        return told.with_readings(nvlinks=changed)
-
-    return blueprint.change_gpu(fault.on, change).log(line)
+    return blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(nvlinks=changed))
 
 
 def spoil_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:

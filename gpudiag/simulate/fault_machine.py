@@ -118,6 +118,20 @@ def slow_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
     return replace(blueprint, nvml=replace(blueprint.nvml, init_delay_seconds=float(fault.argument or 0)))
 
 
+def cool_down(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Nothing holds the GPUs: the driver attaches each for that many seconds, one after the other, when it is asked for."""
+    _need_driver(blueprint, fault)
+    seconds = float(fault.argument or 0)
+    attached = CallFault("nvmlDeviceGetHandleBy*", delay_seconds=seconds, in_turn=True, nth=1)
+
+    def cool(gpu: GpuBlueprint) -> GpuBlueprint:
+        kept = {**gpu.gpu.readings, "persistence_mode": "disabled"}
+        readings = kept if "persistence_mode" in gpu.gpu.readings else gpu.gpu.readings
+        return replace(gpu, gpu=replace(gpu.gpu, readings=readings, faults=(attached, *gpu.gpu.faults)))
+
+    return blueprint.change_gpus(cool)
+
+
 def install_old_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """The oldest driver branch that runs these GPUs: it lacks what NVML learned since."""
     _need_driver(blueprint, fault)

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.reference.vocabulary import RECOVERY_ACTIONS
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 from gpudiag.simulate.fault import Fault, has, only_known
 from gpudiag.simulate.kernel_log import xid_line
-from gpudiag.simulate.recovery import RECOVERY_ACTIONS, XID_RECOVERY_ACTION, recovery_text
+from gpudiag.simulate.recovery import XID_RECOVERY_ACTION, recovery_text
 
 _SECONDS_AGO = 640.0
 _DEGREES_TOO_HOT = 4  # beyond the limit: past the slowdown offset of every board we know (-2, -3)
@@ -29,7 +30,8 @@ def heat(blueprint: Blueprint, fault: Fault) -> Blueprint:
             gpu,
             temperature_celsius=readings["temperature_celsius"] + rise,
             temperature_margin_celsius=readings.get("temperature_margin_celsius", 0) - rise,
-            memory_temperature_celsius=readings.get("memory_temperature_celsius", 0) + rise,
+            memory_temperature_celsius=readings.get("memory_temperature_celsius", 0)
+            + rise // 2,  # it is not the cause
             clocks_event_reasons=_reasons(gpu, "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"),
             **_clocks(gpu, 2),
         )
@@ -41,6 +43,7 @@ def throttle(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """The power brake holds the GPU's clock down."""
 
     def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "clocks_event_reasons")
         reasons = _reasons(gpu, "hw_slowdown", "hw_power_brake_slowdown")
         return only_known(gpu, clocks_event_reasons=reasons, **_clocks(gpu, _THROTTLED_SHARE))
 
@@ -137,6 +140,8 @@ def switch_ecc_off(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
     def change(gpu: GpuBlueprint) -> GpuBlueprint:
         _need(fault, gpu, "ecc_mode")
+        if gpu.gpu.readings["ecc_mode"] == "disabled":
+            raise fault.refuse("its ECC is off already")
         counters = [name for name in gpu.gpu.readings if name.startswith("ecc_") and "mode" not in name]
         off = gpu.with_readings(ecc_mode="disabled", ecc_mode_pending="disabled")
         return off.without_readings("not_supported", *counters)

@@ -60,7 +60,7 @@ FAULTS = (
     FaultKind(
         "nvlink-down",
         "N[:LINK]",
-        "one NVLink or all are down, Xid 74",
+        "one NVLink or all are down",
         fault_links.break_nvlink,
         repeatable=True,
     ),
@@ -96,6 +96,9 @@ FAULTS = (
         "zero-gpus", "", "driver starts no GPU, the bus shows them", fault_machine.start_no_gpu, _DRIVER
     ),
     FaultKind("init-hang", "", "nvmlInit never comes back", fault_machine.hang_init, _DRIVER),
+    FaultKind(
+        "cold", "SECONDS", "the driver attaches each GPU first, that long", fault_machine.cool_down, _DRIVER
+    ),
     FaultKind("init-slow", "SECONDS", "nvmlInit takes that long", fault_machine.slow_init),
     FaultKind("cuda-broken", "", "NVML fine, CUDA does not start", fault_machine.break_cuda, _TORCH),
     FaultKind("cpu-torch", "", "torch is its CPU build", fault_machine.install_cpu_torch, _TORCH),

@@ -91,7 +91,13 @@ class GpuAnswers:
             self.reply(function, reading, encode, keys)
 
     def reply_field(self, field: str, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE) -> None:
-        """Let NVML_FI_`field` of nvmlDeviceGetFieldValues answer the reading, with its own code.
+        """Let NVML_FI_`field` of nvmlDeviceGetFieldValues answer the reading; see `reply_field_number`."""
+        self.reply_field_number(constant(f"NVML_FI_{field}"), reading, wide=wide, scope=scope)
+
+    def reply_field_number(
+        self, number: int, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE
+    ) -> None:
+        """Let the field of that number answer the reading, with its own code.
 
         `wide` makes it an unsigned long long; a value below 0 is a signed int.
         """
@@ -101,5 +107,4 @@ class GpuAnswers:
             packed = struct.pack("<q" if value < 0 else "<Q", int(value))
             return _FIELD_VALUE.pack(constant(f"NVML_VALUE_TYPE_{kind}"), 0, packed)
 
-        keys = (constant(f"NVML_FI_{field}"), scope)
-        self.reply("nvmlDeviceGetFieldValues", reading, encode, keys)
+        self.reply("nvmlDeviceGetFieldValues", reading, encode, keys=(number, scope))

@@ -1,7 +1,7 @@
 """One GPU from the layers of machine files: its readings, what is missing, and how the bus shows it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from gpudiag.errors import UsageError
@@ -13,13 +13,15 @@ from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu
 
 # Which GPU it is in each source's count follows from the machine, so no file says it.
-DERIVED_READINGS = ("nvml_index", "cuda_ordinal", "responding")
-_FIELDS = tuple(
-    field for field in (*fields(DeviceId), *fields(Device)) if field.name not in ("id", *DERIVED_READINGS)
+# The subsystem's id is said once for NVML and the bus, among the keys of a GPU.
+DERIVED_READINGS = ("nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id")
+READINGS = tuple(
+    field.name
+    for field in (*fields(DeviceId), *fields(Device))
+    if field.name not in ("id", *DERIVED_READINGS)
 )
-READINGS = tuple(field.name for field in _FIELDS)
-# Every machine says these; a reading with a default is younger than some machine files.
-_REQUIRED = tuple(field.name for field in _FIELDS if field.default is MISSING)
+_IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
+_BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs
 _GPU_KEYS = (
     "calls", "minor_number", "pci_device_id", "pci_subsystem_id", "pci_class_id", "kernel_driver", "on_bus",
     "missing",
@@ -36,8 +38,10 @@ _BANKS = ("max_banks", "high_banks", "partial_banks", "low_banks", "none_banks")
 def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBlueprint:
     """The GPU that those layers describe, lowest first; `index` is its place on the machine.
 
+    A reading that no layer gives is not supported by it.
+
     Raises:
-        UsageError: an unknown key, a reading that nobody gives, or one both given and missing.
+        UsageError: an unknown key, a GPU without an identity, or a reading that does not fit.
     """
     readings: dict[str, Any] = {}
     missing: dict[str, str] = {}
@@ -57,9 +61,11 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
         for key in said_missing:
             readings.pop(key, None)
         missing |= said_missing
-    forgotten = [key for key in _REQUIRED if key not in readings and key not in missing]
+    unsaid = [key for key in READINGS if key not in readings and key not in missing and key != _BETWEEN_GPUS]
+    forgotten = [key for key in _IDENTITY if key in unsaid]
     if forgotten:
         raise UsageError(f"{name}: GPU {index} has neither a value nor a reason for {', '.join(forgotten)}")
+    missing |= dict.fromkeys(unsaid, MissingReason.NOT_SUPPORTED.value)
     return _blueprint(readings, missing, others, index, name)
 
 

@@ -9,7 +9,8 @@ from gpudiag.units import KIB
 
 # Users that every machine here knows; a process may bring more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
-_ARM_PART = "0xd85"  # Cortex-X925; the kernel names no ARM core in words
+# The kernel names no ARM core in words (arch/arm64/include/asm/cputype.h).
+_ARM_PARTS = {"Cortex-X925": "0xd85", "Neoverse-V2": "0xd4f"}
 
 
 def render_etc(blueprint: Blueprint) -> dict[str, str]:
@@ -113,7 +114,10 @@ def _cpuinfo(host: HostFacts) -> str:
                 f"physical id\t: {number // share}\nsiblings\t: {share}\nflags\t\t: {flags}\n"
             )
         else:
-            lines = f"processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: {_ARM_PART}\n"
+            part = _ARM_PARTS[host.processor]
+            lines = (
+                f"processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"
+            )
         blocks.append(lines)
     return "\n".join(blocks) + "\n"
 

@@ -19,7 +19,7 @@ _XID_TEXTS = {
     62: "2cbc 5f0d 7a12 0000 0000 0000 0000 0000",
     63: "Row Remapper: New row marked for remapping, reset gpu to activate.",
     64: "Row Remapper: Failed to remap row, contact support.",
-    74: "NVLink: fatal error detected on link {link}(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+    74: "NVLink: fatal error detected on link 0(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
     79: "GPU has fallen off the bus.",
     92: "High single-bit ECC error rate",
     94: "Contained: SM (0x1). RST: No, D-RST: No",
@@ -30,13 +30,11 @@ _XID_TEXTS = {
 _PAGE_RETIREMENT_TEXT = "Dynamic Page Retirement: New page retired, reboot to activate (0x00000000000f3a2b)."
 
 
-def xid_line(
-    gpu: GpuBlueprint, code: int, age_seconds: float, text: str | None = None, link: int = 0
-) -> KernelLine:
+def xid_line(gpu: GpuBlueprint, code: int, age_seconds: float, text: str | None = None) -> KernelLine:
     """The line that the driver logs for an Xid on that GPU; a code without a known text has none."""
     if text is None and code == 63 and "retired_pages_uncorrected" in gpu.gpu.readings:
         text = _PAGE_RETIREMENT_TEXT
-    words = _XID_TEXTS.get(code, "").format(link=link) if text is None else text
+    words = _XID_TEXTS.get(code, "") if text is None else text
     where = gpu.sysfs_address.rsplit(".", 1)[0]
     line = f"NVRM: Xid (PCI:{where}): {code}, pid='<unknown>', name=<unknown>"
     return KernelLine(age_seconds, f"{line}, {words}" if words else line, _ERROR)

@@ -7,7 +7,7 @@ A layer either gives a reading, or lists it under `missing` with its reason; the
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,6 +21,8 @@ from gpudiag.simulate.blueprint import (
     HostFacts,
     HostProcess,
     Interface,
+    KernelLine,
+    LoggedLines,
     PciFunction,
     TorchBuild,
 )
@@ -31,7 +33,7 @@ from gpudiag.simulate.scenario import CallFault, SimulatedNvml
 
 _TOP_KEYS = frozenset((
     "base", "description", "sources", "faults", "nvml", "gpu", "each", "gpus", "visible_gpus", "host", "torch",
-    "environment", "nvidia_smi_present",
+    "environment", "nvidia_smi_present", "kernel_log",
 ))  # fmt: skip
 _TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
 _MAX_BASES = 8  # how deep files may build on one another; a loop ends here too
@@ -75,6 +77,7 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         function for entry in host.get("pci_functions", ()) for function in _pci_functions(entry, name)
     )
     host["interfaces"] = tuple(build(Interface, entry, name) for entry in host.get("interfaces", ()))
+    gpus = _build_gpus(layers, name)
     nvml = build(SimulatedNvml, _merge_section(layers, "nvml"), name)
     nvml = replace(nvml, faults=tuple(build(CallFault, call, name) for call in nvml.faults))
     if host.get("kernel_modules") and "kernel_driver_version" not in host:
@@ -84,13 +87,29 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         description=top.get("description", ""),
         sources=tuple(top.get("sources", ())),
         nvml=nvml,
-        gpus=_build_gpus(layers, name),
+        gpus=gpus,
         host=build(HostFacts, host, name),
         torch=build(TorchBuild, _merge_section(layers, "torch"), name),
         environment=_environment(layers, name),
         nvidia_smi_present=top.get("nvidia_smi_present", True),
         processes=processes,
+        kernel_log=tuple(_kernel_log(layers, gpus, name)),
     )
+
+
+def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
+    """The lines of every layer; `{number}` counts those of one entry, and `{gpu}` is the address of its GPU."""
+    listed = [gpu for gpu in gpus if gpu.gpu.visible]
+    for entry in (entry for layer in layers for entry in layer.get("kernel_log", ())):
+        lines = build(LoggedLines, entry, name)
+        if not 0 <= lines.gpu < max(1, len(listed)):
+            raise UsageError(f"{name}: [[kernel_log]] gpu {lines.gpu} is not a GPU of this machine")
+        text = lines.text
+        if listed:
+            text = text.replace("{gpu}", listed[lines.gpu].sysfs_address.rsplit(".", 1)[0])
+        for number in range(lines.times):
+            age_seconds = lines.age_seconds - number * lines.every_seconds
+            yield KernelLine(age_seconds, text.replace("{number}", str(number)), lines.level)
 
 
 def _machine_directory() -> Traversable:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.reference.vocabulary import FAULT_REASONS
 from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 
 BUSY_PERCENT = 10
@@ -16,7 +17,6 @@ BUSY_PERCENT = 10
 _FALLING_SHARES = {"utilization_percent": 0.14, "memory_utilization_percent": 0.2, "power_draw_watts": 0.12}
 _FALLING_DEGREES = {"temperature_celsius": 4, "memory_temperature_celsius": 4}
 _RISING_DEGREES = "temperature_margin_celsius"
-_HELD_DOWN = {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 # Seconds: a training step's ups and downs, slower than the second in which monitors look, and their drift.
 _SHORT_PERIOD_SECONDS = 11.0
 _LONG_PERIOD_SECONDS = 97.0
@@ -41,7 +41,7 @@ def _fall(number: int, at_seconds: float) -> float:
 
 
 def _moves(readings: Mapping[str, Any]) -> bool:
-    held_down = _HELD_DOWN & set(readings.get("clocks_event_reasons") or ())
+    held_down = set(FAULT_REASONS) & set(readings.get("clocks_event_reasons") or ())
     return (readings.get("utilization_percent") or 0) >= BUSY_PERCENT and not held_down
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
+from gpudiag.reference.vocabulary import (
+    ACTIONS_IN_NVIDIA_SMI,
+    ARCHITECTURES,
+    ARCHITECTURES_IN_NVIDIA_SMI,
+    BRANDS,
+    BRANDS_IN_NVIDIA_SMI,
+    COMPUTE_MODES,
+    RECOVERY_ACTIONS,
+    word_of,
+)
 from gpudiag.simulate.nvidia_smi_nvml import GPU_IS_LOST, NOT_SUPPORTED, Gpu, NvmlError, Reader, words_of
 
 _MIB = 1024**2
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)  # nvmlClockType_t
 _CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
 _MEMORY_TEMPERATURE, _RECOVERY_ACTION = 82, 230  # NVML_FI_DEV_*
-_RECOVERY_ACTIONS = (
-    "None", "GPU Reset", "Node Reboot", "Drain P2P", "Drain and Reset", "Recover IMEX Domain", "Bus Reset",
-    "System Reboot",
-)  # fmt: skip
-_COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
+_UNKNOWN = "Unknown"
 _MARGIN_VERSION = 8 | 1 << 24  # nvmlMarginTemperature_v1_t
 
 
@@ -37,12 +44,28 @@ def read_temperature(gpu: Gpu) -> int:
 
 def read_recovery_action(gpu: Gpu) -> str:
     """What the driver asks for, in nvidia-smi's words."""
-    return _RECOVERY_ACTIONS[gpu.field(_RECOVERY_ACTION)]
+    return ACTIONS_IN_NVIDIA_SMI.get(word_of(RECOVERY_ACTIONS, gpu.field(_RECOVERY_ACTION)), _UNKNOWN)
 
 
 def read_compute_mode(gpu: Gpu) -> str:
     """The compute mode, in nvidia-smi's words."""
-    return _COMPUTE_MODES[gpu.number("GetComputeMode")]
+    return _in_capitals(COMPUTE_MODES, gpu.number("GetComputeMode"))
+
+
+def read_architecture(gpu: Gpu) -> str:
+    """The architecture, in nvidia-smi's words."""
+    return _in_capitals(ARCHITECTURES, gpu.number("GetArchitecture"), ARCHITECTURES_IN_NVIDIA_SMI)
+
+
+def read_brand(gpu: Gpu) -> str:
+    """The brand, in nvidia-smi's words."""
+    return _in_capitals(BRANDS, gpu.number("GetBrand"), BRANDS_IN_NVIDIA_SMI)
+
+
+def _in_capitals(words: tuple[str | None, ...], number: int, others: Mapping[str, str] | None = None) -> str:
+    """The word for NVML's number, each part with a capital letter, or the one in `others`."""
+    word = word_of(words, number)
+    return (others or {}).get(word, _UNKNOWN if word not in words else word.title())
 
 
 def switch(number: int) -> str:

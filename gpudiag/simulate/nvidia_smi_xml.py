@@ -6,18 +6,10 @@ import time
 from collections.abc import Callable
 from xml.sax.saxutils import escape
 
-from gpudiag.simulate.nvidia_smi_fields import find_field
+from gpudiag.reference.vocabulary import REASONS_IN_NVIDIA_SMI, reasons_of
+from gpudiag.simulate.nvidia_smi_fields import find_field, read_architecture, read_brand
 from gpudiag.simulate.nvidia_smi_nvml import GPU_IS_LOST, Gpu, Nvml, NvmlError, words_of
 
-_ARCHITECTURES = {
-    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace",
-    9: "Hopper", 10: "Blackwell", 13: "Rubin",
-}  # fmt: skip
-_BRANDS = {5: "GeForce", 14: "NVIDIA"}
-_EVENT_REASONS = (
-    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown",
-    "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clocks_setting",
-)  # fmt: skip
 _DRAM, _SRAM = 2, 7  # nvmlMemoryLocation_t
 _MIB = 1024**2
 
@@ -90,10 +82,8 @@ def _render(elements: list[Element], depth: int) -> list[str]:
 def _describe(w: _Writer) -> list[Element]:
     return [
         w.field("product_name", "name"),
-        w.element("product_brand", lambda gpu: _BRANDS.get(gpu.number("GetBrand"), "Unknown")),
-        w.element(
-            "product_architecture", lambda gpu: _ARCHITECTURES.get(gpu.number("GetArchitecture"), "Unknown")
-        ),
+        w.element("product_brand", read_brand),
+        w.element("product_architecture", read_architecture),
         w.field("display_mode", "display_mode"),
         w.field("display_active", "display_active"),
         w.field("persistence_mode", "persistence_mode"),
@@ -200,8 +190,8 @@ def _event_reasons(w: _Writer) -> str | list[Element]:
     except NvmlError as error:
         return w.words(error.code)
     return [
-        (f"{prefix}{reason}", "Active" if bits >> bit & 1 else "Not Active")
-        for bit, reason in enumerate(_EVENT_REASONS)
+        (f"{prefix}{reason}", "Active" if reason in reasons_of(bits) else "Not Active")
+        for reason in REASONS_IN_NVIDIA_SMI
     ]
 
 

@@ -115,7 +115,7 @@ static const struct slot *find_answer(uint32_t function, uint32_t subject, uint6
 
 struct verdict {
     uint64_t delay_ns;
-    int hangs, code; /* code -1: answer as usual */
+    int manner, code; /* code -1: answer as usual */
 };
 
 /* How many calls each fault has matched in this process, by the fault's id: it outlives an update. */
@@ -153,7 +153,7 @@ static struct verdict judge_call(uint32_t function, uint32_t subject)
         if (decided || number < fault->first || number > fault->last)
             continue;
         decided = 1;
-        verdict = (struct verdict){ fault->delay_ns, (int)fault->hangs, fault->code };
+        verdict = (struct verdict){ fault->delay_ns, (int)fault->manner, fault->code };
     }
     return verdict;
 }
@@ -173,6 +173,16 @@ static void sleep_ns(uint64_t ns)
     struct timespec left = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
+}
+
+static void delay(const struct verdict *verdict)
+{
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    if (verdict->manner == IN_TURN)
+        pthread_mutex_lock(&turn);
+    sleep_ns(verdict->delay_ns);
+    if (verdict->manner == IN_TURN)
+        pthread_mutex_unlock(&turn);
 }
 
 /* ---- Answers ---- */
@@ -392,12 +402,12 @@ static intptr_t call(uint32_t index, const uintptr_t *arguments)
             verdict = judge_call(index, flags & LOOK_UP ? looked_up_subject(index, subject, arguments) : subject);
     }
     pthread_rwlock_unlock(&lock);
-    if (verdict.hangs) {
+    if (verdict.manner == HANG) {
         log_call(index, subject, -1);
         hang();
     }
     if (verdict.delay_ns != 0)
-        sleep_ns(verdict.delay_ns);
+        delay(&verdict);
     if (code < 0)
         code = verdict.code >= 0 ? verdict.code : carry_out(index, subject, arguments);
     log_call(index, subject, code);

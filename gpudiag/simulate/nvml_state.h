@@ -33,11 +33,12 @@ struct slot {
     int32_t code;
     uint32_t flags, offset, length;
 };
+enum { HANG = 1, IN_TURN = 2 }; /* manners: never answers; its delays come one after the other, whoever calls */
 struct fault { /* hits calls number `first` to `last` of those that it matches, counted from 1 */
     uint64_t id, delay_ns;
     uint32_t subject;
     int32_t code; /* -1: answers as usual, after the delay */
-    uint32_t hangs, first, last, functions; /* functions: offset of a bit per function */
+    uint32_t manner, first, last, functions; /* functions: offset of a bit per function */
 };
 struct event {
     uint32_t subject, reserved;

@@ -31,6 +31,9 @@ from gpudiag.simulate.gpu_layers import DERIVED_READINGS, READINGS
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu, SimulatedNvml
 from gpudiag.units import KIB
 
+# What NVML answers for a GPU that gives nothing, and that CUDA does not list.
+_GPU_IS_LOST = 15
+_GONE = {MissingReason.DEVICE_LOST: _GPU_IS_LOST, MissingReason.RESET_REQUIRED: 16}
 _UPTIME_SECONDS = 30 * 86400.0  # a record does not say how long the machine was up
 _FIRST_UID = 2000
 _BRIDGE_CLASS_ID = "0680"  # an NVSwitch
@@ -151,13 +154,14 @@ def _gpu(device: Device, on_bus: Mapping[str, PciDevice]) -> GpuBlueprint:
         faults=faults,
         visible=not isinstance(device.id.nvml_index, Missing),
         pci_device_id=pci.device_id if pci else None,
+        pci_subsystem_id=value_or(device.pci_subsystem_id, None),
     )
     return _on_bus(gpu, pci)
 
 
 def _in_cuda(device: Device, snapshot: Snapshot) -> dict[str, Any]:
     """How CUDA sees the GPU: it does not list a lost one, and may start no context on another."""
-    if isinstance(device.responding, Missing) and device.responding.reason is MissingReason.DEVICE_LOST:
+    if isinstance(device.responding, Missing) and device.responding.reason in _GONE:
         return {"cuda_lists_it": False}
     facts = snapshot.torch
     if (
@@ -174,7 +178,7 @@ def _in_cuda(device: Device, snapshot: Snapshot) -> dict[str, Any]:
 def _silence(responding: Missing) -> CallFault:
     if responding.reason is MissingReason.TIMED_OUT:
         return CallFault("*", hang=True)
-    return CallFault("*", except_calls=IDENTITY_CALLS, code=15)  # NVML_ERROR_GPU_IS_LOST
+    return CallFault("*", except_calls=IDENTITY_CALLS, code=_GONE.get(responding.reason, _GPU_IS_LOST))
 
 
 def _hidden_gpu(pci: PciDevice) -> GpuBlueprint:

@@ -2,21 +2,11 @@
 
 from dataclasses import replace
 
+from gpudiag.reference.vocabulary import ACTIONS_IN_XID_154, RECOVERY_ACTIONS
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 from gpudiag.simulate.kernel_log import xid_line
 
 XID_RECOVERY_ACTION = 154
-# nvmlDeviceGpuRecoveryAction_t: the word, and what the driver writes for it in Xid 154.
-RECOVERY_ACTIONS = {
-    "none": "None",
-    "gpu_reset": "GPU Reset Required",
-    "node_reboot": "Node Reboot Required",
-    "drain_p2p": "Drain P2P",
-    "drain_and_reset": "Drain and Reset",
-    "recover_imex_domain": "Recover IMEX Domain",
-    "bus_reset": "Bus Reset Required",
-    "system_reboot": "System Reboot Required",
-}
 # The Xids behind which a driver logs an Xid 154, by the first branch that does (NVIDIA's Xid catalog, column
 # "Xid 154 linkage"), where the catalog says that a reset clears them; a GPU off the bus wants a reboot, as
 # public kernel logs of 2026 have it. Those that end with the job (94) or with a remapped row (63) ask for nothing here.
@@ -41,8 +31,8 @@ def ask_for_recovery(blueprint: Blueprint) -> Blueprint:
 
 def recovery_text(action: str) -> str:
     """What Xid 154 says for that action."""
-    number = [*RECOVERY_ACTIONS].index(action)
-    return f"GPU recovery action changed from 0x0 (None) to 0x{number:x} ({RECOVERY_ACTIONS[action]})"
+    number = RECOVERY_ACTIONS.index(action)
+    return f"GPU recovery action changed from 0x0 (None) to 0x{number:x} ({ACTIONS_IN_XID_154[action]})"
 
 
 def _request(gpu: GpuBlueprint, branch: int) -> tuple[int | None, str]:

@@ -13,7 +13,8 @@ class CallFault:
     names and prefixes in `except_calls` are spared. A look-up of the GPU's handle
     (nvmlDeviceGetHandleBy*) is not a call on the GPU: `*` spares it, its name or prefix hits it.
     Where several faults match a call, the first one decides. `code` is the NVML return code to answer
-    with; `hang` never answers; `delay_seconds` answers late; `nth` limits the fault to the nth call
+    with; `hang` never answers; `delay_seconds` answers late, `in_turn` not while another
+    such call waits; `nth` limits the fault to the nth call
     (from 1), `from_nth` to that call and all later.
     """
 
@@ -22,6 +23,7 @@ class CallFault:
     code: int | None = None
     hang: bool = False
     delay_seconds: float = 0.0
+    in_turn: bool = False
     nth: int | None = None
     from_nth: int | None = None
 

@@ -14,6 +14,7 @@ from gpudiag.simulate.answers import (
     text,
     u32,
 )
+from gpudiag.simulate.encode_declared import encode_declared
 from gpudiag.simulate.encode_details import encode_details
 from gpudiag.simulate.encode_identity import encode_identity
 from gpudiag.simulate.encode_links import encode_nvlinks, encode_pcie
@@ -41,6 +42,8 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
     table = AnswerTable()
     _encode_system(scenario.nvml, len(gpus), table)
     for placed in gpus:
+        encode_declared(placed, table)
+        # The last answer for a call wins: what follows knows better where it says the same.
         encode_identity(placed, table)
         encode_memory(placed, table)
         encode_sensors(placed, table)

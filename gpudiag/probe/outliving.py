@@ -1,0 +1,53 @@
+"""A guarded child that must not be killed half way: it asks to be left alone, and ends by itself."""
+
+from __future__ import annotations
+
+import os
+from time import sleep
+
+from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Outliving:
+    """A child that goes on when its parent ends or gives it up, for so long at most; see `begin`."""
+
+    def __init__(self, emit: Callable[[Any], None], at_most_seconds: int) -> None:
+        """Nothing yet: the child dies with its parent."""
+        self.begun = False
+        self._emit = emit
+        self._seconds = at_most_seconds
+        self._parent = os.getppid()
+
+    def begin(self) -> None:
+        """Be left alone from now on. The alarm ends even a process whose threads hang in a library."""
+        import ctypes
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(self._seconds)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        self.begun = True
+        self._tell(outlives=True)
+
+    def end(self, keep_seconds: float) -> None:
+        """Die with the parent again; without one that listens, stay for so long and end."""
+        import signal
+
+        if os.getppid() != self._parent or not self._tell(outlives=False):
+            sleep(keep_seconds)
+            os._exit(0)
+        signal.alarm(0)
+        self.begun = False
+        die_with(self._parent)
+
+    def _tell(self, *, outlives: bool) -> bool:
+        try:
+            self._emit((OUTLIVES, outlives))
+        except OSError:  # nobody listens any more
+            return False
+        return True
