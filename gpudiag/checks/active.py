@@ -4,7 +4,7 @@ from functools import partial
 
 from gpudiag.checks.collective import PLANNED_FINDINGS, judge_collective
 from gpudiag.checks.ranks import RANK_FINDINGS, judge_incidents
-from gpudiag.checks.registry import FindingKind, Judgement, Level, check, could_not_look, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
 from gpudiag.model.active import COPIES, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
@@ -24,6 +24,16 @@ COPY_CORRUPTED = _kind(
     category=Category.HW_MEMORY,
     meaning="A copy did not hold what was copied, and nothing reported an error.",
     remedy="Keep this GPU out of jobs; look for ECC and PCIe errors (`gpudiag list --wide`), then have it replaced.",
+    basis=Basis(
+        reads="Every byte of a copy, compared with its source on the device.",
+        limit="No byte may differ.",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag preflight --level long",
+            "ecc.uncorrected_volatile",
+            "dmesg -T | grep -i -e xid -e aer",
+        ),
+    ),
 )
 
 
@@ -33,8 +43,7 @@ COPY_CORRUPTED = _kind(
     needs=("collective",),
     level=Level.QUICK,
     reports=PLANNED_FINDINGS,
-    reads=("collective",),
-    limit="every byte of every timed buffer is right; no rank dies, hangs or falls behind",
+    readings=("collective",),
     confirmed=ON_CPU_RANKS,
 )
 def collective_all_reduce(context: Context) -> Judgement:
@@ -50,8 +59,7 @@ def collective_all_reduce(context: Context) -> Judgement:
     needs=("active",),
     level=Level.QUICK,
     reports=RANK_FINDINGS,
-    reads=("active",),
-    limit="no rank dies, hangs or raises; every planned test ends on every rank",
+    readings=("active",),
     confirmed=ON_CPU_RANKS,
 )
 def active_ranks(context: Context) -> Judgement:
@@ -74,8 +82,7 @@ def active_ranks(context: Context) -> Judgement:
     needs=("active",),
     level=Level.QUICK,
     reports=(),
-    reads=("active",),
-    limit="every GPU of this machine that was given to this job",
+    readings=("active",),
     confirmed=ON_CPU_RANKS,
 )
 def active_coverage(context: Context) -> Judgement:
@@ -84,7 +91,8 @@ def active_coverage(context: Context) -> Judgement:
     if not measured.untested:
         return judged() if measured.done else could_not_look("no active test was done on every rank")
     reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
-    words = f"not tested: {reasons} (--force tests GPUs in use)"
+    hint = " (--force tests GPUs in use)" if any(one.in_use for one in measured.untested) else ""
+    words = f"not tested: {reasons}{hint}"
     return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
 
 
@@ -94,8 +102,7 @@ def active_coverage(context: Context) -> Judgement:
     needs=("active",),
     level=Level.QUICK,
     reports=(COPY_CORRUPTED,),
-    reads=("active.bandwidth",),
-    limit="no byte differs",
+    readings=("active.bandwidth",),
     confirmed=ON_CPU_RANKS,
 )
 def bandwidth_data(context: Context) -> Judgement:

@@ -58,7 +58,7 @@ def _candidates(
             )
             for place, instance in enumerate(instances)
         )
-    return (Candidate(label, device.id.uuid, against + tuple(_against_use(device))),)
+    return (Candidate(label, device.id.uuid, against + tuple(signs_of_use(device))),)
 
 
 def _against_device(
@@ -76,7 +76,11 @@ def _against_device(
     return against
 
 
-def _against_use(device: Device) -> list[str]:
+def signs_of_use(device: Device) -> list[str]:
+    """What says that somebody uses the GPU, or that nobody can tell; empty where it is idle.
+
+    In a container that does not see the host's processes, load and memory say it where no process does.
+    """
     unified = device.memory_kind == "unified"  # what is used there, the host may use
     memory = None if unified else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
     if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):

@@ -12,7 +12,10 @@ from gpudiag.checks.measured_limits import (
     peer_link_opinions,
     peers_opinion,
 )
+from gpudiag.checks.modes import tell_exclusive
+from gpudiag.checks.peer_paths import NVLINK, NVSWITCH, PeerPath, path_between
 from gpudiag.checks.registry import (
+    Basis,
     FindingKind,
     Judgement,
     Level,
@@ -53,18 +56,49 @@ MEMORY_SLOW = _kind(
     category=Category.HW_MEMORY,
     meaning="The GPU's memory is slower than its clock and bus allow, than its peers, or than it was.",
     remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
+    basis=Basis(
+        reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
+        limit="68 % of 2 x memory clock x bus width; like GPUs here; own history; the data sheet",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag history",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE",
+            "pcie.width",
+        ),
+    ),
 )
 HOST_SLOW = _kind(
     code="bandwidth.host_slow",
     category=Category.HW_PCIE,
     meaning="Copies between the host and this GPU are slower than its PCIe link, its peers, or its history.",
     remedy="Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding.",
+    basis=Basis(
+        reads="active.bandwidth, active.telemetry",
+        limit="65 % of PCIe generation x width as read during the copy; like GPUs here; own"
+        " history; not judged with confidential computing on",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag history",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE",
+            "pcie.width",
+        ),
+    ),
 )
 PEER_SLOW = _kind(
     code="bandwidth.peer_slow",
     category=Category.HW_NVLINK,
     meaning="Copies from one GPU to another are slower than their links, than like pairs, or than they were.",
     remedy="Look at both GPUs' NVLinks and PCIe links (`gpudiag list --wide`), and for ACS between them.",
+    basis=Basis(
+        reads="active.bandwidth, nvlinks, nvlink_bytes_per_second, peers",
+        limit="70 % of what the NVLinks of that pair carry; pairs with the same path; own history",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag history",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE",
+            "pcie.width",
+        ),
+    ),
 )
 
 Opinions = Callable[[Context, BandwidthResult], tuple[Opinion, ...]]
@@ -76,8 +110,7 @@ Opinions = Callable[[Context, BandwidthResult], tuple[Opinion, ...]]
     needs=("active",),
     level=Level.QUICK,
     reports=(MEMORY_SLOW,),
-    reads=("active.bandwidth", "memory_clock_max_mhz", "memory_bus_width_bits"),
-    limit="80 % of 2 x memory clock x bus width; like GPUs here; own history; the data sheet",
+    readings=("active.bandwidth", "memory_clock_max_mhz", "memory_bus_width_bits"),
 )
 def bandwidth_memory(context: Context) -> Judgement:
     """WARN for each GPU whose memory is slow."""
@@ -90,9 +123,7 @@ def bandwidth_memory(context: Context) -> Judgement:
     needs=("active",),
     level=Level.QUICK,
     reports=(HOST_SLOW,),
-    reads=("active.bandwidth", "active.telemetry"),
-    limit="80 % of PCIe generation x width as read during the copy; like GPUs here; own history; not judged with"
-    " confidential computing on",
+    readings=("active.bandwidth", "active.telemetry"),
 )
 def bandwidth_host_device(context: Context) -> Judgement:
     """WARN for each GPU that copies slowly from or to the host, alone on its link."""
@@ -107,8 +138,7 @@ def bandwidth_host_device(context: Context) -> Judgement:
     needs=("active",),
     level=Level.STANDARD,
     reports=(PEER_SLOW,),
-    reads=("active.bandwidth", "nvlinks", "nvlink_bytes_per_second"),
-    limit="75 % of the active NVLinks' rate; other pairs; own history",
+    readings=("active.bandwidth", "nvlinks", "nvlink_bytes_per_second", "peers"),
 )
 def bandwidth_peer(context: Context) -> Judgement:
     """WARN for each slow pair of GPUs."""
@@ -117,10 +147,14 @@ def bandwidth_peer(context: Context) -> Judgement:
         return does_not_apply(NOT_ON_CPU)
     if measured.world_size < 2:
         return does_not_apply("there is one GPU to test, and no peer")
+    exclusive = tell_exclusive(context.snapshot.devices)
+    if PEER_COPY not in measured.tests and exclusive is not None:
+        return does_not_apply(exclusive)
     results = [result for result in measured.bandwidth if result.test == PEER_COPY]
     if len(results) < measured.world_size * (measured.world_size - 1):
         return could_not_look("not every pair of GPUs gave a result")
-    verdicts = [_judge_pair(context, result, results) for result in results]
+    paths = [(result, _path(context, result)) for result in results]
+    verdicts = [_judge_pair(context, result, path, paths) for result, path in paths]
     if not any_opinion(verdicts):
         return does_not_apply(_NO_LIMIT)
     pairs = zip(results, verdicts, strict=True)
@@ -179,19 +213,35 @@ def _by_host_link(context: Context, result: BandwidthResult) -> tuple[Opinion, .
 
 
 def _judge_pair(
-    context: Context, result: BandwidthResult, results: Sequence[BandwidthResult]
+    context: Context,
+    result: BandwidthResult,
+    path: PeerPath | None,
+    pairs: Sequence[tuple[BandwidthResult, PeerPath | None]],
 ) -> SpeedVerdict:
+    """Against the links of this pair, and against pairs of like GPUs that are joined in the same way."""
     device = device_of(context.snapshot, result.device_uuid)
-    by_link = () if device is None or result.direct is not True else peer_link_opinions(device)
+    by_link: tuple[Opinion, ...] = ()
+    if device is not None and path is not None and path.kind in (NVLINK, NVSWITCH):
+        by_link = peer_link_opinions(device, path.links)
     alike = [
         other.bytes_per_second
-        for other in results
+        for other, its_path in pairs
         if other is not result
-        and other.direct == result.direct
+        and path is not None
+        and its_path == path
         and same_product(context.snapshot, result.device_uuid, other.device_uuid)
     ]
     said = (*by_link, *peers_opinion(alike))
     return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
+
+
+def _path(context: Context, result: BandwidthResult) -> PeerPath | None:
+    """The path that the copy took; None where a GPU of the pair is not in the snapshot."""
+    source = device_of(context.snapshot, result.device_uuid)
+    target = device_of(context.snapshot, result.peer_uuid)
+    return (
+        None if source is None or target is None else path_between(context.snapshot, source, target, result)
+    )
 
 
 def _slow_gpu(
@@ -215,5 +265,6 @@ def _slow_pair(context: Context, result: BandwidthResult, verdict: SpeedVerdict)
 
 
 def _method(result: BandwidthResult) -> Evidence:
-    how = f"median of {result.iterations} copies, verified"
+    bound = "" if isinstance(result.numa_node, Missing) else f", rank bound to NUMA node {result.numa_node}"
+    how = f"median of {result.iterations} copies, verified{bound}"
     return Evidence("size_bytes", result.size_bytes, "bytes", source=how)

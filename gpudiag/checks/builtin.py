@@ -11,6 +11,7 @@ from gpudiag.checks.expected import machine_expected
 from gpudiag.checks.fabric import fabric_state
 from gpudiag.checks.fabric_manager import fabric_manager
 from gpudiag.checks.gone import machine_gpus
+from gpudiag.checks.gpu_start import gpu_started
 from gpudiag.checks.history import performance_drift
 from gpudiag.checks.host_health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host_limits import host_cgroup, host_process_limits, host_shared_memory
@@ -21,9 +22,12 @@ from gpudiag.checks.kernel_faults import host_kernel_log
 from gpudiag.checks.leftovers import memory_leftover, process_dead, process_foreign
 from gpudiag.checks.memory_errors import ecc_corrected_rate, ecc_mode, ecc_sram, ecc_uncorrected
 from gpudiag.checks.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
+from gpudiag.checks.memory_size import memory_size
 from gpudiag.checks.modes import gpu_looks_stuck, mode_compute, mode_mig
 from gpudiag.checks.nccl_settings import environment_interface, environment_nccl
-from gpudiag.checks.nvlink import nvlink_errors, nvlink_state
+from gpudiag.checks.nvlink import nvlink_errors
+from gpudiag.checks.nvlink_state import nvlink_state
+from gpudiag.checks.nvml_calls import nvml_calls
 from gpudiag.checks.pcie import pcie_generation, pcie_replay_rate, pcie_width
 from gpudiag.checks.pcie_errors import pcie_errors
 from gpudiag.checks.peers import peer_access
@@ -41,16 +45,19 @@ from gpudiag.checks.throttling import (
 )
 from gpudiag.checks.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
 from gpudiag.checks.training_checks import train_ddp, train_strategies
+from gpudiag.checks.unknown_values import driver_values
 from gpudiag.checks.xid import xid_kernel_log
 
 # Discovery and driver
 _DISCOVERY = (
-    nvml_answers, gpu_lost, gpu_hung, gpu_count, machine_gpus, xid_kernel_log, sxid_kernel_log,
+    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_started, xid_kernel_log,
+    sxid_kernel_log,
     sources_agree, driver_nouveau, driver_version, driver_firmware, driver_persistence,
+    driver_values,
 )  # fmt: skip
 # The memory of the GPUs
 _MEMORY = (
-    ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
+    memory_size, ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
     ecc_corrected_rate,
 )  # fmt: skip
 # Heat, power, clocks

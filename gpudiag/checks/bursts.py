@@ -6,16 +6,12 @@ of one burst are judged together, so that each fault is named once.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Outcome
-from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
-from gpudiag.reference.xid import Xid, XidKind, xids
-
-# A burst ends when the log is silent for this long: NVIDIA Fleet Intelligence, "Xid bursts", 2026.
-SILENCE = timedelta(minutes=3)
+from gpudiag.reference.xid import Xid, XidKind, nvlink5_bucket, xids
 
 _GPU_KINDS = (KernelEventKind.XID, KernelEventKind.GPU_OFF_BUS)
 _OFF_BUS_XID = 79
@@ -67,24 +63,30 @@ def entry_of(event: KernelEvent) -> Xid | None:
 
 
 def outcome_of(event: KernelEvent) -> Outcome:
-    """The catalogue's outcome for an event, by the line's own "Nonfatal" where it has one; unknown is WARN."""
+    """The catalogue's outcome for an event, by what its line says of an NVLink 5 error; unknown is WARN."""
     entry = entry_of(event)
     if entry is None:
         return Outcome.WARN
-    return entry.nonfatal_outcome if event.severity == "nonfatal" else entry.outcome
+    bucket = None
+    if event.unit is not None and event.subcode is not None:
+        bucket = nvlink5_bucket(event.unit, event.subcode, event.error)
+    if bucket == "look_elsewhere":
+        return Outcome.WARN
+    return entry.nonfatal_outcome if event.severity == "nonfatal" and bucket != "reset" else entry.outcome
 
 
 def split_bursts(events: Iterable[KernelEvent]) -> tuple[tuple[KernelEvent, ...], ...]:
-    """The events in groups with more than `SILENCE` between them; one without a time joins its neighbour."""
+    """The events in groups with more than `BURST_SILENCE` between them; one without a time joins its neighbour."""
     bursts: list[list[KernelEvent]] = []
     latest = None
     for event in events:
         moment = None if isinstance(event.at, Missing) else event.at
-        starts = not bursts or (moment is not None and latest is not None and moment - latest > SILENCE)
+        starts = not bursts or (moment is not None and latest is not None and moment - latest > BURST_SILENCE)
         if starts:
             bursts.append([])
         bursts[-1].append(event)
-        latest = moment or latest
+        ends = event.until or moment
+        latest = ends if latest is None or (ends is not None and ends > latest) else latest
     return tuple(tuple(burst) for burst in bursts)
 
 
@@ -118,8 +120,11 @@ def _suspicion(event: KernelEvent) -> int:
     entry = entry_of(event)
     if entry is None:
         return 1
-    if outcome_of(event) is Outcome.FAIL:
+    outcome = outcome_of(event)
+    if outcome is Outcome.FAIL:
         return 0
+    if outcome is Outcome.PASS and entry.kind is XidKind.HARDWARE:
+        return 5
     return {
         XidKind.HARDWARE: 2,
         XidKind.DRIVER: 3,
@@ -136,13 +141,14 @@ def _is_consequence(part: GpuBurst, parts: list[GpuBurst]) -> bool:
     if any(event.recovery_action not in (None, "none") for event in part.events):
         return False
     return any(
-        outcome_of(other.root) is Outcome.FAIL and not _later(other.root, part.root)
+        outcome_of(other.root) is Outcome.FAIL and not is_later(other.root, part.root)
         for other in parts
         if other is not part
     )
 
 
-def _later(event: KernelEvent, other: KernelEvent) -> bool:
+def is_later(event: KernelEvent, other: KernelEvent) -> bool:
+    """Whether the first event was logged after the other; not where a time is missing."""
     if isinstance(event.at, Missing) or isinstance(other.at, Missing):
         return False
     return event.at > other.at

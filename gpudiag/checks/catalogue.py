@@ -1,14 +1,15 @@
-"""The catalogue of findings: every code that gpudiag may report. docs/findings.md is written from it."""
+"""The catalogue of findings: every code that gpudiag may report, once. docs/findings.md is written from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.fleet import VERSIONS_DIFFER
-from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.checks.training import TRAINING_RUN_FINDINGS
 
+_TOLD_LIMITS = 3
 # What commands report that judge without the checks.
 COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
@@ -19,11 +20,30 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
 )
 
 
+def each_once(kinds: Iterable[FindingKind]) -> tuple[FindingKind, ...]:
+    """Those kinds, in their order, each once.
+
+    Raises:
+        ValueError: two of them have one code.
+    """
+    catalogue: dict[str, FindingKind] = {}
+    for kind in kinds:
+        if catalogue.setdefault(kind.code, kind) is not kind:
+            raise ValueError(f"the code {kind.code} has two entries: a code has one FindingKind")
+    return tuple(catalogue.values())
+
+
+_KINDS = each_once(
+    (
+        *(kind for check in BUILTIN for kind in check.reports),
+        *(kind for kinds in COMMAND_FINDINGS.values() for kind in kinds),
+    )
+)
+
+
 def finding_kinds() -> tuple[FindingKind, ...]:
-    """Every kind once: those of the checks in run order, then those of commands alone."""
-    of_checks = [kind for check in BUILTIN for kind in check.reports]
-    of_commands = [kind for kinds in COMMAND_FINDINGS.values() for kind in kinds]
-    return tuple({kind.code: kind for kind in (*of_checks, *of_commands)}.values())
+    """Every kind: those of the checks in run order, then those of commands alone."""
+    return _KINDS
 
 
 def name_reporters(kind: FindingKind) -> str:
@@ -32,3 +52,11 @@ def name_reporters(kind: FindingKind) -> str:
     commands = [f"gpudiag {name}" for name, kinds in COMMAND_FINDINGS.items() if kind in kinds]
     of_checks = [f"the check{'s' * (len(checks) > 1)} {', '.join(checks)}"] if checks else []
     return "; ".join([*of_checks, *([", ".join(commands)] if commands else [])])
+
+
+def say_limits(check: Check) -> str:
+    """What a check's findings are held against, each limit once; of many only where to find them."""
+    limits = dict.fromkeys(kind.basis.limit.rstrip(".") for kind in check.reports)
+    if len(limits) > _TOLD_LIMITS:
+        return "one for each code: `gpudiag explain CODE`"
+    return "; ".join(limits)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gpudiag.checks.active import ON_CPU_RANKS, active_of
-from gpudiag.checks.measured_limits import SpeedVerdict, matrix_opinions, peers_opinion
+from gpudiag.checks.measured_limits import ClocksSeen, SpeedVerdict, matrix_opinions, peers_opinion
 from gpudiag.checks.registry import (
+    Basis,
     FindingKind,
     Judgement,
     Level,
@@ -33,12 +34,20 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 from gpudiag.units import format_size, significant
 
+_SLOWER_SHARE = 0.05  # own choice, after gpu-fryer and DCGM's targeted tests: 5 % is more than a warm-up
 _kind = partial(
     FindingKind,
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
+)
+_COMPUTE_DETERMINISM_BASIS = Basis(
+    reads="A hash over every bit of the results of products, attention and reductions from one seed, per"
+    " dtype, repeated on every rank.",
+    limit="All repeats on one device are alike, and so are identical devices; where they are not, the"
+    " majority is right.",
+    look_also=("gpudiag preflight --level long", "gpudiag list --wide", "dcgmi diag -r 3"),
 )
 MATMUL_SLOW = _kind(
     code="compute.slow",
@@ -47,22 +56,36 @@ MATMUL_SLOW = _kind(
     category=Category.PERF_THRESHOLD,
     meaning="The GPU multiplies matrices slower than identical GPUs beside it, or than it did.",
     remedy="Look at its clocks, power limit and temperature under load: `gpudiag list --wide --watch 1`.",
+    basis=Basis(
+        reads="active.compute, active.telemetry",
+        limit="65 % of what processors and data sheet allow at the clock that was seen, not"
+        " under a power cap, not of an emulated type; like GPUs here; own history",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag history",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE",
+            "pcie.width",
+        ),
+    ),
 )
 NOT_REPEATABLE = _kind(
     code="compute.not_repeatable",
     meaning="The same computation gave different results on one device: it computes wrongly now and then.",
     remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
 )
 MINORITY = _kind(
     code="compute.minority",
     meaning="The device computes something else than most identical ones here, from the same input.",
     remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
 )
 NO_MAJORITY = _kind(
     code="compute.no_majority",
     severity=Severity.TRIAGE,
     meaning="Identical devices compute different results from the same input, and none of them is in the majority.",
     remedy="Run it again on more of them (`gpudiag preflight --level standard`) to see which one is wrong.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
 )
 SLOWS_DOWN = _kind(
     code="compute.slows_down",
@@ -71,15 +94,26 @@ SLOWS_DOWN = _kind(
     category=Category.HW_THERMAL,
     meaning="Under a lasting load the GPU got slower from its first to its last minute.",
     remedy="Look at its temperature and clocks in the report; check airflow, fans, paste and power.",
+    basis=Basis(
+        reads="active.sustained, active.telemetry",
+        limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (own choice)",
+        look_also=("nvidia-smi -q -d TEMPERATURE,POWER,CLOCK", "clocks.throttled", "gpudiag history"),
+    ),
 )
 PATTERN_MISMATCH = _kind(
     code="memory.pattern_mismatch",
     category=Category.HW_MEMORY,
     meaning="Memory gave back another bit pattern than was written to it, and nothing reported an error.",
     remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
+    basis=Basis(
+        reads="Eight patterns written to most of the free memory and read back, in two"
+        " passes; the first wrong word, and every bit that flipped.",
+        limit="No word may differ.",
+        look_also=("gpudiag list --wide", "memory.row_remap_failed", "ecc.uncorrected_volatile"),
+    ),
 )
-_SLOWER_SHARE = 0.05  # own choice, after gpu-fryer and DCGM's targeted tests: 5 % is more than a warm-up
 _MINUTE = 60.0
+_POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))  # NVML's clock event reasons
 
 
 @check(
@@ -88,8 +122,7 @@ _MINUTE = 60.0
     needs=("active",),
     level=Level.QUICK,
     reports=(MATMUL_SLOW,),
-    reads=("active.compute",),
-    limit="65 % of what processors and clock allow; like GPUs here; own history; the data sheet",
+    readings=("active.compute", "active.telemetry"),
 )
 def compute_matmul(context: Context) -> Judgement:
     """WARN for each GPU that is slow, with the dtypes; nothing to compare with is a SKIP."""
@@ -112,8 +145,7 @@ def compute_matmul(context: Context) -> Judgement:
     needs=("active",),
     level=Level.STANDARD,
     reports=(NOT_REPEATABLE, MINORITY, NO_MAJORITY),
-    reads=("active.determinism",),
-    limit="every repeat alike; identical devices alike",
+    readings=("active.determinism",),
     confirmed=ON_CPU_RANKS,
 )
 def compute_determinism(context: Context) -> Judgement:
@@ -137,8 +169,7 @@ def compute_determinism(context: Context) -> Judgement:
     needs=("active",),
     level=Level.LONG,
     reports=(PATTERN_MISMATCH,),
-    reads=("active.patterns",),
-    limit="no word differs; all memory that was wanted could be tested",
+    readings=("active.patterns",),
     confirmed=ON_CPU_RANKS,
 )
 def memory_patterns(context: Context) -> Judgement:
@@ -164,8 +195,7 @@ def memory_patterns(context: Context) -> Judgement:
     needs=("active",),
     level=Level.LONG,
     reports=(SLOWS_DOWN,),
-    reads=("active.sustained", "active.telemetry"),
-    limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (own choice)",
+    readings=("active.sustained", "active.telemetry"),
 )
 def compute_sustained(context: Context) -> Judgement:
     """WARN for each GPU that got slower, with how hot it got and how its clocks moved."""
@@ -186,11 +216,29 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
         and (other.dtype, other.size) == (result.dtype, result.size)
         and same_product(context.snapshot, result.device_uuid, other.device_uuid)
     ]
-    by_device = () if device is None else matrix_opinions(device, result.dtype)
+    by_device = () if device is None else matrix_opinions(device, result.dtype, _clocks_seen(context, result))
     said = (*by_device, *peers_opinion(peers))
     return judge_against(
         context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", said
     )
+
+
+def _clocks_seen(context: Context, result: ComputeResult) -> ClocksSeen | None:
+    """The median clock of the GPU while it multiplied; None where it, or what held it down, was not read."""
+    began, ended = result.began_seconds, result.ended_seconds
+    if isinstance(began, Missing) or isinstance(ended, Missing):
+        return None
+    seen = [
+        (point.sm_clock_mhz, point.clocks_event_reasons)
+        for point in active_of(context).telemetry
+        if point.device_uuid == result.device_uuid and began <= point.at_seconds <= ended
+    ]
+    clocks = [clock for clock, _ in seen if not isinstance(clock, Missing)]
+    reasons = [told for _, told in seen if not isinstance(told, Missing)]
+    if not clocks or not reasons:
+        return None
+    capped = any(_POWER_CAPS & set(told) for told in reasons)
+    return ClocksSeen(statistics.median(clocks), capped)
 
 
 def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) -> Finding:

@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks.host import host_finding, host_state
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.products import is_consumer
-from gpudiag.checks.registry import FindingKind, Judgement, check, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -16,41 +16,65 @@ from gpudiag.model.reading import Missing
 from gpudiag.reference.nccl_variables import renamed_variables
 
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.JOB)
+_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS = Basis(
+    reads="CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and LOCAL_RANK, against the GPUs and MIG instances"
+    " that NVML lists.",
+    limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
+    look_also=("gpudiag list", "nvidia-smi -L", "cuda.invalid_device", "cuda.no_device"),
+)
+_ENVIRONMENT_DEBUG_BASIS = Basis(
+    reads="CUDA_, TORCH_, PYTORCH_ and NCCL_ variables, and LD_LIBRARY_PATH.",
+    limit="no such variable; torch's own list of allocator options (2.13)",
+    look_also=("env | grep -e CUDA -e TORCH -e NCCL", "cuda.forward_compatibility"),
+)
 VISIBLE_INVALID = _kind(
     code="environment.visible_devices_invalid",
     outcome=Outcome.FAIL,
     meaning="CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently.",
-    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free N --ids` prints UUIDs that it takes.",
+    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it takes.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+VISIBLE_NONE = _kind(
+    code="environment.visible_devices_none",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA says that there is none.",
+    remedy="Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`); under a scheduler, ask it for GPUs.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 VISIBLE_TWICE = _kind(
     code="environment.visible_devices_twice",
     outcome=Outcome.FAIL,
     meaning="CUDA_VISIBLE_DEVICES names a GPU twice; CUDA then shows none at all.",
     remedy="Name each GPU once in CUDA_VISIBLE_DEVICES.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 LOCAL_RANK_WITHOUT_GPU = _kind(
     code="environment.local_rank_without_gpu",
     outcome=Outcome.FAIL,
     meaning="This rank's number on its machine is as high as the number of GPUs that it can see.",
     remedy="Start as many ranks as there are GPUs, or let every rank see them all.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 ORDER_UNSET = _kind(
     code="environment.device_order_unset",
     outcome=Outcome.WARN,
     meaning="The GPUs are unlike, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
     remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 SEVERAL_INSTANCES = _kind(
     code="environment.several_mig_instances",
     outcome=Outcome.WARN,
     meaning="CUDA_VISIBLE_DEVICES names several MIG instances; a process uses the first of them only.",
     remedy="Give each rank one instance of its own in CUDA_VISIBLE_DEVICES.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 DEBUG_SWITCH = _kind(
     code="environment.debug_switch",
     outcome=Outcome.WARN,
     meaning="A variable for finding faults is set; it makes programs slower, or stop where they would go on.",
     remedy="Unset it for real work.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 RENAMED = _kind(
     code="environment.renamed_variable",
@@ -58,19 +82,24 @@ RENAMED = _kind(
     severity=Severity.MONITOR,
     meaning="A variable has a new name; the old one will stop working.",
     remedy="Use the new name.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 ALLOCATOR_OPTION = _kind(
     code="environment.allocator_option",
     outcome=Outcome.WARN,
     meaning="PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not know; torch refuses to start CUDA.",
     remedy="Correct it by torch's notes on CUDA memory management.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 COMPAT_PATH = _kind(
     code="environment.cuda_compat_path",
     outcome=Outcome.WARN,
     meaning="LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804).",
     remedy="Take the compat folder out of LD_LIBRARY_PATH.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
 )
+_END = "-1"  # CUDA reads no further
+_HIDES_ALL = (_END, "", "NoDevFiles", "none")  # Slurm writes NoDevFiles for a job without GPUs
 # What costs speed or changes behaviour: variable, values (empty: any but 0), what it does.
 _DEBUG_SWITCHES = (
     ("CUDA_LAUNCH_BLOCKING", "every kernel is waited for"),
@@ -99,9 +128,15 @@ _ALLOCATOR_OPTIONS = frozenset(
     "environment.cuda_visible_devices",
     title="CUDA_VISIBLE_DEVICES names GPUs that are here, once each",
     needs=("gpus", "host_state"),
-    reports=(VISIBLE_INVALID, VISIBLE_TWICE, LOCAL_RANK_WITHOUT_GPU, SEVERAL_INSTANCES, ORDER_UNSET),
-    reads=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LOCAL_RANK", "devices"),
-    limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
+    reports=(
+        VISIBLE_INVALID,
+        VISIBLE_NONE,
+        VISIBLE_TWICE,
+        LOCAL_RANK_WITHOUT_GPU,
+        SEVERAL_INSTANCES,
+        ORDER_UNSET,
+    ),
+    readings=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LOCAL_RANK", "devices"),
     confirmed="CUDA's guide",
 )
 def environment_cuda_visible_devices(context: Context) -> Judgement:
@@ -115,6 +150,8 @@ def environment_cuda_visible_devices(context: Context) -> Judgement:
         findings += _local_rank(context, settings, len(context.snapshot.devices))
         return judged(*findings)
     tokens = [token.strip() for token in value.split(",")] if value.strip() else []
+    if not tokens or tokens[0] in _HIDES_ALL:
+        return judged(*findings, _none_visible(context, value))
     findings += _invalid(context, value, tokens)
     findings += _twice(context, value, tokens)
     findings += _several_instances(context, value, tokens)
@@ -128,8 +165,7 @@ def environment_cuda_visible_devices(context: Context) -> Judgement:
     title="no debug switch is left on, and no variable has an old name",
     needs=("host_state",),
     reports=(DEBUG_SWITCH, RENAMED, ALLOCATOR_OPTION, COMPAT_PATH),
-    reads=("environment: CUDA_*, TORCH_*, PYTORCH_*, NCCL_*, LD_LIBRARY_PATH",),
-    limit="no such variable; torch's own list of allocator options (2.13)",
+    readings=("environment: CUDA_*, TORCH_*, PYTORCH_*, NCCL_*, LD_LIBRARY_PATH",),
     confirmed="torch 2.13's headers and strings",
 )
 def environment_debug(context: Context) -> Judgement:
@@ -147,17 +183,43 @@ def environment_debug(context: Context) -> Judgement:
 
 def _invalid(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
     for place, token in enumerate(tokens):
-        if token == "-1" or _exists(context, token):  # noqa: S105 - a position in the list, not a password
+        ends_the_list = token == _END and place == len(tokens) - 1
+        if ends_the_list or _exists(context, token):
             continue
         here = len(context.snapshot.devices)
         after = len(tokens) - place - 1
         ignored = f", so CUDA ignores it and the {after} after it" if after else ""
+        if place == 0:
+            ignored = ", so CUDA shows no GPU at all"
         evidence = Evidence(
             "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
         )
         message = f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not one of {here} GPUs here{ignored}"
         yield host_finding(context, VISIBLE_INVALID, message, evidence)
         return
+
+
+def hides_every_gpu(context: Context) -> bool:
+    """Whether the job's own CUDA_VISIBLE_DEVICES leaves CUDA no GPU.
+
+    It names none, begins with one that is not here, or names one twice.
+    """
+    value = context.snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES")
+    if value is None or not context.snapshot.devices:
+        return False
+    tokens = [token.strip() for token in value.split(",")]
+    if tokens[0] in _HIDES_ALL or not _exists(context, tokens[0]):
+        return True
+    return any(_twice(context, value, tokens))
+
+
+def _none_visible(context: Context, value: str) -> Finding:
+    here = len(context.snapshot.devices)
+    evidence = Evidence(
+        "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
+    )
+    message = f"CUDA_VISIBLE_DEVICES={value} hides all {here} GPUs here from this process"
+    return host_finding(context, VISIBLE_NONE, message, evidence)
 
 
 def _exists(context: Context, token: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.gone import in_container, share_of
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
@@ -12,7 +12,15 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_size
 
-_kind = partial(FindingKind, severity=Severity.MONITOR, category=Category.HW_OTHER, owner=Owner.HOST)
+_BASIS = Basis(
+    reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and memory, as"
+    " they are and as they were in the last good run.",
+    limit="this machine's last good run",
+    look_also=("gpu.missing", "lspci -d 10de:", "dmesg -T | grep -i -e NVRM -e mlx5"),
+)
+_kind = partial(
+    FindingKind, severity=Severity.MONITOR, category=Category.HW_OTHER, owner=Owner.HOST, basis=_BASIS
+)
 PORT_GONE = _kind(
     code="infiniband.port_gone",
     outcome=Outcome.WARN,
@@ -36,8 +44,7 @@ _MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little m
     title="every RDMA port that was here still is",
     needs=("host_state", "baseline"),
     reports=(PORT_GONE,),
-    reads=("infiniband_ports",),
-    limit="this machine's last good run",
+    readings=("infiniband_ports",),
     confirmed="the Linux kernel's /sys/class/infiniband",
 )
 def machine_ports(context: Context) -> Judgement:
@@ -58,8 +65,7 @@ def machine_ports(context: Context) -> Judgement:
     title="driver, firmware, memory and kernel are as recorded",
     needs=("nvml", "baseline"),
     reports=(CHANGED,),
-    reads=("driver_version", "vbios_version", "kernel_release", "memory_total_bytes"),
-    limit="this machine's last good run",
+    readings=("driver_version", "vbios_version", "kernel_release", "memory_total_bytes"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's files",
 )
 def machine_settings(context: Context) -> Judgement:

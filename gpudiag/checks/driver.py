@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import alike, answering, judge_devices
 from gpudiag.checks.products import is_data_center
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import pci_gpus, traces_for
 from gpudiag.model.context import Context
@@ -18,24 +18,42 @@ from gpudiag.model.reading import Missing
 
 _SLOW_START_SECONDS = 1.0  # own choice: with the driver kept loaded nvmlInit and a reading take milliseconds
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_OTHER, owner=Owner.HOST)
+_DRIVER_NOUVEAU_BASIS = Basis(
+    reads="/proc/modules, and the kernel driver bound to each GPU in /sys/bus/pci/devices.",
+    limit="nouveau neither bound to a GPU nor loaded beside NVIDIA's driver",
+    look_also=("lspci -nnk -d 10de:", "cat /etc/modprobe.d/*", "driver.not_loaded"),
+)
+_DRIVER_FIRMWARE_BASIS = Basis(
+    reads="VBIOS and InfoROM image version of each GPU, nvmlDeviceValidateInforom, the mode of the GSP"
+    " firmware and its default.",
+    limit="the version that most GPUs of the product have here; the driver's own verdict and default",
+    look_also=("nvidia-smi -q | grep -e VBIOS -e Image -e GSP", "xid 93", "xid 119"),
+)
 NOUVEAU_BOUND = _kind(
     code="driver.nouveau_bound",
     outcome=Outcome.FAIL,
     meaning="The kernel gave a GPU to the nouveau driver, which cannot run CUDA.",
     remedy="Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot.",
     stated=True,
+    basis=_DRIVER_NOUVEAU_BASIS,
 )
 NOUVEAU_LOADED = _kind(
     code="driver.nouveau_loaded",
     outcome=Outcome.WARN,
     meaning="The nouveau driver is loaded beside NVIDIA's; it may take a GPU at the next start.",
     remedy="Blacklist nouveau (`blacklist nouveau`, `options nouveau modeset=0` in /etc/modprobe.d) and reboot.",
+    basis=_DRIVER_NOUVEAU_BASIS,
 )
 DRIVER_UNEXPECTED = _kind(
     code="driver.unexpected_version",
     outcome=Outcome.FAIL,
     meaning="The driver is not of the version that the user said it should be (`--expect-driver`).",
     remedy="Install the expected driver, or correct `--expect-driver`.",
+    basis=Basis(
+        reads="nvmlSystemGetDriverVersion, against `--expect-driver`.",
+        limit="--expect-driver",
+        look_also=("cat /proc/driver/nvidia/version", "driver.version_mismatch"),
+    ),
 )
 VBIOS_DIFFERS = _kind(
     code="driver.vbios_differs",
@@ -43,6 +61,7 @@ VBIOS_DIFFERS = _kind(
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different firmware (VBIOS).",
     remedy="Ask the vendor for one VBIOS for all; mixed ones are a common cause of uneven speed.",
+    basis=_DRIVER_FIRMWARE_BASIS,
 )
 INFOROM_DIFFERS = _kind(
     code="driver.inforom_differs",
@@ -50,6 +69,7 @@ INFOROM_DIFFERS = _kind(
     severity=Severity.MONITOR,
     meaning="Identical GPUs of this machine have different InfoROM images.",
     remedy="Ask the vendor for one image for all.",
+    basis=_DRIVER_FIRMWARE_BASIS,
 )
 INFOROM_CORRUPTED = _kind(
     code="driver.inforom_corrupted",
@@ -58,20 +78,28 @@ INFOROM_CORRUPTED = _kind(
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
     meaning="The driver says that the GPU's InfoROM, which holds its settings and error history, is corrupted.",
-    remedy="Reset the GPU and look again; if it stays (Xid 93), have the InfoROM restored or the GPU replaced.",
+    remedy="Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the InfoROM restored or the GPU replaced.",
     stated=True,
+    basis=_DRIVER_FIRMWARE_BASIS,
 )
 GSP_OFF = _kind(
     code="driver.gsp_off",
     outcome=Outcome.WARN,
     meaning="The GPU's system processor (GSP) is off, though it is on by default on this product.",
     remedy="Look for `NVreg_EnableGpuFirmware=0` in /etc/modprobe.d; on drivers of 2024 and later leave it on.",
+    basis=_DRIVER_FIRMWARE_BASIS,
 )
 PERSISTENCE_OFF = _kind(
     code="driver.persistence_off",
     outcome=Outcome.WARN,
     meaning="The driver lets go of idle GPUs: each first use waits for them to start, and error counts are lost.",
     remedy="Run nvidia-persistenced (`systemctl enable --now nvidia-persistenced`), or `nvidia-smi -pm 1` as root.",
+    basis=Basis(
+        reads="Persistence mode of each GPU, and how long NVML took to answer.",
+        limit=f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in the"
+        " captures is healthy with it off)",
+        look_also=("systemctl status nvidia-persistenced", "nvml.timed_out"),
+    ),
 )
 
 
@@ -79,8 +107,7 @@ PERSISTENCE_OFF = _kind(
     "driver.nouveau",
     title="no GPU is held by nouveau",
     reports=(NOUVEAU_BOUND, NOUVEAU_LOADED),
-    reads=("kernel_modules", "pci_devices"),
-    limit="nouveau neither bound to a GPU nor loaded beside NVIDIA's driver",
+    readings=("kernel_modules", "pci_devices"),
     confirmed="the Linux kernel's /proc/modules and sysfs",
 )
 def driver_nouveau(context: Context) -> Judgement:
@@ -112,8 +139,7 @@ def driver_nouveau(context: Context) -> Judgement:
     title="the driver is of the expected version",
     needs=("nvml",),
     reports=(DRIVER_UNEXPECTED,),
-    reads=("driver_version",),
-    limit="--expect-driver",
+    readings=("driver_version",),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4",
 )
 def driver_version(context: Context) -> Judgement:
@@ -135,14 +161,13 @@ def driver_version(context: Context) -> Judgement:
     title="identical GPUs have identical, intact firmware",
     needs=("gpus",),
     reports=(INFOROM_CORRUPTED, VBIOS_DIFFERS, INFOROM_DIFFERS, GSP_OFF),
-    reads=(
+    readings=(
         "vbios_version",
         "inforom_version",
         "inforom_valid",
         "gsp_firmware_mode",
         "gsp_firmware_mode_default",
     ),
-    limit="the version that most GPUs of the product have here; the driver's own verdict and default",
     confirmed="nvidia-smi -q of A100, H100, B200 and T4",
 )
 def driver_firmware(context: Context) -> Judgement:
@@ -156,9 +181,7 @@ def driver_firmware(context: Context) -> Judgement:
     title="the driver stays loaded",
     needs=("gpus",),
     reports=(PERSISTENCE_OFF,),
-    reads=("persistence_mode", "seconds that NVML took"),
-    limit=f"on for data-center GPUs, or NVML in less than {_SLOW_START_SECONDS:.0f} s (a B200 machine in the"
-    " captures is healthy with it off)",
+    readings=("persistence_mode", "seconds that NVML took"),
     confirmed="nvidia-smi -q of A100, H100, B200 (off) and T4",
 )
 def driver_persistence(context: Context) -> Judgement:
@@ -184,7 +207,7 @@ def driver_persistence(context: Context) -> Judgement:
 def _judge_firmware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     subject, name = device_subject(snapshot, device), name_device(device)
     if device.inforom_valid is False:
-        evidence = Evidence("inforom_valid", False, source="nvmlDeviceValidateInforom")
+        evidence = Evidence("inforom_valid", False, source="NVML return code 14, of any call")
         yield INFOROM_CORRUPTED.finding(subject, f"{name}: its InfoROM is corrupted", evidence)
     for field, kind, words in (
         ("vbios_version", VBIOS_DIFFERS, "VBIOS"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.checks.gone import in_container, share_of
-from gpudiag.checks.registry import FindingKind, Judgement, check, could_not_look, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, could_not_look, judged
 from gpudiag.checks.subjects import device_subject
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -15,6 +15,17 @@ from gpudiag.model.host_state import HostState
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.units import format_size
 
+_BASIS = Basis(
+    reads="Number, models, memory, VBIOS, power limits, application clocks, modes, PCIe and NVLinks of"
+    " the GPUs, driver, kernel, processors, memory, RDMA ports and torch, here and in the file of"
+    " --expect. GPUs are compared board by board, else slot by slot, else by NVML index.",
+    limit="The machine in the file; memory of the host may be up to 2 % off.",
+    look_also=(
+        "gpudiag list --json --output FILE, on the good machine",
+        "gpudiag preflight --report json=FILE, which holds more of it",
+        "gpu.count",
+    ),
+)
 GPUS_DIFFER = FindingKind(
     code="machine.gpus_differ",
     outcome=Outcome.FAIL,
@@ -23,6 +34,7 @@ GPUS_DIFFER = FindingKind(
     owner=Owner.HOST,
     meaning="The machine has fewer GPUs than the good one of --expect, or GPUs of another model.",
     remedy="See whether this is the right machine and the right file; if it is, look for the GPUs with `lspci -d 10de:`.",
+    basis=_BASIS,
 )
 DIFFERS = FindingKind(
     code="machine.differs",
@@ -32,6 +44,7 @@ DIFFERS = FindingKind(
     owner=Owner.HOST,
     meaning="The machine is set up otherwise than the good one of --expect.",
     remedy="Bring it into line with the good machine; if the difference is wanted, record a new file.",
+    basis=_BASIS,
 )
 _MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little more or less for themselves
 
@@ -41,11 +54,10 @@ _MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little m
     title="the machine is like the good one of --expect",
     needs=("expected_machine",),
     reports=(GPUS_DIFFER, DIFFERS),
-    reads=(
+    readings=(
         "number, models, memory, VBIOS, power limits, modes and links of the GPUs",
         "driver, kernel, processors, memory, RDMA ports, torch",
     ),
-    limit="the machine in the file: the same, or another of its kind",
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's files",
 )
 def machine_expected(context: Context) -> Judgement:

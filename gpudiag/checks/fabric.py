@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.per_device import answering, conclude, judge_devices
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import nvswitches
 from gpudiag.model.context import Context
@@ -16,7 +16,16 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
 _MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
-_kind = partial(FindingKind, category=Category.HW_NVSWITCH, owner=Owner.HOST, remedy=_MANAGER)
+_BASIS = Basis(
+    reads="nvmlDeviceGetGpuFabricInfo: state, status, health and faults; NVSwitches on the PCI bus.",
+    limit="the driver's own words: completed, success, healthy",
+    look_also=(
+        "nvidia-smi -q | grep -A12 Fabric",
+        "systemctl status nvidia-fabricmanager",
+        "cuda.system_not_ready",
+    ),
+)
+_kind = partial(FindingKind, category=Category.HW_NVSWITCH, owner=Owner.HOST, remedy=_MANAGER, basis=_BASIS)
 NOT_READY = _kind(
     code="fabric.not_ready",
     outcome=Outcome.FAIL,
@@ -55,8 +64,7 @@ CLIQUE_DIFFERS = _kind(
     title="every GPU is registered with a healthy NVLink fabric",
     needs=("gpus",),
     reports=(NOT_READY, UNHEALTHY, LIMITED, CLIQUE_DIFFERS),
-    reads=("fabric", "pci_devices (NVSwitches)"),
-    limit="the driver's own words: completed, success, healthy",
+    readings=("fabric", "pci_devices (NVSwitches)"),
     confirmed="nvidia-smi -q of H100 and B200",
 )
 def fabric_state(context: Context) -> Judgement:

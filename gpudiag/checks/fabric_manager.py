@@ -3,7 +3,7 @@
 from functools import partial
 
 from gpudiag.checks.host import host_finding, host_state
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.traces import nvswitches
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
@@ -11,6 +11,15 @@ from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
 _MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
+_BASIS = Basis(
+    reads="Whether nv-fabricmanager is among the processes, and the version in its log.",
+    limit="running, and of the driver's version, where NVSwitches are on the bus",
+    look_also=(
+        "systemctl status nvidia-fabricmanager",
+        "tail /var/log/fabricmanager.log",
+        "fabric.not_ready",
+    ),
+)
 _kind = partial(
     FindingKind,
     outcome=Outcome.WARN,
@@ -18,6 +27,7 @@ _kind = partial(
     category=Category.HW_NVSWITCH,
     owner=Owner.HOST,
     remedy=_MANAGER,
+    basis=_BASIS,
 )
 MANAGER_NOT_RUNNING = _kind(
     code="fabric.manager_not_running",
@@ -35,8 +45,7 @@ MANAGER_VERSION_DIFFERS = _kind(
     title="the fabric manager runs, in the driver's version",
     needs=("gpus", "host_state"),
     reports=(MANAGER_NOT_RUNNING, MANAGER_VERSION_DIFFERS),
-    reads=("/proc/*/comm (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
-    limit="running, and of the driver's version, where NVSwitches are on the bus",
+    readings=("/proc/*/comm (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
 )
 def fabric_manager(context: Context) -> Judgement:
     """WARN where NVSwitches are here and their manager does not run, or is of another version."""

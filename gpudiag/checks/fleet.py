@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 
 VERSIONS_DIFFER = FindingKind(
@@ -15,6 +15,15 @@ VERSIONS_DIFFER = FindingKind(
     owner=Owner.SOFTWARE,
     meaning="The machines of one merged report do not have the same driver, torch, CUDA runtime or NCCL.",
     remedy="Ranks of one job need the same torch and NCCL: align these machines, or keep jobs from spanning both kinds.",
+    basis=Basis(
+        reads="Driver, torch, CUDA runtime and NCCL in each report that `gpudiag"
+        " merge`, or a preflight under a launcher, puts together.",
+        limit="The version that most of the machines have.",
+        look_also=(
+            "gpudiag list --sources all",
+            "gpudiag preflight --expect FILE, with the report of a good machine",
+        ),
+    ),
 )
 _MAX_VERSIONS_TOLD = 4
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpudiag.checks.allocation import granted
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
@@ -23,6 +23,12 @@ GPU_GONE = FindingKind(
     "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
     remedy="Look for its bus id in `dmesg` and power-cycle the machine; if it stays away, reseat or replace it. "
     "Taken out on purpose: `gpudiag explain gpu.gone`.",
+    basis=Basis(
+        reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and"
+        " memory, as they are and as they were in the last good run.",
+        limit="the GPUs of this machine's last good run, or of --expect",
+        look_also=("gpu.missing", "lspci -d 10de:", "dmesg -T | grep -i -e NVRM -e mlx5"),
+    ),
 )
 
 
@@ -31,8 +37,7 @@ GPU_GONE = FindingKind(
     title="every GPU that was here still is",
     needs=("known_gpus",),
     reports=(GPU_GONE,),
-    reads=("devices", "pci_devices", "what the last good run noted"),
-    limit="the GPUs of this machine's last good run, or of --expect",
+    readings=("devices", "pci_devices", "what the last good run noted"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (UUIDs)",
 )
 def machine_gpus(context: Context) -> Judgement:
@@ -78,10 +83,20 @@ def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
     places = {device.id.bus_id for device in snapshot.devices}
     places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
     gone = [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
+    if len(gone) <= unnamed_rows(snapshot):
+        return
     if len(gone) == len(known.gpus) > 1:
         yield _all_gone(snapshot, gone)
     else:
         yield from (_one_gone(snapshot, gpu) for gpu in gone)
+
+
+def unnamed_rows(snapshot: Snapshot) -> int:
+    """How many GPUs are listed and too silent to be named: one of them may be any that seems to be gone."""
+    return sum(
+        isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
+        for device in snapshot.devices
+    )
 
 
 def _all_gone(snapshot: Snapshot, gone: list[KnownGpu]) -> Finding:

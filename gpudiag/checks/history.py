@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from gpudiag.checks.bandwidth import HOST_SLOW, MEMORY_SLOW
 from gpudiag.checks.compute import MATMUL_SLOW
-from gpudiag.checks.measured_limits import HISTORY_SHARES
 from gpudiag.checks.registry import (
+    Basis,
     FindingKind,
     Judgement,
     Level,
@@ -23,6 +23,7 @@ from gpudiag.model.evidence import Evidence, HostSubject, Subject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, Sample
 from gpudiag.model.reading import Missing
+from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import significant
 
 DRIFT = FindingKind(
@@ -33,6 +34,11 @@ DRIFT = FindingKind(
     owner=Owner.HARDWARE,
     meaning="A speed is below what this very machine gave in its last good runs.",
     remedy="Look at `gpudiag history` for since when; compare clocks, temperature, driver and firmware with then.",
+    basis=Basis(
+        reads="samples",
+        limit=f"95 % of the own median over at least {HISTORY_RUNS} good runs (superbenchmark)",
+        look_also=("gpudiag history", "gpudiag list --wide", "machine.changed"),
+    ),
 )
 # The checks of these tests hold a GPU's speed against its past too, beside all else that they know.
 _STATED_BY = {
@@ -50,8 +56,7 @@ _Drifted = tuple[Sample, Baseline]
     needs=("history",),
     level=Level.QUICK,
     reports=(DRIFT,),
-    reads=("samples",),
-    limit=f"{HISTORY_SHARES.warn:.0%} of the own median over at least {HISTORY_RUNS} good runs (superbenchmark)",
+    readings=("samples",),
 )
 def performance_drift(context: Context) -> Judgement:
     """WARN for each GPU, and for the machine, with what lies below its baseline; the CPU's is not judged."""
@@ -66,7 +71,7 @@ def performance_drift(context: Context) -> Judgement:
         return could_not_look("a measurement is not a number")
     drifted: dict[tuple[Subject, str], list[_Drifted]] = defaultdict(list)
     for sample, baseline in known:
-        if sample.value < HISTORY_SHARES.warn * baseline.median:
+        if sample.value < speed_limits()["history"].warn * baseline.median:
             drifted[_whose(context, sample)].append((sample, baseline))
     restated = tuple(_drift(context, whose, slow) for whose, slow in drifted.items())
     return judged(*(one.finding for one in restated), restated=restated)
@@ -100,6 +105,6 @@ def _share(one: _Drifted) -> float:
 
 
 def _evidence(sample: Sample, baseline: Baseline) -> Evidence:
-    share, median = HISTORY_SHARES.warn, baseline.median
+    share, median = speed_limits()["history"].warn, baseline.median
     source = f"limit: {share:.0%} of the median of {baseline.count} good runs ({significant(median)})"
     return Evidence(sample.metric, sample.value, sample.unit, share * median, source)

@@ -4,7 +4,7 @@ from gpudiag.checks.allocation import granted
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, Owner
 from gpudiag.model.host_state import HostState, ProcessorLayout
 from gpudiag.model.reading import Missing
 
@@ -16,9 +16,11 @@ def host_state(context: Context) -> HostState:
     return state
 
 
-def host_finding(context: Context, kind: FindingKind, message: str, *evidence: Evidence) -> Finding:
-    """A finding of that kind about this machine."""
-    return kind.finding(HostSubject(context.snapshot.host), message, *evidence)
+def host_finding(
+    context: Context, kind: FindingKind, message: str, *evidence: Evidence, owner: Owner | None = None
+) -> Finding:
+    """A finding of that kind about this machine; `owner` replaces the catalogue's."""
+    return kind.finding(HostSubject(context.snapshot.host), message, *evidence, owner=owner)
 
 
 def usable_gpus(context: Context) -> int:
@@ -32,11 +34,3 @@ def is_virtual(state: HostState) -> bool:
     """Whether a hypervisor runs this machine: it hides clocks, bridges and governors."""
     layout = state.processor_layout
     return isinstance(layout, ProcessorLayout) and layout.virtual_machine
-
-
-def parse_processor_list(text: str) -> frozenset[int]:
-    """The processors that a kernel list such as `0-3,8` names."""
-    ranges = [part.partition("-") for part in text.strip().split(",") if part]
-    return frozenset(
-        number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)
-    )

@@ -5,9 +5,10 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.allocation import is_granted
-from gpudiag.checks.host import host_finding, host_state, is_virtual, parse_processor_list
+from gpudiag.checks.host import host_finding, host_state, is_virtual
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import (
+    Basis,
     FindingKind,
     Judgement,
     check,
@@ -20,18 +21,33 @@ from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.host_state import Filesystem, ProcessorLayout
+from gpudiag.model.host_state import Filesystem, ProcessorLayout, parse_processor_list
 from gpudiag.model.reading import Missing
 from gpudiag.units import format_size
 
 _KERNEL = "the Linux kernel's own files"
 _TSC = "tsc"  # the processor's own counter; the others cost a trip to the chipset for each look at the clock
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
+_HOST_DISK_BASIS = Basis(
+    reads="statvfs of /, of the temporary, working, home and cache directories: bytes, files, read-only.",
+    limit=f"{limits.DISK_FULL_SHARE:.0%} free (FAIL), {limits.DISK_LOW_SHARE:.0%} free (WARN), bytes and files",
+    look_also=("df -h", "df -i", "dmesg -T | grep -i -e ext4 -e xfs -e nvme"),
+)
+_HOST_CLOCK_BASIS = Basis(
+    reads="/sys/devices/system/clocksource, and adjtimex(2).",
+    limit="tsc on bare metal where the processor has it; set by a time server",
+    look_also=("timedatectl", "dmesg -T | grep -i tsc"),
+)
 GOVERNOR = _kind(
     code="host.governor",
     outcome=Outcome.WARN,
     meaning="The processors' frequency is not set for performance: launches and data loading are slower.",
     remedy="Set it as root: `cpupower frequency-set -g performance`.",
+    basis=Basis(
+        reads="cpufreq/scaling_governor of every processor.",
+        limit="performance, on servers of bare metal",
+        look_also=("cpupower frequency-info",),
+    ),
 )
 NUMA_FAR = _kind(
     code="host.numa_far",
@@ -39,6 +55,11 @@ NUMA_FAR = _kind(
     owner=Owner.JOB,
     meaning="None of the processors that this process may use is near this GPU: every copy crosses sockets.",
     remedy="Bind each rank to its GPU's NUMA node (`numactl --cpunodebind`, Slurm `--gpu-bind=closest`).",
+    basis=Basis(
+        reads="The NUMA node of each GPU, the processors of each node, and those that this process may use.",
+        limit="at least one allowed processor on the GPU's NUMA node",
+        look_also=("nvidia-smi topo -m", "numactl --show"),
+    ),
 )
 DISK_FULL = _kind(
     code="host.disk_full",
@@ -46,6 +67,7 @@ DISK_FULL = _kind(
     severity=Severity.ISOLATE,
     meaning="A file system that jobs write to is (nearly) full, in bytes or in files.",
     remedy="Free some space there: checkpoints, caches (`du -xsh * | sort -h`), containers' images.",
+    basis=_HOST_DISK_BASIS,
 )
 DISK_LOW = _kind(
     code="host.disk_low",
@@ -53,6 +75,7 @@ DISK_LOW = _kind(
     severity=Severity.MONITOR,
     meaning="A file system that jobs write to will soon be full.",
     remedy="Free some space there, or write checkpoints elsewhere.",
+    basis=_HOST_DISK_BASIS,
 )
 DISK_READ_ONLY = _kind(
     code="host.disk_read_only",
@@ -60,12 +83,14 @@ DISK_READ_ONLY = _kind(
     severity=Severity.ISOLATE,
     meaning="A file system that jobs write to is mounted read-only, as the kernel does after errors on it.",
     remedy="Look for its errors in `dmesg`, repair it, and mount it again.",
+    basis=_HOST_DISK_BASIS,
 )
 CLOCK_SOURCE = _kind(
     code="host.clock_source",
     outcome=Outcome.WARN,
     meaning="The kernel counts time by a slow clock though the processor has a fast one: every timestamp costs more.",
     remedy="Look in `dmesg | grep -i tsc` why it was given up; a firmware update often mends it.",
+    basis=_HOST_CLOCK_BASIS,
 )
 CLOCK_UNSYNCHRONIZED = _kind(
     code="host.clock_unsynchronized",
@@ -73,6 +98,7 @@ CLOCK_UNSYNCHRONIZED = _kind(
     severity=Severity.MONITOR,
     meaning="No time server sets this machine's clock: logs of several machines cannot be put in order.",
     remedy="Start chrony or systemd-timesyncd.",
+    basis=_HOST_CLOCK_BASIS,
 )
 MEMORY_UNCORRECTED = _kind(
     code="host.memory_uncorrected",
@@ -83,6 +109,11 @@ MEMORY_UNCORRECTED = _kind(
     meaning="The host's memory lost data that ECC could not restore, since the machine was started.",
     remedy="Drain the machine; find the module (`edac-util -v`, `ras-mc-ctl --errors`) and replace it.",
     stated=True,
+    basis=Basis(
+        reads="ue_count of every memory controller in /sys/devices/system/edac.",
+        limit="0",
+        look_also=("edac-util -v", "host.memory_fault", "dmesg -T | grep -i -e edac -e mce"),
+    ),
 )
 
 
@@ -91,8 +122,7 @@ MEMORY_UNCORRECTED = _kind(
     title="processors run for performance",
     needs=("gpus", "host_state"),
     reports=(GOVERNOR,),
-    reads=("/sys/devices/system/cpu/*/cpufreq/scaling_governor",),
-    limit="performance, on servers of bare metal",
+    readings=("/sys/devices/system/cpu/*/cpufreq/scaling_governor",),
     confirmed=_KERNEL,
 )
 def host_governor(context: Context) -> Judgement:
@@ -118,8 +148,7 @@ def host_governor(context: Context) -> Judgement:
     title="processors near each GPU may be used",
     needs=("gpus", "host_state"),
     reports=(NUMA_FAR,),
-    reads=("numa_node", "Cpus_allowed_list", "/sys/devices/system/node/node*/cpulist"),
-    limit="at least one allowed processor on the GPU's NUMA node",
+    readings=("numa_node", "Cpus_allowed_list", "/sys/devices/system/node/node*/cpulist"),
     confirmed=_KERNEL,
 )
 def host_numa(context: Context) -> Judgement:
@@ -143,8 +172,7 @@ def host_numa(context: Context) -> Judgement:
     title="there is room on the disks, and they can be written to",
     needs=("host_state",),
     reports=(DISK_READ_ONLY, DISK_FULL, DISK_LOW),
-    reads=("statvfs of /, /tmp, the working, home and cache directories",),
-    limit=f"{limits.DISK_FULL_SHARE:.0%} free (FAIL), {limits.DISK_LOW_SHARE:.0%} free (WARN), bytes and files",
+    readings=("statvfs of /, /tmp, the working, home and cache directories",),
     confirmed=_KERNEL,
 )
 def host_disk(context: Context) -> Judgement:
@@ -163,8 +191,7 @@ def host_disk(context: Context) -> Judgement:
     title="the clock is fast to read, and right",
     needs=("host_state",),
     reports=(CLOCK_SOURCE, CLOCK_UNSYNCHRONIZED),
-    reads=("/sys/devices/system/clocksource", "adjtimex"),
-    limit="tsc on bare metal where the processor has it; set by a time server",
+    readings=("/sys/devices/system/clocksource", "adjtimex"),
     confirmed=_KERNEL,
 )
 def host_clock(context: Context) -> Judgement:
@@ -197,8 +224,7 @@ def host_clock(context: Context) -> Judgement:
     title="the host's memory meets no uncorrectable errors",
     needs=("host_state",),
     reports=(MEMORY_UNCORRECTED,),
-    reads=("/sys/devices/system/edac/mc/mc*/ue_count",),
-    limit="0",
+    readings=("/sys/devices/system/edac/mc/mc*/ue_count",),
 )
 def host_memory(context: Context) -> Judgement:
     """FAIL for uncorrectable errors of the host's memory since it was started."""

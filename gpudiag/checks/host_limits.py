@@ -5,7 +5,7 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.host import host_finding, host_state, usable_gpus
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -18,47 +18,70 @@ _DOCKER_SHM = (
 )
 _SHM = f"{_DOCKER_SHM} medium Memory at /dev/shm."
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
+_HOST_SHARED_MEMORY_BASIS = Basis(
+    reads="The size of /dev/shm.",
+    limit=f"{format_size(limits.SHARED_MEMORY_PER_RANK_BYTES)} a rank; {format_size(limits.SHARED_MEMORY_BYTES)} (NCCL's guide)",
+    look_also=("df -h /dev/shm", "docker inspect CONTAINER | grep ShmSize"),
+)
+_HOST_PROCESS_LIMITS_BASIS = Basis(
+    reads="/proc/self/limits: what this process, and so the ranks that it starts, may use.",
+    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
+    look_also=("ulimit -a", "network.rdma_error"),
+)
+_HOST_CGROUP_BASIS = Basis(
+    reads="cpu.max, memory.max and pids.max of the control group and of all above it; the processors that"
+    " affinity allows.",
+    limit="a processor for each GPU; as much memory as the largest GPU has (own choice)",
+    look_also=("cat /proc/self/cgroup", "host.out_of_memory_kill"),
+)
 SHM_TINY = _kind(
     code="host.shared_memory_too_small",
     outcome=Outcome.FAIL,
     meaning="Shared memory (/dev/shm) is smaller than the ranks of one machine need for NCCL alone (Docker's default is 64 MiB).",
     remedy=_SHM,
+    basis=_HOST_SHARED_MEMORY_BASIS,
 )
 SHM_SMALL = _kind(
     code="host.shared_memory_small",
     outcome=Outcome.WARN,
     meaning="Shared memory (/dev/shm) is small: DataLoader workers that pass batches through it die with a bus error.",
     remedy=_SHM,
+    basis=_HOST_SHARED_MEMORY_BASIS,
 )
 LOCKED_MEMORY_LOW = _kind(
     code="host.locked_memory_limit",
     outcome=Outcome.WARN,
     meaning="Locked memory is limited; RDMA registers its buffers as locked memory, and fails at the limit.",
     remedy="Raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, or `docker run --ulimit memlock=-1`.",
+    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 OPEN_FILES_LOW = _kind(
     code="host.open_files_limit",
     outcome=Outcome.WARN,
     meaning="A process may open few files; sockets to peers and shared tensors of workers use them up.",
     remedy="Raise it: `ulimit -n 1048576`, nofile in /etc/security/limits.conf, or `docker run --ulimit nofile=1048576`.",
+    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 PROCESSES_LOW = _kind(
     code="host.processes_limit",
     outcome=Outcome.WARN,
     meaning="Few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them.",
     remedy="Raise it: `ulimit -u`, pids.max of the cgroup, or `docker run --pids-limit=-1`.",
+    basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 PROCESSORS_FEW = _kind(
     code="host.processors_few",
     outcome=Outcome.WARN,
     meaning="The job has fewer processors than GPUs: each rank needs one of its own, and its workers more.",
     remedy="Ask the scheduler for more processors (`--cpus-per-task`), or raise the container's CPU limit.",
+    basis=_HOST_CGROUP_BASIS,
 )
 MEMORY_LIMIT_LOW = _kind(
     code="host.memory_limit_low",
     outcome=Outcome.WARN,
     meaning="The control group's memory limit is small beside the GPUs' memory; loading a model may be killed.",
     remedy="Ask the scheduler for more memory (`--mem`), or raise the container's memory limit.",
+    basis=_HOST_CGROUP_BASIS,
 )
 
 
@@ -67,8 +90,7 @@ MEMORY_LIMIT_LOW = _kind(
     title="shared memory is large enough",
     needs=("host_state",),
     reports=(SHM_TINY, SHM_SMALL),
-    reads=("statvfs /dev/shm",),
-    limit=f"{format_size(limits.SHARED_MEMORY_PER_RANK_BYTES)} a rank; {format_size(limits.SHARED_MEMORY_BYTES)} (NCCL's guide)",
+    readings=("statvfs /dev/shm",),
     confirmed=_KERNEL,
 )
 def host_shared_memory(context: Context) -> Judgement:
@@ -93,8 +115,7 @@ def host_shared_memory(context: Context) -> Judgement:
     title="limits on processes, files and locked memory are high enough",
     needs=("host_state",),
     reports=(LOCKED_MEMORY_LOW, OPEN_FILES_LOW, PROCESSES_LOW),
-    reads=("/proc/self/limits", "pids.max of the control group"),
-    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
+    readings=("/proc/self/limits", "pids.max of the control group"),
     confirmed=_KERNEL,
 )
 def host_process_limits(context: Context) -> Judgement:
@@ -114,8 +135,7 @@ def host_process_limits(context: Context) -> Judgement:
     title="the control group leaves enough processors and memory",
     needs=("host_state",),
     reports=(PROCESSORS_FEW, MEMORY_LIMIT_LOW),
-    reads=("/sys/fs/cgroup: cpu.max, memory.max, pids.max", "Cpus_allowed_list"),
-    limit="a processor for each GPU; as much memory as the largest GPU has (own choice)",
+    readings=("/sys/fs/cgroup: cpu.max, memory.max, pids.max", "Cpus_allowed_list"),
     confirmed=_KERNEL,
 )
 def host_cgroup(context: Context) -> Judgement:

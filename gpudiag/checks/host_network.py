@@ -4,7 +4,7 @@ from functools import partial
 
 from gpudiag.checks.host import host_finding, host_state
 from gpudiag.checks.loopback import LOOPBACK_DOWN, judge_interfaces
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
@@ -13,23 +13,41 @@ from gpudiag.model.host_state import Settings
 from gpudiag.model.reading import Missing, MissingReason
 
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
+_NETWORK_NAME_BASIS = Basis(
+    reads="What the host's own name resolves to, and by the launcher's variables whether the job spans"
+    " machines.",
+    limit="an address other than loopback, where the job spans machines",
+    look_also=(
+        "getent hosts $(hostname)",
+        "cat /etc/hosts",
+        "rendezvous.name_unresolved",
+        "network.wrong_interface",
+    ),
+)
 NAME_LOOPBACK = _kind(
     code="network.name_is_loopback",
     outcome=Outcome.FAIL,
     meaning="The host's own name resolves to a loopback address: gloo tells ranks of other machines to connect there.",
     remedy="Take the 127.0.1.1 line out of /etc/hosts, or set GLOO_SOCKET_IFNAME to the network between the machines.",
+    basis=_NETWORK_NAME_BASIS,
 )
 NAME_UNRESOLVED = _kind(
     code="network.name_unresolved",
     outcome=Outcome.WARN,
     meaning="The host's own name resolves to nothing: gloo and torchrun fall back to the loopback address.",
     remedy="Add the name with this machine's address to /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME.",
+    basis=_NETWORK_NAME_BASIS,
 )
 ONLY_VIRTUAL = _kind(
     code="network.only_virtual_interfaces",
     outcome=Outcome.WARN,
     meaning="The only interfaces that NCCL would take are virtual ones, which do not reach other machines.",
     remedy="Bring up the real network, or name it in NCCL_SOCKET_IFNAME.",
+    basis=Basis(
+        reads="The interfaces that are up and have an address, in the order in which NCCL would take them.",
+        limit="an interface that is up, has an address, and is not virtual (NCCL's own order)",
+        look_also=("ip -brief address", "network.wrong_interface"),
+    ),
 )
 # What NCCL leaves out by itself (docker*, lo), and what it would take though it leads nowhere.
 _LEFT_OUT = ("docker", "lo")
@@ -41,8 +59,7 @@ _VIRTUAL = ("virbr", "br-", "veth", "cni", "flannel", "cali", "lxc", "lxdbr", "v
     title="the host's name leads to this machine from elsewhere",
     needs=("host_state",),
     reports=(NAME_LOOPBACK, NAME_UNRESOLVED),
-    reads=("getaddrinfo(hostname)", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NNODES"),
-    limit="an address other than loopback, where the job spans machines",
+    readings=("getaddrinfo(hostname)", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NNODES"),
     confirmed="glibc's resolver and gloo, on Debian 12 with 127.0.1.1",
 )
 def network_name(context: Context) -> Judgement:
@@ -72,8 +89,7 @@ def network_name(context: Context) -> Judgement:
     title="ranks of this machine can meet on its loopback interface",
     needs=("host_state",),
     reports=(LOOPBACK_DOWN,),
-    reads=("interfaces",),
-    limit="up, with an address",
+    readings=("interfaces",),
     confirmed="a network namespace of Linux, whose loopback interface is down at first",
 )
 def network_loopback(context: Context) -> Judgement:
@@ -92,8 +108,7 @@ def network_loopback(context: Context) -> Judgement:
     title="there is a network that leads to other machines",
     needs=("host_state",),
     reports=(ONLY_VIRTUAL,),
-    reads=("interfaces", "NCCL_SOCKET_IFNAME"),
-    limit="an interface that is up, has an address, and is not virtual (NCCL's own order)",
+    readings=("interfaces", "NCCL_SOCKET_IFNAME"),
     confirmed="the Linux kernel's /sys/class/net",
 )
 def network_interface(context: Context) -> Judgement:

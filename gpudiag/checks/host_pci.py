@@ -3,7 +3,7 @@
 from functools import partial
 
 from gpudiag.checks.host import host_finding, host_state, is_virtual
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
@@ -16,12 +16,22 @@ ACS_REDIRECTS = _kind(
     category=Category.HW_PCIE,
     meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on).",
     remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at start.",
+    basis=Basis(
+        reads="The ACS control register of every PCI bridge above a GPU; the kernel shows it to root only.",
+        limit="no bridge with ACS P2P Request or Completion Redirect (NCCL's guide)",
+        look_also=("lspci -vvv | grep ACSCtl (as root)", "gpu.peer_access_broken"),
+    ),
 )
 IOMMU_TRANSLATES = _kind(
     code="host.iommu_translates",
     category=Category.SW_CONFIG,
     meaning="The IOMMU translates what the GPUs read and write, which slows traffic between them, or stops it.",
     remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
+    basis=Basis(
+        reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",
+        limit="pass-through (identity) on bare metal with several GPUs (NCCL's guide)",
+        look_also=("cat /proc/cmdline", "gpu.peer_access_broken"),
+    ),
 )
 
 
@@ -30,8 +40,7 @@ IOMMU_TRANSLATES = _kind(
     title="no bridge sends GPU traffic up to the processor",
     needs=("gpus", "host_state"),
     reports=(ACS_REDIRECTS,),
-    reads=("PCI configuration space of the bridges above GPUs (root)",),
-    limit="no bridge with ACS P2P Request or Completion Redirect (NCCL's guide)",
+    readings=("PCI configuration space of the bridges above GPUs (root)",),
 )
 def host_acs(context: Context) -> Judgement:
     """WARN for ACS redirection above GPUs of a machine with two or more, on bare metal."""
@@ -53,8 +62,7 @@ def host_acs(context: Context) -> Judgement:
     title="the IOMMU lets GPU traffic pass",
     needs=("gpus", "host_state"),
     reports=(IOMMU_TRANSLATES,),
-    reads=("/sys/kernel/iommu_groups/*/type",),
-    limit="pass-through (identity) on bare metal with several GPUs (NCCL's guide)",
+    readings=("/sys/kernel/iommu_groups/*/type",),
 )
 def host_iommu(context: Context) -> Judgement:
     """WARN where the IOMMU translates for GPUs of a machine with two or more, on bare metal."""

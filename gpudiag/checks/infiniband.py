@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import SECONDS_PER_HOUR
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import Evidence, LinkSubject
@@ -16,6 +17,7 @@ from gpudiag.model.host_state import HostState, InfinibandPort
 from gpudiag.model.reading import Missing, Reading
 
 _T = TypeVar("_T")
+# DEVICE is the card that the finding is about.
 _CABLE = "Look at cable, optic and switch port (`ibstat`, `mlxlink -d DEVICE`); clean or replace the optic."
 _kind = partial(
     FindingKind,
@@ -25,25 +27,51 @@ _kind = partial(
     owner=Owner.HARDWARE,
     remedy=_CABLE,
 )
+_INFINIBAND_PORT_BASIS = Basis(
+    reads="/sys/class/infiniband/*/ports/*: state, phys_state, rate and counters; counters now and in the"
+    " earlier snapshot.",
+    limit="ACTIVE (an Ethernet port that is turned off is not used); the rate that most ports of equal"
+    " cards have",
+    look_also=("ibstat", "ip -brief link", "dmesg -T | grep -i mlx5", "network.rdma_error"),
+)
+_INFINIBAND_ERRORS_BASIS = replace(
+    _INFINIBAND_PORT_BASIS,
+    limit=f"0 times down, {limits.SYMBOL_ERRORS_PER_HOUR:.0f} symbol errors and"
+    f" {limits.LINK_RECOVERIES_PER_HOUR:.0f} recoveries an hour since the earlier reading",
+)
 PORT_DOWN = _kind(
     code="infiniband.port_down",
     meaning="A port is down that nobody turned off: it has no cable, or its link does not come up.",
+    basis=_INFINIBAND_PORT_BASIS,
 )
 PORT_SLOW = _kind(
     code="infiniband.port_slow",
     meaning="A port runs at a lower rate than most ports of this machine.",
+    basis=_INFINIBAND_PORT_BASIS,
+)
+PORT_DISABLED = _kind(
+    code="infiniband.port_disabled",
+    severity=Severity.CONFIG,
+    owner=Owner.HOST,
+    meaning="An InfiniBand port is turned off: by someone, or by the subnet manager after errors on its link.",
+    remedy="Turn it on from the switch's side (`ibportstate`), or with `mlxlink -d DEVICE --port_state UP`; if nobody "
+    "turned it off, ask who runs the fabric.",
+    basis=_INFINIBAND_PORT_BASIS,
 )
 LINK_FLAPS = _kind(
     code="infiniband.link_downed",
     meaning="The link of a port went down and came back since the earlier reading.",
+    basis=_INFINIBAND_ERRORS_BASIS,
 )
 SYMBOL_ERRORS = _kind(
     code="infiniband.symbol_errors",
     meaning="A port meets more symbol errors than a good link may have.",
+    basis=_INFINIBAND_ERRORS_BASIS,
 )
 LINK_RECOVERIES = _kind(
     code="infiniband.link_recoveries",
     meaning="The link of a port recovers from errors again and again.",
+    basis=_INFINIBAND_ERRORS_BASIS,
 )
 NO_PEER_MEMORY = _kind(
     code="infiniband.no_peer_memory",
@@ -51,7 +79,12 @@ NO_PEER_MEMORY = _kind(
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
     meaning="The network cards cannot reach GPU memory directly: every message takes a detour through the host.",
-    remedy="Load nvidia_peermem (`sudo modprobe nvidia-peermem`), or use the open kernel driver on Linux 5.12+.",
+    remedy="Load nvidia_peermem: `sudo modprobe nvidia-peermem`.",
+    basis=Basis(
+        reads="/proc/modules, the kernel's release and the flavor of the NVIDIA driver.",
+        limit="nvidia_peermem, or the open kernel driver on Linux 5.12 or later (dma-buf)",
+        look_also=("lsmod | grep peermem", "NCCL_DEBUG=INFO (GDRDMA)"),
+    ),
 )
 
 # Error counters of a port (kernel documentation, ABI/stable/sysfs-class-infiniband), and what they may be.
@@ -68,9 +101,8 @@ _DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memo
     "infiniband.port",
     title="RDMA ports are up, and equally fast",
     needs=("host_state",),
-    reports=(PORT_DOWN, PORT_SLOW),
-    reads=("/sys/class/infiniband/*/ports/*/{state,phys_state,rate}",),
-    limit="ACTIVE; the rate that most ports of the machine have",
+    reports=(PORT_DOWN, PORT_DISABLED, PORT_SLOW),
+    readings=("/sys/class/infiniband/*/ports/*/{state,phys_state,rate}", "/sys/class/infiniband/*/board_id"),
 )
 def infiniband_port(context: Context) -> Judgement:
     """WARN for a port that is down or slower than most; a port without a cable looks like a broken one."""
@@ -85,9 +117,7 @@ def infiniband_port(context: Context) -> Judgement:
     title="RDMA links stay up and meet few errors",
     needs=("host_state", "earlier"),
     reports=(LINK_FLAPS, SYMBOL_ERRORS, LINK_RECOVERIES),
-    reads=("/sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,link_error_recovery}",),
-    limit=f"0 times down, {limits.SYMBOL_ERRORS_PER_HOUR:.0f} symbol errors and"
-    f" {limits.LINK_RECOVERIES_PER_HOUR:.0f} recoveries an hour since the earlier reading",
+    readings=("/sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,link_error_recovery}",),
 )
 def infiniband_errors(context: Context) -> Judgement:
     """WARN for link losses and errors that were counted between two readings."""
@@ -116,8 +146,7 @@ def infiniband_errors(context: Context) -> Judgement:
     title="network cards can reach GPU memory",
     needs=("gpus", "host_state"),
     reports=(NO_PEER_MEMORY,),
-    reads=("/proc/modules (nvidia_peermem)", "kernel_release", "kernel_driver_flavor"),
-    limit="nvidia_peermem, or the open kernel driver on Linux 5.12 or later (dma-buf)",
+    readings=("/proc/modules (nvidia_peermem)", "kernel_release", "kernel_driver_flavor"),
 )
 def infiniband_peer_memory(context: Context) -> Judgement:
     """WARN where there are RDMA ports and neither way for them to reach GPU memory."""
@@ -157,20 +186,35 @@ def _judge_port(
     subject = _subject(snapshot, port)
     source = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
     if not isinstance(port.state, Missing) and port.state != "ACTIVE":
-        if port.physical_state == "Disabled":  # someone turned it off
+        disabled = port.physical_state == "Disabled"
+        if disabled and port.link_layer != "InfiniBand":  # an Ethernet interface that is not used
             return
         up = sum(1 for one in ports if one.state == "ACTIVE")
         message = f"{port.device} port {port.port} is {port.state}; {up} of {len(ports)} ports here are up"
         physical = Evidence("phys_state", str(port.physical_state), source=f"{source}/phys_state")
         evidence = Evidence("state", port.state, limit="ACTIVE", source=f"{source}/state")
-        yield PORT_DOWN.finding(subject, message, evidence, physical)
+        kind = PORT_DISABLED if disabled else PORT_DOWN
+        if disabled:
+            message = f"{port.device} port {port.port} is turned off; {up} of {len(ports)} ports here are up"
+        yield kind.finding(subject, message, evidence, physical, remedy=_on(kind.remedy, port))
         return
     rate = port.rate_gbit_per_second
-    usual = _most([one.rate_gbit_per_second for one in ports if one.link_layer == port.link_layer], rate)
+    usual = _most([one.rate_gbit_per_second for one in ports if _is_alike(one, port)], rate)
     if not isinstance(rate, Missing) and not isinstance(usual, Missing) and rate < usual:
-        message = f"{port.device} port {port.port} runs at {rate:g} Gbit/s; most ports here at {usual:g}"
+        message = f"{port.device} port {port.port} runs at {rate:g} Gbit/s; most ports of its kind here at {usual:g}"
         evidence = Evidence("rate", rate, "Gbit/s", usual, f"{source}/rate; limit: peers")
-        yield PORT_SLOW.finding(subject, message, evidence)
+        yield PORT_SLOW.finding(subject, message, evidence, remedy=_on(PORT_SLOW.remedy, port))
+
+
+def _is_alike(port: InfinibandPort, other: InfinibandPort) -> bool:
+    """Whether both are ports of one kind of card: a slower network for storage is no fault."""
+    boards = (port.board, other.board)
+    known = not any(isinstance(board, Missing) for board in boards)
+    return port.link_layer == other.link_layer and (not known or boards[0] == boards[1])
+
+
+def _on(remedy: str, port: InfinibandPort) -> str:
+    return remedy.replace("DEVICE", port.device)
 
 
 def _judge_counters(
@@ -184,7 +228,10 @@ def _judge_counters(
             message = f"{now.device} port {now.port}: {rise} {words} in {seconds / 60:.0f} min"
             source = f"/sys/class/infiniband/{now.device}/ports/{now.port}/counters/{name}"
             yield kind.finding(
-                _subject(snapshot, now), message, Evidence(name, rise, "events", allowed, source)
+                _subject(snapshot, now),
+                message,
+                Evidence(name, rise, "events", allowed, source),
+                remedy=_on(kind.remedy, now),
             )
 
 

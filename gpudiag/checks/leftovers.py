@@ -6,23 +6,34 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.allocation import granted, is_granted
 from gpudiag.checks.per_device import answering, judge_devices
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import format_size
 
 _WSL_NODE = "/dev/dxg"
 _kind = partial(FindingKind, category=Category.SW_OTHER, owner=Owner.HOST)
+_PROCESS_DEAD_BASIS = Basis(
+    reads="The processes that NVML lists, and their state in /proc/PID/stat; state D in two snapshots.",
+    limit=f"{limits.DEAD_PROCESS_SECONDS:.0f} s in state D (gcm); a zombie at once",
+    look_also=("ps -o pid,ppid,stat,wchan:32,cmd -p PID", "host.blocked_task", "fuser -v /dev/nvidia*"),
+)
 MEMORY_LEFTOVER = _kind(
     code="memory.leftover",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="Memory of the GPU is in use, and no process on this machine says that it is its own.",
     remedy="Find who holds the device (`fuser -v /dev/nvidia*` as root) and end it; else reset the GPU.",
+    basis=Basis(
+        reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
+        limit=f"{format_size(limits.LEFTOVER_BYTES)} (own choice; idle GPUs in captures show 0);"
+        f" {format_size(limits.LEFTOVER_OLD_DRIVER_BYTES)} where an older driver counts its own use in",
+        look_also=("fuser -v /dev/nvidia*", "process.dead"),
+    ),
 )
 PROCESS_DEAD = _kind(
     code="process.dead",
@@ -30,13 +41,15 @@ PROCESS_DEAD = _kind(
     severity=Severity.ISOLATE,
     meaning="A process that holds this GPU is dead or stuck in the kernel, and will not let go of it.",
     remedy="End its parent if it is a zombie; a process stuck in the kernel (state D) takes a reboot.",
+    basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_GONE = _kind(
     code="process.gone",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="The driver lists a process on this GPU that the machine does not have (any more).",
-    remedy="Look again in a minute; if it stays, reset the GPU or reload the driver with nobody on it.",
+    remedy="Look again in a minute; if it stays, reset the GPU with nobody on it (`nvidia-smi -i INDEX -r`).",
+    basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_FOREIGN = _kind(
     code="process.foreign",
@@ -44,6 +57,11 @@ PROCESS_FOREIGN = _kind(
     severity=Severity.TRIAGE,
     meaning="This GPU was given to this job, and someone else computes on it.",
     remedy="Tell the other user or the administrator; ask the scheduler to constrain devices.",
+    basis=Basis(
+        reads="Who owns each compute process on a GPU that the allocation gives to this job.",
+        limit="no compute process of another user",
+        look_also=("gpudiag list", "env | grep -e SLURM -e VISIBLE"),
+    ),
 )
 
 
@@ -52,8 +70,7 @@ PROCESS_FOREIGN = _kind(
     title="no memory is held by nobody",
     needs=("gpus",),
     reports=(MEMORY_LEFTOVER,),
-    reads=("memory_used_bytes", "processes"),
-    limit=f"{format_size(limits.LEFTOVER_BYTES)} (own choice; idle GPUs in captures show 0)",
+    readings=("memory_used_bytes", "processes"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (0 MiB used, no process)",
 )
 def memory_leftover(context: Context) -> Judgement:
@@ -73,8 +90,7 @@ def memory_leftover(context: Context) -> Judgement:
     title="no dead process holds a GPU",
     needs=("gpus",),
     reports=(PROCESS_DEAD, PROCESS_GONE),
-    reads=("processes", "/proc/PID/stat"),
-    limit=f"{limits.DEAD_PROCESS_SECONDS:.0f} s in state D (gcm); a zombie at once",
+    readings=("processes", "/proc/PID/stat"),
     confirmed="the Linux kernel's process states",
 )
 def process_dead(context: Context) -> Judgement:
@@ -91,8 +107,7 @@ def process_dead(context: Context) -> Judgement:
     title="nobody else computes on this job's GPUs",
     needs=("gpus", "host_state"),
     reports=(PROCESS_FOREIGN,),
-    reads=("processes", "user", "CUDA_VISIBLE_DEVICES", "SLURM_*"),
-    limit="no compute process of another user",
+    readings=("processes", "user", "CUDA_VISIBLE_DEVICES", "SLURM_*"),
     confirmed="the Linux kernel's process owners",
 )
 def process_foreign(context: Context) -> Judgement:
@@ -113,11 +128,11 @@ def _judge_memory(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     used, processes = device.memory_used_bytes, device.processes
     if isinstance(used, Missing) or isinstance(processes, Missing) or processes:
         return
-    if used > limits.LEFTOVER_BYTES:
+    counts_its_own = isinstance(device.memory_reserved_bytes, Missing)
+    limit = limits.LEFTOVER_OLD_DRIVER_BYTES if counts_its_own else limits.LEFTOVER_BYTES
+    if used > limit:
         message = f"{name_device(device)}: {format_size(used)} of memory in use, and no process on it"
-        evidence = Evidence(
-            "memory_used_bytes", used, "bytes", limits.LEFTOVER_BYTES, "NVML; limit: own choice"
-        )
+        evidence = Evidence("memory_used_bytes", used, "bytes", limit, "NVML; limit: own choice")
         yield MEMORY_LEFTOVER.finding(device_subject(snapshot, device), message, evidence)
 
 
@@ -126,17 +141,28 @@ def _judge_processes(context: Context, device: Device) -> Iterator[Finding]:
     subject = device_subject(snapshot, device)
     for process in () if isinstance(processes, Missing) else processes:
         who = f"{name_device(device)}: process {process.pid}{_words(process)}"
+        if not process.visible and _is_hidden(process):
+            continue
         if not process.visible:
             evidence = Evidence("pid", process.pid, source="NVML; not in /proc")
             yield PROCESS_GONE.finding(subject, f"{who} is on it and does not exist", evidence)
         elif process.state == "Z":
             evidence = Evidence("state", "Z", source=f"/proc/{process.pid}/stat")
-            yield PROCESS_DEAD.finding(subject, f"{who} is a zombie and holds it", evidence)
+            remedy = f"End its parent, which has not waited for it (`ps -o ppid= -p {process.pid}`)."
+            yield PROCESS_DEAD.finding(subject, f"{who} is a zombie and holds it", evidence, remedy=remedy)
         elif process.state == "D" and _was_stuck(context, process):
             evidence = Evidence(
                 "state", "D", limit=limits.DEAD_PROCESS_SECONDS, source=f"/proc/{process.pid}/stat"
             )
-            yield PROCESS_DEAD.finding(subject, f"{who} is stuck in the kernel (state D)", evidence)
+            remedy = f"`cat /proc/{process.pid}/stack` as root says where; drain the machine and reboot it."
+            yield PROCESS_DEAD.finding(
+                subject, f"{who} is stuck in the kernel (state D)", evidence, remedy=remedy
+            )
+
+
+def _is_hidden(process: GpuProcess) -> bool:
+    """Whether /proc shows this user only processes of its own (mounted with hidepid)."""
+    return isinstance(process.user, Missing) and process.user.reason is MissingReason.NO_PERMISSION
 
 
 def _was_stuck(context: Context, process: GpuProcess) -> bool:

@@ -16,8 +16,16 @@ RETIRED_PAGES_DOUBLE_BIT = 15  # the same policy's count of pages retired for do
 CORRECTED_RATE_FACTOR = 10.0  # own choice: an outlier is ten times the next GPU's rate ...
 CORRECTED_MIN_PER_HOUR = 100.0  # ... and not a handful; absolute limits elsewhere differ 5,000-fold
 
+# Memory size: NVML's total is the data sheet's less what ECC and the driver take. ECC of GDDR takes 1/16
+# (L40S 46068, A10 23028 MiB); the T4 capture has 94 % of 16 GiB, older drivers 92 %. A dead HBM stack is 1/8 or more.
+MEMORY_OF_MODEL_SHARE = 0.9
+MEMORY_OF_PEERS_SHARE = 0.98  # own choice: equal boards under one driver show the same number
+
 # Leftovers
 LEFTOVER_BYTES = 500 * MIB  # own choice: above what a driver keeps for itself (captures: 0 MiB used)
+# Where the driver counts what it keeps as used (nvmlMemory_t of version 1): 480 to 728 MiB in the captures, about
+# 1 GB on newer GPUs (scitix/sichek pull request 113, 2026-06).
+LEFTOVER_OLD_DRIVER_BYTES = 1536 * MIB
 DEAD_PROCESS_SECONDS = 300.0  # facebookresearch/gcm, check of zombie processes
 
 # Load: what counts as working, for readings that mean nothing on an idle GPU
@@ -30,7 +38,8 @@ STUCK_CLOCK_RATIO = 0.6  # sichek, SmClkStuckLow
 STUCK_CLOCK_SECONDS = 60.0  # the same
 PEER_CLOCK_RATIO = 0.8  # own choice: power capping is normal as long as the GPUs keep step
 POWER_LIMIT_RATIO = 0.95  # own choice: 5 % below the default is not rounding
-IDLE_POWER_PEER_RATIO = 3.0  # own choice, from checks of idle nodes in the field
+IDLE_POWER_PEER_RATIO = 3.0  # own choice, from checks of idle nodes in the field ...
+IDLE_POWER_MORE_WATTS = 50.0  # ... and that much more: 9 W in P8 and 30 W in P0 are both idle on a small card
 
 # Temperature
 MARGIN_CELSIUS = 5  # NVSentinel ADR-042 and own choice

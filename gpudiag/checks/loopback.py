@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import Machine
@@ -17,6 +17,13 @@ LOOPBACK_DOWN = FindingKind(
     owner=Owner.HOST,
     meaning="The loopback interface is down or has no address: ranks of one machine meet on it.",
     remedy="Bring it up on that host, as root: `ip link set lo up`.",
+    basis=Basis(
+        reads="Before the ranks are started: the loopback interface's flags in"
+        " /sys/class/net and its addresses by netlink; else what a rank's gloo says"
+        " when it looks for its address (getifaddrs).",
+        limit="Up, with an address: without one ranks of one machine cannot meet.",
+        look_also=("ip -brief address show lo", "network.wrong_interface"),
+    ),
 )
 
 # How gloo's transport/tcp/device.cc ends for an interface that getifaddrs(3) gives no address of, as

@@ -1,8 +1,8 @@
 """How a measured speed is judged: by what the device reports, its peers, its own past, and a table.
 
 Each that there is gives an opinion: a speed to expect, and the shares of it below which it says WARN and
-FAIL. The worst opinion counts, and a finding shows them all. A GPU that no table knows is judged by the
-first three.
+FAIL, which stand in reference/speeds.toml. The worst opinion counts, and a finding shows them all. A GPU
+that no table knows is judged by the first three.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,39 +12,21 @@ from statistics import median
 from gpudiag.model.device import Device
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, Reading
 from gpudiag.reference.gpu_models import (
     CORES_PER_MULTIPROCESSOR,
+    LEAST_CAPABILITY_OF_DTYPE,
     RATE_OF_DTYPE,
     TENSOR_FLOPS_PER_CLOCK,
     GpuModel,
     find_model,
 )
-from gpudiag.reference.interconnects import pcie_bytes_per_second
+from gpudiag.reference.interconnects import nvlink_payload, pcie_bytes_per_second
+from gpudiag.reference.speeds import SpeedLimit, speed_limits
 
 WORDS_PER_CLOCK = 2  # memory moves a word on both edges of its clock
 HERTZ_PER_MHZ = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Below which shares of the expected speed an opinion warns and fails; None: it never does."""
-
-    warn: float
-    fail: float | None
-
-
-# What is derived from a device's own limits holds for all models: measured against derived, memory copies
-# reach 85 to 95 %, pinned copies 85 to 90 %, matrix products 73 to 87 % (published figures in
-# reference/gpu_models.toml and interconnects.toml). Floors of large fleets lie at 57 to 78 %.
-MEMORY_SHARES = Shares(0.80, 0.65)
-HOST_LINK_SHARES = Shares(0.80, 0.65)
-PEER_LINK_SHARES = Shares(0.75, 0.60)
-MATRIX_SHARES = Shares(0.65, 0.50)
-# Identical GPUs differ by up to 5 % by their silicon (stas00/ml-engineering); gpu-fryer warns at 10 %.
-PEER_SHARES = Shares(0.90, 0.70)
-HISTORY_SHARES = Shares(0.95, None)  # SuperBench: 5 % below the own baseline
-TABLE_SHARES = Shares(0.80, None)  # a table may be of another cooling, clock or version: it never fails
+_OLD_GENERATIONS = 3  # of PCIe
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +36,7 @@ class Opinion:
     origin: str  # derived, peers, history or table
     expected: float
     source: str
-    shares: Shares
+    shares: SpeedLimit
 
     def judge(self, measured: float) -> Outcome:
         """What this opinion alone says of a measured speed."""
@@ -94,7 +76,11 @@ def peers_opinion(measured_by_peers: Iterable[float]) -> tuple[Opinion, ...]:
     values = [value for value in measured_by_peers if value > 0]
     if len(values) < 2:
         return ()
-    return (Opinion("peers", median(values), f"median of {len(values)} identical GPUs here", PEER_SHARES),)
+    return (
+        Opinion(
+            "peers", median(values), f"median of {len(values)} identical GPUs here", speed_limits()["peers"]
+        ),
+    )
 
 
 def history_opinion(before: Iterable[float]) -> tuple[Opinion, ...]:
@@ -102,58 +88,91 @@ def history_opinion(before: Iterable[float]) -> tuple[Opinion, ...]:
     values = [value for value in before if value > 0]
     if not values:
         return ()
-    return (Opinion("history", median(values), f"median of {len(values)} earlier runs", HISTORY_SHARES),)
+    return (
+        Opinion(
+            "history", median(values), f"median of {len(values)} earlier runs", speed_limits()["history"]
+        ),
+    )
 
 
 def memory_opinions(device: Device) -> tuple[Opinion, ...]:
     """Bytes per second that the GPU's memory should move: by bus width and clock, and by the data sheet."""
-    width, clock = device.memory_bus_width_bits, device.memory_clock_max_mhz
+    width, clock, limits = device.memory_bus_width_bits, device.memory_clock_max_mhz, speed_limits()
     found = []
     if not isinstance(width, Missing) and not isinstance(clock, Missing):
         expected = WORDS_PER_CLOCK * clock * HERTZ_PER_MHZ * width / 8
         found.append(
-            Opinion("derived", expected, f"{width} bits at {clock} MHz, two words a clock", MEMORY_SHARES)
+            Opinion(
+                "derived",
+                expected,
+                f"{width} bits at {clock} MHz, two words a clock",
+                limits["memory.derived"],
+            )
         )
     model = _model(device)
     if model is not None:
-        found.append(Opinion("table", model.memory_bytes_per_second, model.source, TABLE_SHARES))
+        found.append(Opinion("table", model.memory_bytes_per_second, model.source, limits["memory.table"]))
     return tuple(found)
 
 
 def host_link_opinions(generation: int, width: int) -> tuple[Opinion, ...]:
     """Bytes per second between host and GPU, by the link's generation and width read during the transfer."""
     expected = pcie_bytes_per_second(generation, width)
-    return (Opinion("derived", expected, f"PCIe {generation}.0 x{width}", HOST_LINK_SHARES),)
+    name = "host_link.derived" if generation > _OLD_GENERATIONS else "host_link.derived.1-3"
+    return (Opinion("derived", expected, f"PCIe {generation}.0 x{width}", speed_limits()[name]),)
 
 
-def peer_link_opinions(device: Device) -> tuple[Opinion, ...]:
-    """Bytes per second of one direction between two GPUs by NVLink: the links that are up, times their rate."""
-    links, rate = device.nvlinks, device.nvlink_bytes_per_second
-    if isinstance(links, Missing) or isinstance(rate, Missing):
+def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
+    """Bytes per second of one direction between two GPUs by NVLink: the links of that pair, times their payload."""
+    rate = device.nvlink_bytes_per_second
+    if isinstance(rate, Missing) or not links:
         return ()
-    up = sum(1 for link in links if link.active is True)
-    if not up:
+    payload = nvlink_payload(rate)
+    source = f"{links} NVLinks that carry {payload / 1e9:.1f} GB/s each"
+    return (Opinion("derived", links * payload, source, speed_limits()["peer_link.derived"]),)
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksSeen:
+    """The clock of a GPU's processors while it multiplied, and whether a power cap held it down meanwhile."""
+
+    sm_clock_mhz: float
+    power_capped: bool
+
+
+def matrix_opinions(device: Device, dtype: str, seen: ClocksSeen | None) -> tuple[Opinion, ...]:
+    """Operations per second of a large matrix product, at the clock that was seen while it ran.
+
+    Nothing where no clock was seen, and nothing while the board's power held it down: how far is a matter
+    of the data and the cooling, and no table says it. Nothing where the GPU emulates the type.
+    """
+    capability, cores, limits = device.compute_capability, device.cuda_cores, speed_limits()
+    if seen is None or seen.power_capped or _is_emulated(capability, dtype):
         return ()
-    return (Opinion("derived", up * rate, f"{up} NVLinks of {rate / 1e9:.1f} GB/s", PEER_LINK_SHARES),)
-
-
-def matrix_opinions(device: Device, dtype: str) -> tuple[Opinion, ...]:
-    """Operations per second of a large matrix product: by processors and highest clock, and by the data sheet."""
-    capability, cores, clock = device.compute_capability, device.cuda_cores, device.sm_clock_max_mhz
     found, model = [], _model(device)
-    known = not any(isinstance(reading, Missing) for reading in (capability, cores, clock))
     per_clock = TENSOR_FLOPS_PER_CLOCK.get(str(capability))
-    if known and per_clock is not None and dtype in RATE_OF_DTYPE and not _is_halved(device):
+    known = not isinstance(cores, Missing) and per_clock is not None
+    if known and dtype in RATE_OF_DTYPE and not _is_halved(device):
         multiprocessors = int(str(cores)) // CORES_PER_MULTIPROCESSOR[str(capability)]
-        expected = multiprocessors * int(str(clock)) * HERTZ_PER_MHZ * per_clock * RATE_OF_DTYPE[dtype]
-        source = f"{multiprocessors} multiprocessors at {clock} MHz, {per_clock} operations a clock"
-        found.append(Opinion("derived", expected, source, MATRIX_SHARES))
+        expected = (
+            multiprocessors * seen.sm_clock_mhz * HERTZ_PER_MHZ * (per_clock or 0) * RATE_OF_DTYPE[dtype]
+        )
+        source = f"{multiprocessors} multiprocessors at {seen.sm_clock_mhz:.0f} MHz, {per_clock} operations a clock"
+        found.append(Opinion("derived", expected, source, limits["matrix.derived"]))
     if model is not None and dtype in model.dense_flops_per_second:
-        found.append(Opinion("table", model.dense_flops_per_second[dtype], model.source, _MATRIX_TABLE))
+        share = min(1.0, seen.sm_clock_mhz / model.boost_clock_mhz)
+        source = f"{model.source}, at {seen.sm_clock_mhz:.0f} MHz"
+        expected = share * model.dense_flops_per_second[dtype]
+        found.append(Opinion("table", expected, source, limits["matrix.table"]))
     return tuple(found)
 
 
-_MATRIX_TABLE = Shares(MATRIX_SHARES.warn, None)
+def _is_emulated(capability: Reading[str], dtype: str) -> bool:
+    """Whether GPUs of that compute capability have no processors for the type, as Volta has none for bfloat16."""
+    least = LEAST_CAPABILITY_OF_DTYPE.get(dtype)
+    if least is None or isinstance(capability, Missing):
+        return False
+    return tuple(map(int, capability.split("."))) < least
 
 
 def _is_halved(device: Device) -> bool:

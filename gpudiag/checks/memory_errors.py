@@ -7,7 +7,7 @@ from gpudiag.checks import limits
 from gpudiag.checks.deltas import Counter, counted, hours_between, moved
 from gpudiag.checks.per_device import judge_devices
 from gpudiag.checks.products import is_data_center
-from gpudiag.checks.registry import FindingKind, Judgement, check, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -18,6 +18,23 @@ from gpudiag.model.reading import Missing
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _kind = partial(FindingKind, category=Category.HW_MEMORY, owner=Owner.HARDWARE)
 
+_ECC_MODE_BASIS = Basis(
+    reads="The current and the pending ECC mode of each GPU.",
+    limit="on for data-center products, whose memory has ECC",
+    look_also=("nvidia-smi -q -d ECC", "mode.mig_pending"),
+)
+_ECC_UNCORRECTED_BASIS = Basis(
+    reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in all and by"
+    " place (DRAM, SRAM).",
+    limit="0; in the GPU's life, the count of the earlier reading",
+    look_also=("nvidia-smi -q -d ECC,ROW_REMAPPER", "xid 48", "xid 94", "xid 95", "memory.row_remap_pending"),
+)
+_ECC_SRAM_BASIS = Basis(
+    reads="nvmlDeviceGetSramEccErrorStatus: the driver's own flag; the uncorrectable SRAM errors in the"
+    " GPU's life.",
+    limit=f"the driver's own flag; {limits.SRAM_UNCORRECTED_REPLACE} in the GPU's life (NVIDIA's RMA policy)",
+    look_also=("nvidia-smi -q -d ECC", "ecc.uncorrected_volatile"),
+)
 ECC_DISABLED = _kind(
     code="ecc.disabled",
     outcome=Outcome.WARN,
@@ -25,6 +42,7 @@ ECC_DISABLED = _kind(
     owner=Owner.HOST,
     meaning="ECC is off on a data-center GPU: flipped bits in its memory go unseen into the results.",
     remedy="Turn it on as root with `nvidia-smi -i INDEX -e 1`, then reset the GPU or reboot.",
+    basis=_ECC_MODE_BASIS,
 )
 ECC_MODE_PENDING = _kind(
     code="ecc.mode_pending",
@@ -33,13 +51,16 @@ ECC_MODE_PENDING = _kind(
     owner=Owner.HOST,
     meaning="Someone changed the ECC mode, and the change waits for a reset of the GPU.",
     remedy="Reset the GPU (`nvidia-smi -i INDEX -r` with nobody on it) or reboot.",
+    basis=_ECC_MODE_BASIS,
 )
 ECC_UNCORRECTED_VOLATILE = _kind(
     code="ecc.uncorrected_volatile",
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
     meaning="Since the driver was loaded, memory of this GPU lost data that ECC could not restore.",
-    remedy="Drain the GPU and reset it, so that bad rows are remapped; on repetition have it replaced.",
+    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped; on repetition have it "
+    "replaced.",
+    basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_UNCORRECTED_AGGREGATE = _kind(
     code="ecc.uncorrected_aggregate",
@@ -47,13 +68,15 @@ ECC_UNCORRECTED_AGGREGATE = _kind(
     severity=Severity.MONITOR,
     meaning="In its life this GPU has met memory errors that ECC could not correct.",
     remedy="Watch whether the count grows (`gpudiag history`); a growing count is a case for replacement.",
+    basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_UNCORRECTED_RISING = _kind(
     code="ecc.uncorrected_rising",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading.",
-    remedy="Drain the GPU and reset it; if the count grows again, have the GPU replaced.",
+    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count grows again, have the GPU replaced.",
+    basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_SRAM_THRESHOLD = _kind(
     code="ecc.sram_threshold_exceeded",
@@ -62,6 +85,7 @@ ECC_SRAM_THRESHOLD = _kind(
     meaning="The driver itself says that the GPU's SRAM has had more errors than it may: replace it.",
     remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
     stated=True,
+    basis=_ECC_SRAM_BASIS,
 )
 ECC_SRAM_UNCORRECTED = _kind(
     code="ecc.sram_uncorrected",
@@ -69,6 +93,7 @@ ECC_SRAM_UNCORRECTED = _kind(
     severity=Severity.ISOLATE,
     meaning="More uncorrectable errors in the GPU's SRAM than it may have in its life. SRAM cannot be remapped.",
     remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
+    basis=_ECC_SRAM_BASIS,
 )
 ECC_CORRECTED_RATE = _kind(
     code="ecc.corrected_rate",
@@ -76,6 +101,13 @@ ECC_CORRECTED_RATE = _kind(
     severity=Severity.MONITOR,
     meaning="ECC corrects far more errors on this GPU than on the GPUs beside it.",
     remedy="Keep an eye on it; on Xid 92, or when uncorrected errors follow, call support.",
+    basis=Basis(
+        reads="Corrected ECC errors, now and in the earlier snapshot; a count that"
+        " fell began anew and is left out.",
+        limit=f"{limits.CORRECTED_RATE_FACTOR:.0f} times the next GPU's rate, and at least"
+        f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (own choice; published limits differ 5,000-fold)",
+        look_also=("xid 92", "nvidia-smi -q -d ECC"),
+    ),
 )
 
 
@@ -84,13 +116,12 @@ ECC_CORRECTED_RATE = _kind(
     title="ECC is on where it belongs, and no change is pending",
     needs=("gpus",),
     reports=(ECC_DISABLED, ECC_MODE_PENDING),
-    reads=("ecc_mode", "ecc_mode_pending", "brand", "name"),
-    limit="on for data-center products, whose memory has ECC",
+    readings=("ecc_mode", "ecc_mode_pending", "brand", "name"),
     confirmed=_CAPTURES,
 )
 def ecc_mode(context: Context) -> Judgement:
     """WARN where ECC is off on a data-center GPU, or where a change waits for a reset."""
-    return judge_devices(context.snapshot, ("ecc_mode", "ecc_mode_pending"), _judge_mode)
+    return judge_devices(context.snapshot, ("ecc_mode", "ecc_mode_pending", "name"), _judge_mode)
 
 
 @check(
@@ -98,8 +129,7 @@ def ecc_mode(context: Context) -> Judgement:
     title="no uncorrectable memory errors",
     needs=("gpus",),
     reports=(ECC_UNCORRECTED_VOLATILE, ECC_UNCORRECTED_RISING, ECC_UNCORRECTED_AGGREGATE),
-    reads=("ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations"),
-    limit="0; in the GPU's life, the count of the earlier reading",
+    readings=("ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations"),
     confirmed=_CAPTURES,
 )
 def ecc_uncorrected(context: Context) -> Judgement:
@@ -117,8 +147,7 @@ def ecc_uncorrected(context: Context) -> Judgement:
     title="the GPU's SRAM is within its limits",
     needs=("gpus",),
     reports=(ECC_SRAM_THRESHOLD, ECC_SRAM_UNCORRECTED),
-    reads=("ecc_sram_threshold_exceeded", "ecc_locations[sram].uncorrected_aggregate"),
-    limit=f"the driver's own flag; {limits.SRAM_UNCORRECTED_REPLACE} in the GPU's life (NVIDIA's RMA policy)",
+    readings=("ecc_sram_threshold_exceeded", "ecc_locations[sram].uncorrected_aggregate"),
     confirmed="nvidia-smi -q of A100, H100 and B200",
 )
 def ecc_sram(context: Context) -> Judgement:
@@ -133,9 +162,7 @@ def ecc_sram(context: Context) -> Judgement:
     title="no GPU corrects far more memory errors than its peers",
     needs=("gpus", "earlier"),
     reports=(ECC_CORRECTED_RATE,),
-    reads=("ecc_corrected_volatile",),
-    limit=f"{limits.CORRECTED_RATE_FACTOR:.0f} times the next GPU's rate, and at least"
-    f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (own choice; published limits differ 5,000-fold)",
+    readings=("ecc_corrected_volatile",),
     confirmed=_CAPTURES,
 )
 def ecc_corrected_rate(context: Context) -> Judgement:
@@ -155,7 +182,7 @@ def _judge_mode(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         message = f"{name_device(device)}: ECC will be {device.ecc_mode_pending} after the next reset"
         evidence = Evidence("ecc_mode_pending", str(device.ecc_mode_pending), source=source)
         yield ECC_MODE_PENDING.finding(subject, message, evidence)
-    if device.ecc_mode == "disabled" and is_data_center(device):
+    if device.ecc_mode == device.ecc_mode_pending == "disabled" and is_data_center(device):
         message = f"{name_device(device)}: ECC is off"
         yield ECC_DISABLED.finding(subject, message, Evidence("ecc_mode", "disabled", source=source))
 

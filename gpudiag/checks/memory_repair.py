@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import moved
 from gpudiag.checks.per_device import judge_devices
-from gpudiag.checks.registry import FindingKind, Judgement, Restated, check
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, RowRemapHistogram, Snapshot
@@ -21,57 +21,85 @@ _kind = partial(FindingKind, category=Category.HW_MEMORY, owner=Owner.HARDWARE)
 _fail = partial(_kind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, remedy=_REPLACE)
 _warn = partial(_kind, outcome=Outcome.WARN)
 
+_MEMORY_ROW_REMAP_BASIS = Basis(
+    reads="nvmlDeviceGetRemappedRows and nvmlDeviceGetRowRemapperHistogram: rows replaced, waiting,"
+    " failed; banks by how many spare rows they have left.",
+    limit=f"the driver's own flags; no bank without a spare row; {limits.REMAPPED_ROWS_WARN} rows (DCGM)",
+    look_also=("nvidia-smi -q -d ROW_REMAPPER", "xid 63", "xid 64"),
+)
+_MEMORY_PAGE_RETIREMENT_BASIS = Basis(
+    reads="NVML fields 29 to 31: pages retired for single-bit and double-bit errors, and whether one"
+    " waits (GPUs before Ampere).",
+    limit=f"{limits.RETIRED_PAGES_REPLACE} pages, {limits.RETIRED_PAGES_DOUBLE_BIT} for double-bit errors and rising"
+    " (NVIDIA Dynamic Page Retirement, RMA policy)",
+    look_also=("nvidia-smi -q -d PAGE_RETIREMENT", "xid 63"),
+)
+_MEMORY_REPAIR_BASIS = Basis(
+    reads="nvmlDeviceGetUnrepairableMemoryFlag and nvmlDeviceGetRepairStatus (memory channels, TPCs).",
+    limit="the driver's own flags",
+    look_also=("nvidia-smi -q -d ECC", "gpu.recovery_needed"),
+)
 ROW_REMAP_FAILED = _fail(
     code="memory.row_remap_failed",
     meaning="A row of the GPU's memory went bad and could not be replaced by a spare one (Xid 64).",
     stated=True,
+    basis=_MEMORY_ROW_REMAP_BASIS,
 )
 ROW_REMAP_PENDING = _warn(
     code="memory.row_remap_pending",
     severity=Severity.RESET,
     meaning="A bad row waits to be replaced by a spare one; the bad one is in use until the next reset.",
     remedy=_RESET,
+    basis=_MEMORY_ROW_REMAP_BASIS,
 )
 ROW_REMAP_SPARES_GONE = _fail(
     code="memory.row_remap_spares_gone",
     meaning="A bank of the GPU's memory has no spare row left: the next bad row cannot be replaced.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
 )
 ROW_REMAP_SPARES_LOW = _warn(
     code="memory.row_remap_spares_low",
     severity=Severity.MONITOR,
     meaning="A bank of the GPU's memory has few spare rows left.",
     remedy="Plan the replacement of this GPU; until then watch `gpudiag history`.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
 )
 ROW_REMAP_COUNT = _warn(
     code="memory.row_remap_count",
     severity=Severity.MONITOR,
     meaning="The GPU has replaced nearly as many rows for uncorrectable errors as it has spare ones.",
     remedy="Plan the replacement of this GPU.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
 )
 PAGE_RETIREMENT_FULL = _fail(
     code="memory.page_retirement_full",
     meaning="The GPU has retired as many pages of its memory as NVIDIA's replacement policy allows.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 PAGE_RETIREMENT_RISING = _fail(
     code="memory.page_retirement_rising",
     meaning="Many pages are retired for double-bit errors, and more since an earlier reading: the memory decays.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 PAGE_RETIREMENT_PENDING = _warn(
     code="memory.page_retirement_pending",
     severity=Severity.RESET,
     meaning="A bad page is to be retired, and is in use until the driver is loaded again.",
     remedy="Reboot, or reload the driver with nobody on its GPUs, before the next job.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 MEMORY_UNREPAIRABLE = _fail(
     code="memory.unrepairable",
     meaning="The driver says that the GPU has memory that it cannot repair.",
     stated=True,
+    basis=_MEMORY_REPAIR_BASIS,
 )
 MEMORY_REPAIR_PENDING = _warn(
     code="memory.repair_pending",
     severity=Severity.RESET,
     meaning="A memory channel or an SM cluster (TPC) of the GPU waits for a repair that a reset does.",
     remedy=_RESET,
+    basis=_MEMORY_REPAIR_BASIS,
 )
 
 
@@ -90,8 +118,7 @@ _WAITS = {
     reports=(
         ROW_REMAP_FAILED, ROW_REMAP_SPARES_GONE, ROW_REMAP_PENDING, ROW_REMAP_SPARES_LOW, ROW_REMAP_COUNT,
     ),
-    reads=("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable", "row_remap_histogram"),
-    limit=f"the driver's own flags; no bank without a spare row; {limits.REMAPPED_ROWS_WARN} rows (DCGM)",
+    readings=("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable", "row_remap_histogram"),
     confirmed="nvidia-smi -q of A100, H100 and B200",
 )  # fmt: skip
 def memory_row_remap(context: Context) -> Judgement:
@@ -105,9 +132,7 @@ def memory_row_remap(context: Context) -> Judgement:
     title="few pages of memory are retired, and none waits for it",
     needs=("gpus",),
     reports=(PAGE_RETIREMENT_FULL, PAGE_RETIREMENT_RISING, PAGE_RETIREMENT_PENDING),
-    reads=("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
-    limit=f"{limits.RETIRED_PAGES_REPLACE} pages, {limits.RETIRED_PAGES_DOUBLE_BIT} for double-bit errors and rising"
-    " (NVIDIA Dynamic Page Retirement, RMA policy)",
+    readings=("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
     confirmed="nvidia-smi -q of T4",
 )
 def memory_page_retirement(context: Context) -> Judgement:
@@ -125,8 +150,7 @@ def memory_page_retirement(context: Context) -> Judgement:
     title="no memory is beyond repair, and none waits for it",
     needs=("gpus",),
     reports=(MEMORY_UNREPAIRABLE, MEMORY_REPAIR_PENDING),
-    reads=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),
-    limit="the driver's own flags",
+    readings=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),
     confirmed="nvidia-smi -q of H100 and B200 (the two repairs that may be pending)",
 )
 def memory_repair(context: Context) -> Judgement:

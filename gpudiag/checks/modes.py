@@ -1,12 +1,12 @@
 """Checks of the modes a GPU is in: compute mode, MIG, and work that looks stuck."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import Pair, paired, seconds_between
 from gpudiag.checks.per_device import conclude, is_loaded, judge_devices, nobody_works
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -15,19 +15,33 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
+_BUSY_PERCENT, _QUIET_MEMORY_PERCENT = 95, 5  # sichek, default_event_rules.yaml (gpu hang)
+_QUIET_POWER_SHARE = 0.3  # of the limit; sichek has 160 of 700 W for H100, 100 of 400 W for others
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
+_MODE_COMPUTE_BASIS = Basis(
+    reads="nvmlDeviceGetComputeMode.",
+    limit="default",
+    look_also=("nvidia-smi -q -d COMPUTE", "cuda.device_unavailable"),
+)
+_MODE_MIG_BASIS = Basis(
+    reads="nvmlDeviceGetMigMode, now and pending, and the instances that there are.",
+    limit="the pending mode is the current one; MIG on has instances",
+    look_also=("nvidia-smi mig -lgi", "nvidia-smi -L"),
+)
 COMPUTE_PROHIBITED = _kind(
     code="mode.compute_prohibited",
     outcome=Outcome.FAIL,
     meaning="The GPU's compute mode forbids every program to use it.",
     remedy="Allow it as root: `nvidia-smi -i INDEX -c DEFAULT`.",
     stated=True,
+    basis=_MODE_COMPUTE_BASIS,
 )
 COMPUTE_EXCLUSIVE = _kind(
     code="mode.compute_exclusive",
     outcome=Outcome.WARN,
     meaning="One process at a time may use the GPU: a debugger, a second rank or a monitor beside the job fails.",
     remedy="If that is not wanted, as root: `nvidia-smi -i INDEX -c DEFAULT`.",
+    basis=_MODE_COMPUTE_BASIS,
 )
 MIG_PENDING = _kind(
     code="mode.mig_pending",
@@ -35,12 +49,15 @@ MIG_PENDING = _kind(
     severity=Severity.RESET,
     meaning="Someone turned MIG on or off, and the change waits for a reset of the GPU.",
     remedy="Reset the GPU (`nvidia-smi -i INDEX -r` with nobody on it) or reboot.",
+    basis=_MODE_MIG_BASIS,
 )
 MIG_EMPTY = _kind(
     code="mode.mig_without_instances",
     outcome=Outcome.WARN,
     meaning="MIG is on and the GPU has no instance: no program can use any part of it.",
-    remedy="Create instances (`nvidia-smi mig -cgi PROFILE -C`), or turn MIG off (`nvidia-smi -i INDEX -mig 0`).",
+    remedy="Create instances (`nvidia-smi mig -i INDEX -lgip` lists what there may be), or turn MIG off "
+    "(`nvidia-smi -i INDEX -mig 0`).",
+    basis=_MODE_MIG_BASIS,
 )
 LOOKS_STUCK = _kind(
     code="gpu.looks_stuck",
@@ -49,10 +66,14 @@ LOOKS_STUCK = _kind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="The GPU is fully busy, moves no data and draws little power: like a collective that waits for ever.",
-    remedy="Look at its process with `py-spy dump --pid PID`, and at the other ranks; see `gpudiag nccl-test`.",
+    remedy="Look where its process is with `py-spy dump`, and at the other ranks; see `gpudiag nccl-test`.",
+    basis=Basis(
+        reads="Load, memory load and power draw, in two snapshots a minute or more apart.",
+        limit=f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below {_QUIET_POWER_SHARE:.0%}"
+        " of the limit, a minute apart (after sichek)",
+        look_also=("py-spy dump --pid PID", "rank.silent", "collective.timed_out", "gpudiag list"),
+    ),
 )
-_BUSY_PERCENT, _QUIET_MEMORY_PERCENT = 95, 5  # sichek, default_event_rules.yaml (gpu hang)
-_QUIET_POWER_SHARE = 0.3  # of the limit; sichek has 160 of 700 W for H100, 100 of 400 W for others
 
 
 @check(
@@ -60,8 +81,7 @@ _QUIET_POWER_SHARE = 0.3  # of the limit; sichek has 160 of 700 W for H100, 100 
     title="the compute mode lets programs use every GPU",
     needs=("gpus",),
     reports=(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE),
-    reads=("compute_mode",),
-    limit="default",
+    readings=("compute_mode",),
     confirmed=_CAPTURES,
 )
 def mode_compute(context: Context) -> Judgement:
@@ -74,13 +94,12 @@ def mode_compute(context: Context) -> Judgement:
     title="MIG is as it should be, and no change is pending",
     needs=("gpus",),
     reports=(MIG_PENDING, MIG_EMPTY),
-    reads=("mig_mode", "mig_mode_pending", "mig_instances"),
-    limit="the pending mode is the current one; MIG on has instances",
+    readings=("mig_mode", "mig_mode_pending", "mig_instances"),
     confirmed=_CAPTURES,
 )
 def mode_mig(context: Context) -> Judgement:
     """WARN for a mode change that is pending, and for MIG without an instance."""
-    return judge_devices(context.snapshot, ("mig_mode", "mig_mode_pending"), _judge_mig)
+    return judge_devices(context.snapshot, ("mig_mode", "mig_mode_pending", "mig_instances"), _judge_mig)
 
 
 @check(
@@ -88,14 +107,12 @@ def mode_mig(context: Context) -> Judgement:
     title="no GPU is busy with nothing",
     needs=("gpus", "earlier"),
     reports=(LOOKS_STUCK,),
-    reads=(
+    readings=(
         "utilization_percent",
         "memory_utilization_percent",
         "power_draw_watts",
         "power_limit_enforced_watts",
     ),
-    limit=f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below {_QUIET_POWER_SHARE:.0%}"
-    " of the limit, a minute apart (after sichek)",
 )
 def gpu_looks_stuck(context: Context) -> Judgement:
     """WARN for a GPU that two readings, a minute apart or more, show busy without data or power."""
@@ -106,6 +123,17 @@ def gpu_looks_stuck(context: Context) -> Judgement:
         return found
     pairs, gaps = found
     return conclude([one for pair in pairs for one in _judge_stuck(context.snapshot, pair)], len(pairs), gaps)
+
+
+def tell_exclusive(devices: Sequence[Device]) -> str | None:
+    """Which of the GPUs let one process in at a time, and what that keeps from being measured; None: none does."""
+    held = [device for device in devices if device.compute_mode in ("exclusive_process", "exclusive_thread")]
+    if not held:
+        return None
+    names = ", ".join(name_device(device) for device in held)
+    return (
+        f"{names}: exclusive-process mode lets one process in, and a copy between GPUs needs a context of two"
+    )
 
 
 def _judge_compute(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
@@ -153,7 +181,9 @@ def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:
         )
         if not isinstance(value := getattr(device, name), Missing)
     ]
-    yield LOOKS_STUCK.finding(device_subject(snapshot, device), message, *evidence)
+    stack = f"`py-spy dump --pid {processes[0].pid}`" if processes else "`py-spy dump`"
+    remedy = f"Look where its process is with {stack}, and at the other ranks; see `gpudiag nccl-test`."
+    yield LOOKS_STUCK.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy)
 
 
 def _is_quiet(device: Device) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.host import host_finding, host_state
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -22,30 +22,46 @@ from gpudiag.reference.nccl_variables import (
 )
 
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.JOB)
+_ENVIRONMENT_NCCL_BASIS = Basis(
+    reads="Every NCCL_ variable of the environment, of /etc/nccl.conf and of the user's NCCL"
+    " configuration file; RDMA devices in /sys/class/infiniband.",
+    limit="the names in NCCL 2.18 and 2.32 and in its guide; TORCH_NCCL_ names of torch 2.13",
+    look_also=("env | grep NCCL", "NCCL_DEBUG=INFO", "network.rdma_error"),
+)
 UNKNOWN = _kind(
     code="environment.nccl_unknown",
     outcome=Outcome.WARN,
     meaning="A variable that starts with NCCL_ or TORCH_NCCL_ and that nobody reads: most likely misspelled.",
     remedy="Correct its name, or unset it.",
+    basis=_ENVIRONMENT_NCCL_BASIS,
 )
 COSTLY = _kind(
     code="environment.nccl_costly",
     outcome=Outcome.WARN,
     meaning="A variable makes NCCL slower than it would be on its own. Such are for finding faults, not for jobs.",
     remedy="Unset it, and measure with `gpudiag nccl-test` before and after.",
+    basis=_ENVIRONMENT_NCCL_BASIS,
 )
 DEVICE_ABSENT = _kind(
     code="environment.nccl_device_absent",
     outcome=Outcome.FAIL,
     meaning="NCCL_IB_HCA names RDMA devices, and this machine has none of them: NCCL falls back to sockets or fails.",
     remedy="Correct NCCL_IB_HCA by what `ls /sys/class/infiniband` shows here, or unset it.",
+    basis=_ENVIRONMENT_NCCL_BASIS,
 )
 INTERFACE_ABSENT = _kind(
     code="network.wrong_interface",
     outcome=Outcome.FAIL,
     meaning="A variable names network interfaces for the ranks' traffic, and none of them is up on this machine.",
     remedy="Correct it by what `ip -brief address` shows here, or unset it.",
+    basis=Basis(
+        reads="NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME, against"
+        " the interfaces that are up.",
+        limit="at least one interface that matches, and is up",
+        look_also=("ip -brief address", "network.only_virtual_interfaces"),
+    ),
 )
+MACHINES_FILE = "/etc/nccl.conf"
 # Which library reads each; NCCL's rules of matching are its own (guide, NCCL_SOCKET_IFNAME).
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -55,8 +71,7 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_I
     title="NCCL's variables are spelled right and cost nothing",
     needs=("host_state",),
     reports=(DEVICE_ABSENT, UNKNOWN, COSTLY),
-    reads=("environment", "/etc/nccl.conf", "$NCCL_CONF_FILE or ~/.nccl.conf"),
-    limit="the names in NCCL 2.18 and 2.32 and in its guide; TORCH_NCCL_ names of torch 2.13",
+    readings=("environment", "/etc/nccl.conf", "$NCCL_CONF_FILE or ~/.nccl.conf"),
     confirmed="the strings of libnccl.so.2",
 )
 def environment_nccl(context: Context) -> Judgement:
@@ -70,7 +85,7 @@ def environment_nccl(context: Context) -> Judgement:
         return does_not_apply("no variable of NCCL is set")
     return judged(
         *_unknown_to_torch(context, of_torch),
-        *_absent_devices(context, variables),
+        *_absent_devices(context, settings, variables),
         *_unknown(context, variables),
         *_costly(context, variables),
     )
@@ -81,8 +96,7 @@ def environment_nccl(context: Context) -> Judgement:
     title="the interfaces that variables name are here and up",
     needs=("host_state",),
     reports=(INTERFACE_ABSENT,),
-    reads=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "interfaces"),
-    limit="at least one interface that matches, and is up",
+    readings=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "interfaces"),
     confirmed="the Linux kernel's /sys/class/net; gloo's error for a wrong name",
 )
 def environment_interface(context: Context) -> Judgement:
@@ -104,7 +118,8 @@ def environment_interface(context: Context) -> Judgement:
             here = ", ".join(up) or "none"
             evidence = Evidence(name, value, limit=here, source="environment; limit: interfaces that are up")
             message = f"{name}={value} matches no interface that is up (here: {here})"
-            findings.append(host_finding(context, INTERFACE_ABSENT, message, evidence))
+            owner = _who_set(settings, name)
+            findings.append(host_finding(context, INTERFACE_ABSENT, message, evidence, owner=owner))
     return judged(*findings)
 
 
@@ -132,7 +147,15 @@ def names_interface(variable: str, value: str, interface: str) -> bool:
     return matches != excluded
 
 
-def _absent_devices(context: Context, variables: dict[str, str]) -> Iterator[Finding]:
+def _who_set(settings: Settings, variable: str) -> Owner:
+    """Who must correct it: what the machine's own file says, every job on it reads."""
+    if variable in settings.environment or isinstance(settings.nccl_files, Missing):
+        return Owner.JOB
+    (file,) = [path for path, lines in settings.nccl_files.items() if variable in lines][:1] or [""]
+    return Owner.HOST if file == MACHINES_FILE else Owner.JOB
+
+
+def _absent_devices(context: Context, settings: Settings, variables: dict[str, str]) -> Iterator[Finding]:
     value, ports = variables.get("NCCL_IB_HCA", ""), host_state(context).infiniband_ports
     if not value or value.startswith("^"):
         return
@@ -147,7 +170,8 @@ def _absent_devices(context: Context, variables: dict[str, str]) -> Iterator[Fin
             "NCCL_IB_HCA", value, limit=here, source="environment; limit: /sys/class/infiniband"
         )
         message = f"NCCL_IB_HCA={value} matches no RDMA device (here: {here})"
-        yield host_finding(context, DEVICE_ABSENT, message, evidence)
+        owner = _who_set(settings, "NCCL_IB_HCA")
+        yield host_finding(context, DEVICE_ABSENT, message, evidence, owner=owner)
 
 
 def _unknown(context: Context, variables: dict[str, str]) -> Iterator[Finding]:

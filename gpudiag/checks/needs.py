@@ -15,6 +15,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 
 NO_TRACE = "no GPU and no trace of one"
+NO_GPU = f"{NO_TRACE}, so nothing to train on (--expect-gpus 0: there should be none)"
 
 _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 
@@ -105,6 +106,11 @@ def _kernel_log(context: Context) -> Judgement | None:
     return not_readable("the kernel log", log) if isinstance(log, Missing) else None
 
 
+def _xids(context: Context) -> Judgement | None:
+    """The kernel log of this boot was read, or NVML's events told of an Xid."""
+    return None if context.xid_events else _kernel_log(context)
+
+
 def _host_state(context: Context) -> Judgement | None:
     """The host's settings and state were read."""
     state = context.snapshot.machine.state
@@ -158,6 +164,7 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "expected_machine": _expected_machine,
     "torch": _torch,
     "kernel_log": _kernel_log,
+    "xids": _xids,
     "active": _active,
     "training": _training,
     "history": _history,

@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import counted, minutes_between
 from gpudiag.checks.per_device import alike, answering, is_loaded, judge_devices, nobody_works, same_in
-from gpudiag.checks.registry import FindingKind, Judgement, check, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -18,29 +18,52 @@ from gpudiag.model.reading import Missing
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _RESEAT = "Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware set-up."
 _kind = partial(FindingKind, category=Category.HW_PCIE, owner=Owner.HARDWARE, remedy=_RESEAT)
+_PCIE_WIDTH_BASIS = Basis(
+    reads="Width and generation of the link now, what the GPU can, and what the bridge above it in"
+    " /sys/bus/pci can.",
+    limit="the smaller of GPU and slot; where the slot is not visible, peers and the recorded good state",
+    look_also=(
+        "nvidia-smi -q | grep -A12 'GPU Link Info'",
+        "lspci -vv -s BUS_ID | grep Lnk",
+        "pcie.replay_rate",
+    ),
+)
+_PCIE_REPLAY_RATE_BASIS = Basis(
+    reads="nvmlDeviceGetPcieReplayCounter, now and in the earlier snapshot; healthy H100s show counts"
+    " above 100.",
+    limit="DCGM's replays per minute and lane of each generation; FAIL at ten times that",
+    look_also=("nvidia-smi -q | grep Replay", "pcie.corrected_rate", "pcie.width_reduced"),
+)
 WIDTH_REDUCED = _kind(
     code="pcie.width_reduced",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="The GPU's PCIe link uses fewer lanes than the GPU and its slot both have.",
+    basis=_PCIE_WIDTH_BASIS,
 )
 GENERATION_REDUCED = _kind(
     code="pcie.generation_reduced",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="Under load the GPU's PCIe link runs at a lower generation than the GPU and its slot both have.",
+    basis=replace(
+        _PCIE_WIDTH_BASIS,
+        limit="the smaller of GPU and slot, on GPUs at work; an idle link is slow on purpose",
+    ),
 )
 REPLAYS = _kind(
     code="pcie.replay_rate",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The PCIe link repeats packets more often than a good link of its generation and width does.",
+    basis=_PCIE_REPLAY_RATE_BASIS,
 )
 REPLAYS_MANY = _kind(
     code="pcie.replay_storm",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="The PCIe link repeats packets ten times as often as a link that is already suspect.",
+    basis=_PCIE_REPLAY_RATE_BASIS,
 )
 
 
@@ -49,8 +72,7 @@ REPLAYS_MANY = _kind(
     title="every PCIe link has all of its lanes",
     needs=("gpus",),
     reports=(WIDTH_REDUCED,),
-    reads=("pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max"),
-    limit="the smaller of GPU and slot; where the slot is not visible, peers and the recorded good state",
+    readings=("pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max"),
     confirmed=_CAPTURES,
 )
 def pcie_width(context: Context) -> Judgement:
@@ -69,8 +91,12 @@ def pcie_width(context: Context) -> Judgement:
     title="under load every PCIe link runs at full speed",
     needs=("gpus",),
     reports=(GENERATION_REDUCED,),
-    reads=("pcie_generation", "pcie_generation_gpu_max", "pcie_generation_slot_max", "utilization_percent"),
-    limit="the smaller of GPU and slot, on GPUs at work; an idle link is slow on purpose",
+    readings=(
+        "pcie_generation",
+        "pcie_generation_gpu_max",
+        "pcie_generation_slot_max",
+        "utilization_percent",
+    ),
     confirmed=_CAPTURES,
 )
 def pcie_generation(context: Context) -> Judgement:
@@ -87,8 +113,7 @@ def pcie_generation(context: Context) -> Judgement:
     title="PCIe links repeat few packets",
     needs=("gpus", "earlier"),
     reports=(REPLAYS_MANY, REPLAYS),
-    reads=("pcie_replay_count", "pcie_generation", "pcie_width"),
-    limit="DCGM's replays per minute and lane of each generation; FAIL at ten times that",
+    readings=("pcie_replay_count", "pcie_generation", "pcie_width"),
     confirmed=_CAPTURES,
 )
 def pcie_replay_rate(context: Context) -> Judgement:

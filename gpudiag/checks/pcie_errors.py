@@ -7,14 +7,14 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.deltas import minutes_between
 from gpudiag.checks.per_device import Gap, answering, conclude, same_in
-from gpudiag.checks.registry import FindingKind, Judgement, check
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import pci_gpus
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading, value_or
 
 _kind = partial(
     FindingKind,
@@ -22,30 +22,53 @@ _kind = partial(
     owner=Owner.HARDWARE,
     remedy="Reseat the card or its riser and cable; on repetition have the slot or the GPU replaced.",
 )
+_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS = Basis(
+    reads="/sys/bus/pci/devices/*/aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal; without AER,"
+    " NVML fields 173, 179 and 180.",
+    limit=f"0 fatal, 0 nonfatal, {limits.CORRECTED_PCIE_ERRORS_PER_MINUTE:.0f} corrected a minute (DCGM)",
+    look_also=("dmesg -T | grep -i aer", "pcie.fatal_error", "xid 79"),
+)
 FATAL = _kind(
     code="pcie.fatal_error",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="The PCIe link of the GPU has met a fatal error since the earlier reading.",
     stated=True,
+    basis=Basis(
+        reads="/sys/bus/pci/devices/*/aer_dev_fatal, now and in the earlier snapshot; without"
+        " AER, NVML field 180.",
+        limit=f"0 fatal, 0 nonfatal, {limits.CORRECTED_PCIE_ERRORS_PER_MINUTE:.0f} corrected a minute (DCGM)",
+        look_also=("dmesg -T | grep -i aer", "xid 79"),
+    ),
 )
 FATAL_SINCE_BOOT = _kind(
     code="pcie.fatal_error_since_boot",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU has met a fatal error at some time since the machine was started.",
+    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 NONFATAL = _kind(
     code="pcie.nonfatal_errors",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU has lost packets that could not be corrected since the earlier reading.",
+    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
+)
+NONFATAL_SINCE_BOOT = _kind(
+    code="pcie.nonfatal_errors_since_boot",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    meaning="The PCIe link of the GPU has lost packets that could not be corrected since the machine was started.",
+    remedy="Watch whether the count grows (`gpudiag history`); a growing count asks for the card to be reseated.",
+    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 CORRECTED_RATE = _kind(
     code="pcie.corrected_rate",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU corrects many errors.",
+    basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 
 
@@ -61,9 +84,8 @@ class _Counts:
     "pcie.errors",
     title="PCIe links report no uncorrected errors",
     needs=("gpus",),
-    reports=(FATAL, NONFATAL, FATAL_SINCE_BOOT, CORRECTED_RATE),
-    reads=("/sys/bus/pci/devices/*/aer_dev_*", "NVML fields 173, 179, 180"),
-    limit=f"0 fatal, 0 nonfatal, {limits.CORRECTED_PCIE_ERRORS_PER_MINUTE:.0f} corrected a minute (DCGM)",
+    reports=(FATAL, NONFATAL, FATAL_SINCE_BOOT, NONFATAL_SINCE_BOOT, CORRECTED_RATE),
+    readings=("/sys/bus/pci/devices/*/aer_dev_*", "NVML fields 173, 179, 180"),
 )
 def pcie_errors(context: Context) -> Judgement:
     """FAIL for a new fatal error; WARN for older ones, for nonfatal ones, and for many corrected ones."""
@@ -78,6 +100,18 @@ def pcie_errors(context: Context) -> Judgement:
         looked += 1
         findings += _judge(context, device, now)
     return conclude(findings, looked, gaps)
+
+
+def uncorrected_since_boot(snapshot: Snapshot, device: Device) -> bool:
+    """Whether the counts of the GPU's link have errors that were not corrected, so that this check tells them."""
+    if isinstance(device.responding, Missing):
+        return False
+    counts = _counts(snapshot, device)
+    return _above_zero(counts.fatal) or _above_zero(counts.nonfatal)
+
+
+def _above_zero(count: Reading[int]) -> bool:
+    return not isinstance(count, Missing) and count > 0
 
 
 def _counts(snapshot: Snapshot, device: Device) -> _Counts:
@@ -108,6 +142,10 @@ def _judge(context: Context, device: Device, now: _Counts) -> Iterator[Finding]:
     if nonfatal_rise:
         evidence = Evidence("nonfatal_errors", nonfatal_rise, "errors", 0, now.source)
         yield NONFATAL.finding(subject, f"{name}: {nonfatal_rise} nonfatal PCIe errors", evidence)
+    elif _above_zero(now.nonfatal) and not _above_zero(now.fatal) and isinstance(before.nonfatal, Missing):
+        evidence = Evidence("nonfatal_errors", value_or(now.nonfatal, 0), "errors", 0, now.source)
+        message = f"{name}: {now.nonfatal} nonfatal PCIe errors since the start"
+        yield NONFATAL_SINCE_BOOT.finding(subject, message, evidence)
     corrected_rise = _rise(now.corrected, before.corrected)
     if not corrected_rise:
         return

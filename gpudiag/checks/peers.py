@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from gpudiag.checks.per_device import answering, judge_devices
+from gpudiag.checks.per_device import Gap, alike, answering, conclude, judge_devices
 from gpudiag.checks.products import is_consumer
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -14,14 +14,19 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
-_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.CONFIG, owner=Owner.HOST)
+_BASIS = Basis(
+    reads="nvmlDeviceGetP2PStatus and nvmlDeviceGetTopologyCommonAncestor of each pair of GPUs.",
+    limit="pairs of GPUs with the same path between them",
+    look_also=("nvidia-smi topo -p2p r", "nvidia-smi topo -m", "host.acs_redirects", "host.iommu_translates"),
+)
+_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.CONFIG, owner=Owner.HOST, basis=_BASIS)
 PEER_ACCESS_LOST = _kind(
     code="gpu.peer_access_broken",
     severity=Severity.TRIAGE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
     meaning="Two GPUs cannot read each other's memory, though they are joined as others that can are.",
-    remedy="Compare with `nvidia-smi topo -p2p r`; look at NVLinks, ACS and the IOMMU between the two.",
+    remedy="Compare with `nvidia-smi topo -p2p r`; look at ACS and the IOMMU between the two.",
 )
 PEER_ACCESS_DISABLED = _kind(
     code="gpu.peer_access_disabled",
@@ -36,8 +41,7 @@ PEER_ACCESS_DISABLED = _kind(
     title="GPUs that are joined alike can read each other alike",
     needs=("gpus",),
     reports=(PEER_ACCESS_LOST, PEER_ACCESS_DISABLED),
-    reads=("peers", "nvlinks"),
-    limit="pairs of GPUs with the same path between them",
+    readings=("peers", "nvlinks"),
 )
 def peer_access(context: Context) -> Judgement:
     """WARN for a pair without peer access where pairs of the same kind have it, or where it is disabled."""
@@ -48,7 +52,22 @@ def peer_access(context: Context) -> Judgement:
         return does_not_apply("the driver gives GeForce GPUs no peer access")
     if all(device.mig_mode == "enabled" for device in answering(snapshot)):
         return does_not_apply("MIG is on: instances have no peer access")
-    return judge_devices(snapshot, ("peers",), _judge_peers)
+    judgement = judge_devices(snapshot, ("peers",), _judge_peers)
+    pairs = [(device, peer) for device in answering(snapshot) for peer in _peers(device)]
+    gaps = [gap for device, peer in pairs for gap in _unread(device, peer)]
+    return conclude(list(judgement.findings), len(pairs) - len(gaps), gaps) if gaps else judgement
+
+
+def _peers(device: Device) -> tuple[PeerAccess, ...]:
+    return () if isinstance(device.peers, Missing) else device.peers
+
+
+def _unread(device: Device, peer: PeerAccess) -> Iterator[Gap]:
+    """What the driver does not tell of a pair of GPUs, once: the path between them is part of the judgement."""
+    for name, value in (("path", peer.path), ("read", peer.read)):
+        if isinstance(value, Missing):
+            yield Gap(device, f"{name} to the GPU at {short_bus_id(peer.bus_id)}", value)
+            return
 
 
 def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
@@ -58,7 +77,7 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         if isinstance(peer.read, Missing) or peer.read == "ok" or not _first(device, peer):
             continue
         if any(
-            _has_link_down(one)
+            _has_link_down(snapshot, one)
             for one in answering(snapshot)
             if one.id.bus_id in (device.id.bus_id, peer.bus_id)
         ):
@@ -74,9 +93,12 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
             yield PEER_ACCESS_LOST.finding(subject, message, evidence)
 
 
-def _has_link_down(device: Device) -> bool:
+def _has_link_down(snapshot: Snapshot, device: Device) -> bool:
+    """Whether a link of it is down, or none is listed where the identical GPUs beside it list some."""
     links = device.nvlinks
-    return not isinstance(links, Missing) and any(link.active is False for link in links)
+    if isinstance(links, Missing):
+        return any(not isinstance(peer.nvlinks, Missing) for peer in alike(snapshot, device))
+    return any(link.active is False for link in links)
 
 
 def _first(device: Device, peer: PeerAccess) -> bool:
@@ -85,12 +107,21 @@ def _first(device: Device, peer: PeerAccess) -> bool:
 
 
 def _others_can(snapshot: Snapshot, device: Device, peer: PeerAccess) -> bool:
-    """Whether most pairs of GPUs with the same path between them have peer access."""
+    """Whether most pairs of GPUs that are joined alike have peer access: the same path, an NVLink or none."""
+    linked = _is_linked(device, peer)
     pairs = [
         other.read
         for one in answering(snapshot)
         if one.name == device.name and not isinstance(one.peers, Missing)
         for other in one.peers
-        if other.path == peer.path and not isinstance(other.read, Missing)
+        if other.path == peer.path
+        and _is_linked(one, other) is linked
+        and not isinstance(other.read, Missing)
     ]
     return pairs.count("ok") > len(pairs) / 2
+
+
+def _is_linked(device: Device, peer: PeerAccess) -> bool:
+    """Whether an NVLink leads from the GPU straight to the other one: a mesh or a bridge, not a switch."""
+    links = device.nvlinks
+    return not isinstance(links, Missing) and any(link.remote_bus_id == peer.bus_id for link in links)

@@ -10,12 +10,20 @@ from gpudiag.checks.registry import Judgement, does_not_apply, judged
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import Missing, MissingReason, is_without_word
 
 JudgeDevice = Callable[[Snapshot, Device], Iterable[Finding]]
 
 # A reading that should have been there; the other reasons lie in the hardware, the driver or the user.
-_FAILED = frozenset((MissingReason.ERROR, MissingReason.TIMED_OUT, MissingReason.DEVICE_LOST))
+_FAILED = frozenset(
+    (
+        MissingReason.ERROR,
+        MissingReason.TIMED_OUT,
+        MissingReason.ATTACHING,
+        MissingReason.DEVICE_LOST,
+        MissingReason.RESET_REQUIRED,
+    )
+)
 # What a skip is put down to, where several GPUs give different reasons: the one that can be mended first.
 _MENDABLE_FIRST = (
     MissingReason.NO_PERMISSION,
@@ -57,7 +65,12 @@ def judge_devices(
         if not all(found):
             looked += 1
             findings += judge(snapshot, device)
-    return conclude(findings, looked, gaps)
+    judgement = conclude(findings, looked, gaps)
+    unlike = [gap for gap in gaps if _differs_from_its_like(snapshot, gap)]
+    if judgement.outcome is not Outcome.PASS or not unlike:
+        return judgement
+    reason = f"{_several(unlike)}, and its like give it"
+    return Judgement(Outcome.SKIP, reason=reason, missing_reason=unlike[0].missing.reason)
 
 
 def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement:
@@ -96,12 +109,24 @@ def nobody_works(snapshot: Snapshot, percent: int) -> Judgement | None:
 
 
 def alike(snapshot: Snapshot, device: Device) -> tuple[Device, ...]:
-    """The other GPUs of the same product in this machine: what one should be, the others should be."""
+    """The other GPUs of the same product and board in this machine: what one should be, the others should be.
+
+    One product comes on boards of many makers, with other firmware, limits, coolers and even memory: boards
+    are equal where their PCI subsystem is, and where nothing tells it, by the product alone.
+    """
     return tuple(
         other
         for other in answering(snapshot)
-        if other is not device and other.name == device.name and not isinstance(other.name, Missing)
+        if other is not device
+        and other.name == device.name
+        and not isinstance(other.name, Missing)
+        and _on_equal_boards(other, device)
     )
+
+
+def _on_equal_boards(device: Device, other: Device) -> bool:
+    boards = (device.pci_subsystem_id, other.pci_subsystem_id)
+    return any(isinstance(board, Missing) for board in boards) or boards[0] == boards[1]
 
 
 def same_in(snapshot: Snapshot, device: Device) -> Device | None:
@@ -118,6 +143,15 @@ def is_loaded(device: Device, percent: int) -> bool:
     return not isinstance(load, Missing) and load >= percent
 
 
+def _differs_from_its_like(snapshot: Snapshot, gap: Gap) -> bool:
+    """Whether a GPU of the same product, split by MIG as this one is or not, gives the reading."""
+    return any(
+        not isinstance(getattr(other, gap.field, gap.missing), Missing)
+        for other in alike(snapshot, gap.device)
+        if other.mig_mode == gap.device.mig_mode
+    )
+
+
 def _by_design(gap: Gap) -> bool:
     """Whether this GPU never gives the reading: no gap where another way to look was there."""
     return gap.missing.reason not in _FAILED
@@ -128,6 +162,9 @@ def _gaps(device: Device, fields: tuple[str, ...]) -> Iterator[Gap]:
         value = getattr(device, field)
         if isinstance(value, Missing):
             yield Gap(device, field, value)
+        elif is_without_word(value):
+            words = f"the driver says {value.rpartition('_')[2]}, which gpudiag has no word for"
+            yield Gap(device, field, Missing(MissingReason.ERROR, words))
 
 
 def _several(gaps: list[Gap]) -> str:

@@ -1,11 +1,16 @@
 """What kind of product a GPU is, by what the driver says: some settings are right for one kind only."""
 
+import re
+
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 
 # Brands that NVML gives to products for desks and laptops (nvmlBrandType_t).
 _CONSUMER_BRANDS = ("geforce", "geforce_rtx", "titan", "titan_rtx")
 _WORKSTATION_BRANDS = ("quadro", "quadro_rtx", "nvidia_rtx", "nvs")
+# A share of a GPU that a hypervisor gives out; its settings are the hypervisor's (`NVIDIA A10-24Q`, `GRID T4-16C`).
+_VIRTUAL_BRANDS = ("grid", "vapps", "vpc", "vcs", "vws", "cloud_gaming")
+_VIRTUAL_NAME = re.compile(r"-\d+[ABCQ]$")
 _CONSUMER_WORDS = ("GeForce", "TITAN")
 _WORKSTATION_WORDS = ("RTX", "Quadro")
 
@@ -16,12 +21,18 @@ def is_consumer(device: Device) -> bool:
 
 
 def is_data_center(device: Device) -> bool:
-    """Whether it is made for servers (A100, H100, T4 ...): neither consumer nor workstation nor a board."""
-    if isinstance(device.name, Missing) or is_consumer(device):
+    """Whether it is made for servers (A100, H100, T4 ...): neither consumer nor workstation nor a board nor a vGPU."""
+    if isinstance(device.name, Missing) or is_consumer(device) or is_virtual_gpu(device):
         return False
     if device.brand in _WORKSTATION_BRANDS or _says(device, _WORKSTATION_WORDS):
         return False
     return device.memory_kind == "dedicated"
+
+
+def is_virtual_gpu(device: Device) -> bool:
+    """Whether it is a share of a GPU in a virtual machine (vGPU)."""
+    name = "" if isinstance(device.name, Missing) else device.name
+    return device.brand in _VIRTUAL_BRANDS or _VIRTUAL_NAME.search(name) is not None
 
 
 def _says(device: Device, words: tuple[str, ...]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gpudiag.model.context import Context
-from gpudiag.model.evidence import Evidence, Subject
+from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
 
@@ -20,10 +20,27 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FindingKind:
-    """One entry of the catalogue of findings: the stable code, what it means, and what to do.
+class Basis:
+    """What findings are judged by, for `gpudiag explain`: alike for the codes that one look at a thing may report.
 
-    The catalogue is the union of `reports` over BUILTIN; docs/findings.md lists it.
+    `reads` is what is read, and from where; `limit` what it is held against, and where that comes from; `look_also`
+    are commands, and other topics of `gpudiag explain`.
+    """
+
+    reads: str
+    limit: str
+    look_also: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingKind:
+    """One entry of the catalogue of findings: the stable code, what it means, what to do, what it is judged by.
+
+    This is all that is said of a code in general, and a code has one. The catalogue is the union of `reports` over
+    BUILTIN (`checks/catalogue.py`); docs/findings.md lists it.
+
+    A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` says why not, and
+    where a setting of the job itself is the fault (owner JOB, severity CONFIG).
     """
 
     code: str
@@ -33,7 +50,18 @@ class FindingKind:
     owner: Owner
     meaning: str
     remedy: str
+    basis: Basis
     stated: bool = False  # NVML, or the kernel, itself says that it is so: no reading of ours to confirm
+    jobs_may_start: str = ""  # in spite of a FAIL, for this reason
+
+    @property
+    def spares_jobs(self) -> str:
+        """Why jobs may start in spite of a FAIL; empty where they may not."""
+        return self.jobs_may_start or self._own_setting(self.owner)
+
+    def _own_setting(self, owner: Owner) -> str:
+        own = owner is Owner.JOB and self.severity is Severity.CONFIG
+        return "a setting of the job itself is at fault, and another job runs" if own else ""
 
     def finding(
         self,
@@ -43,7 +71,11 @@ class FindingKind:
         remedy: str = "",
         owner: Owner | None = None,
     ) -> Finding:
-        """A finding of this kind; `remedy` and `owner` replace the catalogue's where the case is clearer."""
+        """A finding of this kind; `remedy` and `owner` replace the catalogue's where the case is clearer.
+
+        INDEX in a remedy is the GPU that the finding is about.
+        """
+        spares_jobs = self.jobs_may_start or self._own_setting(owner or self.owner)
         return Finding(
             code=self.code,
             outcome=self.outcome,
@@ -53,8 +85,18 @@ class FindingKind:
             subject=subject,
             message=message,
             evidence=evidence,
-            remedy=remedy or self.remedy,
+            remedy=name_gpu_in(remedy or self.remedy, subject),
+            blocks_jobs=self.outcome is Outcome.FAIL and not spares_jobs,
         )
+
+
+def name_gpu_in(remedy: str, subject: Subject) -> str:
+    """The remedy with the GPU's index for INDEX, its bus id where it has no index, all GPUs where it is about none."""
+    if not isinstance(subject, DeviceSubject):
+        return remedy.replace(" -i INDEX", "")
+    names = (subject.nvml_index, subject.bus_id, subject.uuid)
+    name = next((str(one) for one in names if not isinstance(one, Missing)), None)
+    return remedy.replace(" -i INDEX", "") if name is None else remedy.replace("INDEX", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +173,9 @@ class Check:
     """One check: its name, what it wants to see, what it may report, and the function that judges.
 
     `needs` are keys of `gpudiag.checks.needs.NEEDS`; the runner answers for a need that is not
-    there, so the function may rely on all of them. `reads` are the readings it judges, `limit` is where
-    the limits come from, `confirmed` is what has shown the readings to be as we take them (a capture, a
-    real GPU, a kernel); nothing there means unconfirmed, and then only a kind that is `stated` may FAIL.
+    there, so the function may rely on all of them. `readings` are the names of those it judges, and `confirmed` is
+    what has shown them to be as we take them (a capture, a real GPU, a kernel); nothing there means unconfirmed, and
+    then only a kind that is `stated` may FAIL. What is read for a code, and its limit, are the code's own `basis`.
     """
 
     name: str
@@ -142,8 +184,7 @@ class Check:
     level: Level
     reports: tuple[FindingKind, ...]
     judge: Callable[[Context], Judgement]
-    reads: tuple[str, ...] = ()
-    limit: str = ""
+    readings: tuple[str, ...] = ()
     confirmed: str = ""
 
 
@@ -154,13 +195,12 @@ def check(
     reports: tuple[FindingKind, ...],
     needs: tuple[str, ...] = (),
     level: Level = Level.INSTANT,
-    reads: tuple[str, ...] = (),
-    limit: str = "",
+    readings: tuple[str, ...] = (),
     confirmed: str = "",
 ) -> Callable[[Callable[[Context], Judgement]], Check]:
     """A decorator that makes a Check of a function; it registers nothing (BUILTIN is the list)."""
 
     def build(judge: Callable[[Context], Judgement]) -> Check:
-        return Check(name, title, needs, level, reports, judge, reads, limit, confirmed)
+        return Check(name, title, needs, level, reports, judge, readings, confirmed)
 
     return build

@@ -7,7 +7,7 @@ from gpudiag.checks.needs import NEEDS
 from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
 from gpudiag.checks.same_fault import join_restated
 from gpudiag.model.context import Context
-from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, worst
+from gpudiag.model.finding import CheckResult, Finding, Outcome, worst, worst_first
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
@@ -27,9 +27,7 @@ def verdict(results: tuple[CheckResult, ...]) -> Outcome:
 
 def findings_worst_first(results: tuple[CheckResult, ...]) -> tuple[Finding, ...]:
     """Every finding, worst outcome first; those of one outcome stay in check order."""
-    findings = [finding for result in results for finding in result.findings]
-    order = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
-    return tuple(sorted(findings, key=lambda finding: order.get(finding.outcome, len(order))))
+    return worst_first(finding for result in results for finding in result.findings)
 
 
 def _run(context: Context, check: Check) -> tuple[CheckResult, tuple[Restated, ...]]:

@@ -1,7 +1,7 @@
 """One fault, one finding: what a check tells again becomes evidence of the finding that states it best.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count, and nothing is told twice. The check whose finding
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is told twice. The check whose finding
 was joined to another keeps its outcome, and says where it is told.
 """
 
@@ -17,6 +17,8 @@ _GRAVEST_FIRST = (
     Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
     Severity.NONE,
 )  # fmt: skip
+# How the reason of a check begins whose finding was joined to another.
+TOLD_BY = "told by"
 # A fault that is the hardware's in one source's eyes is nobody else's to mend.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
@@ -70,6 +72,7 @@ def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
         message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
         evidence=(*stated.evidence, *new),
         remedy=_advised(stated, how),
+        blocks_jobs=stated.blocks_jobs or told.blocks_jobs,
     )
 
 
@@ -94,7 +97,7 @@ def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
         return result
     findings = tuple(finding for finding in result.findings if finding is not told)
     if result.reason is None:
-        reason = f"told by {code}"
+        reason = f"{TOLD_BY} {code}"
     else:
         reason = result.reason if code in result.reason else f"{result.reason}, {code}"
     return replace(result, findings=findings, reason=reason)

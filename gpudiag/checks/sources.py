@@ -1,8 +1,16 @@
 """Checks of the sources: does NVML answer, and do the sources tell the same story."""
 
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
-from gpudiag.checks.registry import FindingKind, Judgement, check, could_not_look, does_not_apply, judged
-from gpudiag.checks.traces import pci_gpus, traces_for
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    check,
+    could_not_look,
+    does_not_apply,
+    judged,
+)
+from gpudiag.checks.traces import Trace, pci_gpus, traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
@@ -11,6 +19,28 @@ from gpudiag.model.reading import Missing, MissingReason
 
 # The driver is set up, and does not answer as it should.
 _UNCLEAR_STATES = (SourceState.TIMED_OUT, SourceState.FAILED)
+_NO_START_BASIS = Basis(
+    reads="What nvmlInit answers, against every trace of a GPU: PCI bus, /dev/nvidia*, /proc/driver/nvidia,"
+    " allocation variables.",
+    limit="None: a machine with a trace of a GPU must have a working NVML.",
+    look_also=(
+        "gpudiag list --sources all",
+        "nvidia-smi",
+        "dmesg -T | grep -i nvrm",
+        "driver.version_mismatch",
+        "driver.not_loaded",
+    ),
+)
+_SLOW_START_BASIS = Basis(
+    reads="How long nvmlInit takes, in a child process that is given up at the deadline.",
+    limit="`--deadline`: 1.5 s for the bare command, 5 s for `gpudiag list`. Without persistence mode eight GPUs may"
+    " take longer.",
+    look_also=(
+        "gpudiag list --deadline 30",
+        "nvidia-smi -q -d PERFORMANCE",
+        "ps -eo pid,stat,wchan:32,comm | grep ' D'",
+    ),
+)
 
 
 def _nvml_kind(state: SourceState, meaning: str, remedy: str) -> FindingKind:
@@ -23,6 +53,7 @@ def _nvml_kind(state: SourceState, meaning: str, remedy: str) -> FindingKind:
         owner=Owner.HOST,
         meaning=meaning,
         remedy=remedy,
+        basis=_SLOW_START_BASIS if state is SourceState.TIMED_OUT else _NO_START_BASIS,
     )
 
 
@@ -69,6 +100,13 @@ DISAGREEMENT = FindingKind(
     owner=Owner.SOFTWARE,
     meaning="Two sources tell different facts about the same GPUs, and no setting explains it.",
     remedy="Run `gpudiag list --sources all` to see the sources side by side.",
+    basis=Basis(
+        reads="Count, order, memory, names and driver version, as NVML, GPUtil"
+        " (nvidia-smi) and torch tell them.",
+        limit="None: they must agree, unless a setting (CUDA_VISIBLE_DEVICES,"
+        " CUDA_DEVICE_ORDER, MIG, a CPU build) explains it.",
+        look_also=("gpudiag list --sources all", "env | grep CUDA_"),
+    ),
 )
 
 
@@ -76,8 +114,7 @@ DISAGREEMENT = FindingKind(
     "source.nvml",
     title="NVML answers",
     reports=tuple(NVML_KINDS.values()),
-    reads=("nvmlInit", "every trace of a GPU: PCI bus, device nodes, driver, allocation"),
-    limit="it must answer where there is a trace of a GPU",
+    readings=("nvmlInit", "every trace of a GPU: PCI bus, device nodes, driver, allocation"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (it answers)",
 )
 def nvml_answers(context: Context) -> Judgement:
@@ -98,15 +135,14 @@ def nvml_answers(context: Context) -> Judgement:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
     subject = SourceSubject("nvml", context.snapshot.host)
-    return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status)))
+    return judged(kind.finding(subject, message, *evidence, remedy=_remedy(context.snapshot, status, traces)))
 
 
 @check(
     "source.agreement",
     title="the sources tell the same story",
     reports=(DISAGREEMENT,),
-    reads=("count, order, memory, names and driver version by NVML, GPUtil and torch",),
-    limit="each other; what CUDA_VISIBLE_DEVICES, MIG or an allocation explains is no disagreement",
+    readings=("count, order, memory, names and driver version by NVML, GPUtil and torch",),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 against simulated machines",
 )
 def sources_agree(context: Context) -> Judgement:
@@ -142,13 +178,16 @@ def _words(state: SourceState) -> str:
     return state.value.replace("_", " ")
 
 
-def _remedy(snapshot: Snapshot, status: SourceStatus) -> str:
+def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
     """What to do here, in the source's words, which follow its `cause: `; empty: the catalogue's will do."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."
     advice = (status.reason or "").partition(": ")[2]
-    return f"{advice[0].upper()}{advice[1:]}." if advice else ""
+    remedy = f"{advice[0].upper()}{advice[1:]}." if advice else ""
+    if status.state is SourceState.DRIVER_NOT_LOADED and [trace.place for trace in traces] == ["nvml"]:
+        remedy += f"{' ' * bool(remedy)}Should there be no GPU here: `gpudiag preflight --expect-gpus 0`."
+    return remedy
 
 
 def _is_judged_elsewhere(item: Disagreement) -> bool:

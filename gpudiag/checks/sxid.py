@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpudiag.checks.bursts import split_bursts
 from gpudiag.checks.needs import NO_TRACE
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
 from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
@@ -15,6 +15,12 @@ from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
 from gpudiag.reference.sxid import SXid, SXidClass, sxids
 
+_BASIS = Basis(
+    reads="NVSwitch lines of the kernel log of this boot, and NVLink Xids (74, 144 to 150, 155) of the"
+    " GPUs in the same burst.",
+    limit="Fabric Manager User Guide, appendix D",
+    look_also=("xid 74", "journalctl -u nvidia-fabricmanager", "/var/log/fabricmanager.log"),
+)
 SXID_FATAL = FindingKind(
     code="sxid.fatal",
     outcome=Outcome.FAIL,
@@ -24,6 +30,7 @@ SXID_FATAL = FindingKind(
     meaning="An NVSwitch reported an error that stops the fabric, or that a GPU saw too as an NVLink error.",
     remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
     stated=True,
+    basis=_BASIS,
 )
 SXID_ERROR = FindingKind(
     code="sxid.error",
@@ -33,6 +40,7 @@ SXID_ERROR = FindingKind(
     owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an error, and no GPU reports that its NVLinks suffered.",
     remedy="Look at the fabric manager's log.",
+    basis=_BASIS,
 )
 SXID_UNKNOWN = FindingKind(
     code="sxid.unknown",
@@ -42,6 +50,7 @@ SXID_UNKNOWN = FindingKind(
     owner=Owner.HARDWARE,
     meaning="An NVSwitch reported an SXid that gpudiag's catalogue does not have.",
     remedy="Look it up in the Fabric Manager User Guide, appendix D, and update gpudiag.",
+    basis=_BASIS,
 )
 SXID_NOTE = FindingKind(
     code="sxid.note",
@@ -51,6 +60,7 @@ SXID_NOTE = FindingKind(
     owner=Owner.HARDWARE,
     meaning="An NVSwitch corrected an error, or reported something that is none.",
     remedy="Nothing has to be done.",
+    basis=_BASIS,
 )
 
 # A GPU's own word that an NVLink failed: Xid 74 up to NVLink 4, 144 to 150 and 155 from NVLink 5 on.
@@ -62,8 +72,7 @@ _NVLINK_XIDS = frozenset({74, *range(144, 151), 155})
     title="the kernel log reports no NVSwitch fault (SXid)",
     needs=("kernel_log",),
     reports=(SXID_FATAL, SXID_ERROR, SXID_UNKNOWN, SXID_NOTE),
-    reads=("kernel_log",),
-    limit="Fabric Manager User Guide, appendix D",
+    readings=("kernel_log",),
 )
 def sxid_kernel_log(context: Context) -> Judgement:
     """A finding for each NVSwitch link and code among the SXids of this boot."""
@@ -80,15 +89,27 @@ def judge_sxids(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Find
     found: dict[tuple[str | None, int | None, int | None], Finding] = {}
     for burst in split_bursts(events):
         seen_by_gpu = any(event.xid_code in _NVLINK_XIDS for event in burst)
-        for event in burst:
-            if event.kind is not KernelEventKind.SXID:
-                continue
+        for event in _first_lines(burst):
             key = (event.unit, event.link, event.sxid_code)
             finding = _finding(snapshot, event, seen_by_gpu)
             if key not in found or found[key].outcome is not Outcome.FAIL:
                 found[key] = finding
     order = (Outcome.FAIL, Outcome.WARN, Outcome.PASS)
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.outcome)))
+
+
+def _first_lines(burst: tuple[KernelEvent, ...]) -> tuple[KernelEvent, ...]:
+    """The SXids of a burst without their second and third lines, which name no link: "Severity ...", "Data {...".
+
+    Where the first line is lost, one of the others stands for it.
+    """
+    sxids_of_burst = [event for event in burst if event.kind is KernelEventKind.SXID]
+    told = {(event.unit, event.sxid_code) for event in sxids_of_burst if event.severity is not None}
+    return tuple(
+        event
+        for event in sxids_of_burst
+        if event.severity is not None or (event.unit, event.sxid_code) not in told
+    )
 
 
 def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Finding:
@@ -121,4 +142,5 @@ def _kind(entry: SXid | None, event: KernelEvent, seen_by_gpu: bool) -> FindingK
         return SXID_FATAL
     if entry.sxid_class is SXidClass.FATAL:
         return SXID_FATAL if seen_by_gpu else SXID_ERROR
-    return SXID_ERROR if entry.sxid_class is SXidClass.DISTURBING else SXID_NOTE
+    harmless = entry.sxid_class is SXidClass.NOTE and event.severity != "fatal"
+    return SXID_NOTE if harmless else SXID_ERROR

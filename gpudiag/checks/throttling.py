@@ -1,6 +1,7 @@
 """Checks of what holds the clocks back: heat, power, the board, or nothing that anyone can name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from gpudiag.checks import limits
@@ -14,7 +15,7 @@ from gpudiag.checks.per_device import (
     nobody_works,
     too_few_alike,
 )
-from gpudiag.checks.registry import FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.temperature import is_too_hot
 from gpudiag.model.context import Context
@@ -22,6 +23,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.vocabulary import FAULT_LIMITS, HARMLESS_REASONS
 
 _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _COOLING = (
@@ -31,29 +33,47 @@ _POWER = "Look at the power supplies, their cables and the rack's power cap."
 _kind = partial(FindingKind, owner=Owner.HARDWARE)
 _warn = partial(_kind, outcome=Outcome.WARN, severity=Severity.TRIAGE)
 
+_CLOCKS_HARDWARE_SLOWDOWN_BASIS = Basis(
+    reads="nvmlDeviceGetCurrentClocksEventReasons: bits 0x40, 0x80, 0x08 and 0x20.",
+    limit="none of hw_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown",
+    look_also=(
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+        "temperature.gpu_too_hot",
+        "the server's own event log (ipmitool sel list)",
+    ),
+)
+_CLOCKS_POWER_CAPPED_BASIS = Basis(
+    reads="SM clock, highest SM clock, load and clocks event reasons of GPUs at work.",
+    limit=f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work (own choice)",
+    look_also=("nvidia-smi -q -d CLOCK,PERFORMANCE,POWER", "power.limit_lowered", "clocks.power_brake"),
+)
 HARDWARE_THERMAL = _warn(
     code="clocks.hardware_thermal_slowdown",
     category=Category.HW_THERMAL,
     meaning="The GPU's own protection has cut its clocks because it is too hot.",
     remedy=_COOLING,
+    basis=_CLOCKS_HARDWARE_SLOWDOWN_BASIS,
 )
 POWER_BRAKE = _warn(
     code="clocks.power_brake",
     category=Category.HW_POWER,
     meaning="The machine's power supply has told the GPU to slow down (external power brake).",
     remedy=_POWER,
+    basis=_CLOCKS_HARDWARE_SLOWDOWN_BASIS,
 )
 HARDWARE_SLOWDOWN = _warn(
     code="clocks.hardware_slowdown",
     category=Category.HW_POWER,
     meaning="The GPU's own protection has cut its clocks, and heat is not the reason it gives.",
     remedy="Check the GPU's power cable and connector, then the power supplies.",
+    basis=_CLOCKS_HARDWARE_SLOWDOWN_BASIS,
 )
 SOFTWARE_THERMAL = _warn(
     code="clocks.software_thermal_slowdown",
     category=Category.HW_THERMAL,
     meaning="The driver holds the clocks down to keep the GPU, or its memory, from getting too hot.",
     remedy=_COOLING,
+    basis=replace(_CLOCKS_HARDWARE_SLOWDOWN_BASIS, limit="no sw_thermal_slowdown"),
 )
 THROTTLED = _kind(
     code="clocks.throttled",
@@ -62,12 +82,19 @@ THROTTLED = _kind(
     category=Category.HW_THERMAL,
     meaning="Between two readings the clocks were held back for heat, or by the board, for a good part of the time.",
     remedy=_COOLING,
+    basis=Basis(
+        reads="nvmlDeviceGetViolationStatus (thermal, reliability, board limit), now and in"
+        " the earlier snapshot.",
+        limit=f"{limits.THROTTLED_SHARE:.0%} of the time since the earlier reading (own choice)",
+        look_also=("nvidia-smi -q -d PERFORMANCE", "clocks.hardware_thermal_slowdown"),
+    ),
 )
 POWER_CAPPED = _warn(
     code="clocks.power_capped",
     category=Category.HW_POWER,
     meaning="The power limit holds this GPU's clocks far below those of the GPUs that do the same work.",
     remedy="Compare power limits and draw (`gpudiag list --wide`); the GPU may need more power for the same work.",
+    basis=_CLOCKS_POWER_CAPPED_BASIS,
 )
 STUCK_LOW = _kind(
     code="clocks.stuck_low",
@@ -76,6 +103,10 @@ STUCK_LOW = _kind(
     category=Category.PERF_VIOLATION,
     meaning="The GPU works at a fraction of its clock, for minutes, and names no reason for it.",
     remedy="Reset the GPU; if it stays slow, look for a power brake and have it replaced.",
+    basis=replace(
+        _CLOCKS_POWER_CAPPED_BASIS,
+        limit=f"{limits.STUCK_CLOCK_RATIO:.0%} of the highest clock for {limits.STUCK_CLOCK_SECONDS:.0f} s (sichek)",
+    ),
 )
 
 # The reasons as NVML names them, most telling first: heat and power brake come with hw_slowdown set too.
@@ -84,9 +115,7 @@ _HARDWARE = (
     ("hw_power_brake_slowdown", POWER_BRAKE, "is slowed down by the machine's power supply"),
     ("hw_slowdown", HARDWARE_SLOWDOWN, "has slowed itself down"),
 )
-_CAUSES = ("thermal", "reliability", "board_limit")  # the power limit is part of normal work
 _UNTOLD = Missing(MissingReason.NOT_SUPPORTED, "the driver counts none of the causes")
-_EXPLAINED = ("gpu_idle", "sw_power_cap", "sync_boost", "applications_clocks_setting")
 
 
 @check(
@@ -94,8 +123,7 @@ _EXPLAINED = ("gpu_idle", "sw_power_cap", "sync_boost", "applications_clocks_set
     title="no GPU's protection cuts its clocks",
     needs=("gpus",),
     reports=(HARDWARE_THERMAL, POWER_BRAKE, HARDWARE_SLOWDOWN),
-    reads=("clocks_event_reasons",),
-    limit="none of hw_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown",
+    readings=("clocks_event_reasons",),
     confirmed=_CAPTURES,
 )
 def clocks_hardware_slowdown(context: Context) -> Judgement:
@@ -108,8 +136,7 @@ def clocks_hardware_slowdown(context: Context) -> Judgement:
     title="the driver need not slow a GPU down for heat",
     needs=("gpus",),
     reports=(SOFTWARE_THERMAL,),
-    reads=("clocks_event_reasons",),
-    limit="no sw_thermal_slowdown",
+    readings=("clocks_event_reasons",),
     confirmed=_CAPTURES,
 )
 def clocks_software_thermal(context: Context) -> Judgement:
@@ -122,8 +149,7 @@ def clocks_software_thermal(context: Context) -> Judgement:
     title="the clocks were not held back for long",
     needs=("gpus", "earlier"),
     reports=(THROTTLED,),
-    reads=("throttle_seconds",),
-    limit=f"{limits.THROTTLED_SHARE:.0%} of the time since the earlier reading (own choice)",
+    readings=("throttle_seconds",),
     confirmed="nvidia-smi -q of H100, B200 and T4 (the counters that it shows)",
 )
 def clocks_throttle_time(context: Context) -> Judgement:
@@ -134,7 +160,7 @@ def clocks_throttle_time(context: Context) -> Judgement:
     pairs, gaps = found
     seconds = seconds_between(context)
     findings = [finding for pair in pairs for finding in _judge_time(context.snapshot, pair, seconds)]
-    told = [pair for pair in pairs if any(_rise(pair, cause) is not None for cause in _CAUSES)]
+    told = [pair for pair in pairs if any(_rise(pair, cause) is not None for cause in FAULT_LIMITS)]
     gaps += [Gap(pair.device, "throttle_seconds", _UNTOLD) for pair in pairs if pair not in told]
     return conclude(findings, len(told), gaps)
 
@@ -144,8 +170,7 @@ def clocks_throttle_time(context: Context) -> Judgement:
     title="the power limit holds all GPUs back alike",
     needs=("gpus",),
     reports=(POWER_CAPPED,),
-    reads=("clocks_event_reasons", "sm_clock_mhz", "utilization_percent"),
-    limit=f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work (own choice)",
+    readings=("clocks_event_reasons", "sm_clock_mhz", "utilization_percent"),
     confirmed=_CAPTURES,
 )
 def clocks_power_capped(context: Context) -> Judgement:
@@ -160,8 +185,7 @@ def clocks_power_capped(context: Context) -> Judgement:
     title="no GPU is stuck at a low clock under load",
     needs=("gpus", "earlier"),
     reports=(STUCK_LOW,),
-    reads=("sm_clock_mhz", "sm_clock_max_mhz", "utilization_percent", "clocks_event_reasons"),
-    limit=f"{limits.STUCK_CLOCK_RATIO:.0%} of the highest clock for {limits.STUCK_CLOCK_SECONDS:.0f} s (sichek)",
+    readings=("sm_clock_mhz", "sm_clock_max_mhz", "utilization_percent", "clocks_event_reasons"),
     confirmed=_CAPTURES,
 )
 def clocks_stuck_low(context: Context) -> Judgement:
@@ -202,7 +226,7 @@ def _judge_software(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _judge_time(snapshot: Snapshot, pair: Pair, seconds: float) -> Iterator[Finding]:
-    for cause in _CAUSES:
+    for cause in FAULT_LIMITS:
         held = _rise(pair, cause)
         share = 0.0 if held is None else held / seconds
         if held is not None and share >= limits.THROTTLED_SHARE:
@@ -260,7 +284,7 @@ def _is_slow(device: Device) -> bool:
     clock, highest = device.sm_clock_mhz, device.sm_clock_max_mhz
     if isinstance(clock, Missing) or isinstance(highest, Missing):
         return False
-    explained = any(reason in _EXPLAINED for reason in _reasons(device))
+    explained = any(reason in HARMLESS_REASONS for reason in _reasons(device))
     return (
         is_loaded(device, limits.LOADED_PERCENT)
         and not explained

@@ -4,9 +4,19 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from gpudiag.checks.cuda_settings import hides_every_gpu
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
-from gpudiag.checks.registry import FindingKind, Judgement, Level, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    does_not_apply,
+    judged,
+    not_readable,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
@@ -24,12 +34,37 @@ from gpudiag.reference.cuda_compatibility import (
 
 _REAL = "torch's own answers (2.13 CPU build; CUDA builds not seen)"
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CUDA, owner=Owner.SOFTWARE)
+_ITS_OWN = "it is this torch that does not fit, and a job may bring its own"
+_TORCH_BUILD_BASIS = Basis(
+    reads="torch.version.cuda and torch.distributed.is_nccl_available of the job's own interpreter.",
+    limit="a CUDA build, with NCCL, where there are GPUs",
+    look_also=("python -m torch.utils.collect_env", "gpudiag list --sources all"),
+)
+_TORCH_DRIVER_BASIS = Basis(
+    reads="The CUDA that torch was built with, the driver's version, and the newest CUDA that the driver"
+    " runs.",
+    limit="NVIDIA's CUDA compatibility table (minor-version compatibility)",
+    look_also=("nvidia-smi", "cuda.driver_too_old", "cuda.forward_compatibility"),
+)
+_TORCH_ARCHITECTURES_BASIS = Basis(
+    reads="torch's list of architectures, against each GPU's compute capability.",
+    limit="code of the same major and no higher minor version, or PTX of no higher version (CUDA guide)",
+    look_also=("python -m torch.utils.collect_env", "torch.driver_too_old"),
+)
+_CUDA_CONTEXT_BASIS = Basis(
+    reads="What torch.cuda.init and a first tensor on each GPU say, in a child process of the job's own"
+    " interpreter.",
+    limit="None: a context must start on every GPU that is visible.",
+    look_also=("gpudiag list --sources all", "dmesg -T | grep NVRM", "env | grep -e CUDA -e LD_LIBRARY"),
+)
 CPU_BUILD = _kind(
     code="torch.without_cuda",
     outcome=Outcome.FAIL,
     meaning="The machine has GPUs, and the job's torch is a build without CUDA: it will never use them.",
     remedy="Install a CUDA build of torch: pick the driver's CUDA on torch's start page, or with your pip mirror.",
     stated=True,
+    jobs_may_start=_ITS_OWN,
+    basis=_TORCH_BUILD_BASIS,
 )
 DRIVER_TOO_OLD = _kind(
     code="torch.driver_too_old",
@@ -37,13 +72,16 @@ DRIVER_TOO_OLD = _kind(
     meaning="The driver is older than the CUDA that torch was built with needs.",
     remedy="Update the driver, or install a torch built with an older CUDA.",
     stated=True,
+    jobs_may_start=_ITS_OWN,
+    basis=_TORCH_DRIVER_BASIS,
 )
 NEWER_MINOR = _kind(
     code="torch.newer_cuda_minor",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="torch was built with a newer minor version of CUDA than the driver's: most works, new features do not.",
-    remedy="If something says `PTX JIT` or `unsupported toolchain`, update the driver or take an older build.",
+    remedy="Where something says 'PTX JIT' or 'unsupported toolchain', update the driver or take an older build.",
+    basis=_TORCH_DRIVER_BASIS,
 )
 NO_KERNELS = _kind(
     code="cuda.no_kernel_image",
@@ -51,6 +89,8 @@ NO_KERNELS = _kind(
     meaning="This torch holds no code for this GPU: the first kernel fails with `no kernel image is available`.",
     remedy="Install a torch built for this GPU's compute capability: a newer one for a new GPU, an older for an old.",
     stated=True,
+    jobs_may_start=_ITS_OWN,
+    basis=_TORCH_ARCHITECTURES_BASIS,
 )
 PTX_ONLY = _kind(
     code="torch.ptx_only",
@@ -58,6 +98,7 @@ PTX_ONLY = _kind(
     severity=Severity.MONITOR,
     meaning="This torch holds only PTX for this GPU: the driver compiles every kernel at its first use.",
     remedy="Install a torch built for this GPU's compute capability.",
+    basis=_TORCH_ARCHITECTURES_BASIS,
 )
 NCCL_MISSING = _kind(
     code="torch.nccl_missing",
@@ -65,6 +106,7 @@ NCCL_MISSING = _kind(
     category=Category.SW_LIBRARY,
     meaning="This CUDA build of torch has no NCCL: GPUs cannot talk to each other at speed.",
     remedy="Install a build of torch with NCCL (the Linux builds on torch's start page have it).",
+    basis=_TORCH_BUILD_BASIS,
 )
 _context = partial(_kind, outcome=Outcome.FAIL, severity=Severity.TRIAGE, owner=Owner.HOST, stated=True)
 # CUDA's error numbers (cudaError_t, driver_types.h) and the words that torch puts them in.
@@ -73,47 +115,56 @@ CONTEXT_KINDS = {
         code="cuda.system_not_ready",
         meaning="CUDA does not start because the NVLink fabric is not set up (error 802).",
         remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must be the driver's.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 803|unsupported display driver": _context(
         code="cuda.driver_mismatch",
         meaning="CUDA's driver library and the kernel driver do not fit each other (error 803).",
         remedy="Look for another libcuda in LD_LIBRARY_PATH (a compat folder); reboot after a driver update.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 804|forward compatibility was attempted": _context(
         code="cuda.forward_compatibility",
         meaning="A forward-compatibility libcuda is in use on a GPU that does not support it (error 804).",
         remedy="Take the CUDA compat folder out of LD_LIBRARY_PATH, or remove the cuda-compat package.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"driver on your system is too old|driver version is insufficient": _context(
         code="cuda.driver_too_old",
         meaning="The driver is too old for the CUDA of this torch (error 35).",
         remedy="Update the driver, or install a torch built with an older CUDA.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"all CUDA-capable devices are busy|busy or unavailable": _context(
         code="cuda.device_unavailable",
         meaning="The GPU is taken by another process, or its compute mode lets nobody in (error 46).",
         remedy="Look at `gpudiag list` for who holds it, and at the GPU's compute mode.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"no CUDA-capable device|No CUDA GPUs are available|lists no GPU": _context(
         code="cuda.no_device",
         meaning="CUDA sees no GPU, though the driver lists one (error 100).",
         remedy="Look at CUDA_VISIBLE_DEVICES, at the rights of /dev/nvidia*, and at the job's device cgroup.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"CUDA unknown error": _context(
         code="cuda.unknown_error",
         meaning="CUDA does not start and names no reason (error 999): often a container that lost its devices.",
         remedy="Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm; modprobe nvidia_uvm`).",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
     r"out of memory": _context(
         code="cuda.out_of_memory",
         meaning="The GPU has no memory left for so much as a CUDA context.",
         remedy="See who holds its memory: `gpudiag list`.",
+        basis=_CUDA_CONTEXT_BASIS,
     ),
 }
 CONTEXT_FAILED = _context(
     code="cuda.context_failed",
     meaning="A CUDA context does not start on this machine, for a reason that gpudiag has no name for.",
     remedy="Give CUDA's words to `gpudiag explain -`; look at `dmesg` for Xid lines.",
+    basis=_CUDA_CONTEXT_BASIS,
 )
 
 
@@ -123,8 +174,7 @@ CONTEXT_FAILED = _context(
     needs=("gpus", "torch"),
     level=Level.QUICK,
     reports=(*CONTEXT_KINDS.values(), CONTEXT_FAILED),
-    reads=("torch: cudaGetDeviceCount, a first kernel on each GPU, in a child",),
-    limit="it starts",
+    readings=("torch: cudaGetDeviceCount, a first kernel on each GPU, in a child",),
     confirmed=_REAL,
 )
 def cuda_context(context: Context) -> Judgement:
@@ -145,10 +195,20 @@ def cuda_context(context: Context) -> Judgement:
     kind = next(
         (kind for words, kind in CONTEXT_KINDS.items() if re.search(words, starts.detail)), CONTEXT_FAILED
     )
-    message = f"no CUDA context starts: {starts.detail.splitlines()[0][:160]}"
-    return judged(
-        kind.finding(_subject(context), message, Evidence("cuda_error", starts.detail, source="torch"))
-    )
+    without = _without_context(context.snapshot)
+    where = f" on {', '.join(map(name_device, without))}" if without else ""
+    subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
+    message = f"no CUDA context starts{where}: {starts.detail.splitlines()[0][:160]}"
+    return judged(kind.finding(subject, message, Evidence("cuda_error", starts.detail, source="torch")))
+
+
+def _without_context(snapshot: Snapshot) -> list[Device]:
+    """The GPUs on which none starts, where one does on others and CUDA could name them."""
+    views = [view for view in snapshot.views if view.source == "torch"]
+    if not any(view.context_starts is True for view in views):
+        return []
+    names = {name for view in views if view.context_starts is not True for name in (view.uuid, view.bus_id)}
+    return [device for device in snapshot.devices if {device.id.uuid, device.id.bus_id} & names]
 
 
 @check(
@@ -157,8 +217,7 @@ def cuda_context(context: Context) -> Judgement:
     needs=("torch",),
     level=Level.QUICK,
     reports=(CPU_BUILD, NCCL_MISSING),
-    reads=("torch.version.cuda", "torch.distributed.is_nccl_available"),
-    limit="a CUDA build, with NCCL, where there are GPUs",
+    readings=("torch.version.cuda", "torch.distributed.is_nccl_available"),
     confirmed=_REAL,
 )
 def torch_build(context: Context) -> Judgement:
@@ -185,8 +244,7 @@ def torch_build(context: Context) -> Judgement:
     needs=("gpus", "torch"),
     level=Level.QUICK,
     reports=(DRIVER_TOO_OLD, NEWER_MINOR),
-    reads=("torch.version.cuda", "driver_version", "cuda_driver_version"),
-    limit="NVIDIA's CUDA compatibility table (minor-version compatibility)",
+    readings=("torch.version.cuda", "driver_version", "cuda_driver_version"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions)",
 )
 def torch_driver(context: Context) -> Judgement:
@@ -226,8 +284,7 @@ def torch_driver(context: Context) -> Judgement:
     needs=("gpus", "torch"),
     level=Level.QUICK,
     reports=(NO_KERNELS, PTX_ONLY),
-    reads=("torch.cuda.get_arch_list", "compute_capability"),
-    limit="code of the same major and no higher minor version, or PTX of no higher version (CUDA guide)",
+    readings=("torch.cuda.get_arch_list", "compute_capability"),
     confirmed=_REAL,
 )
 def torch_architectures(context: Context) -> Judgement:
@@ -267,6 +324,8 @@ def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
     hung = [device for device in snapshot.devices if _is_late(device.responding)]
     if hung and _is_late(facts.context_starts):
         return does_not_apply("CUDA waits for a GPU that hangs: see gpu.hung")
+    if hides_every_gpu(context):
+        return does_not_apply("CUDA is shown no GPU: see environment.cuda_visible_devices")
     states = [device.fabric for device in snapshot.devices if isinstance(device.fabric, FabricState)]
     if any(state.state != "completed" for state in states):
         return does_not_apply("CUDA waits for the NVLink fabric: see fabric.state")

@@ -15,6 +15,7 @@ NVIDIA_VENDOR_ID = "10de"
 # PCI class and subclass, https://pcisig.com "Code and ID Assignment": VGA controller, 3D controller.
 DISPLAY_CLASS_IDS = ("0300", "0302")
 BRIDGE_CLASS_ID = "0680"  # other bridge: what an NVSwitch is
+_NO_LIBRARY = (SourceState.NOT_ASKED, SourceState.LIBRARY_ABSENT)
 _PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 
 
@@ -55,7 +56,8 @@ def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:
 
 def traces_for(context: Context) -> tuple[Trace, ...]:
     """Every trace of a GPU that a check may go by: who expects GPUs or a driver expects a GPU."""
-    return gpu_traces(context.snapshot, context.expected_gpus, context.expected_driver)
+    expected = context.at_least_gpus if isinstance(context.expected_gpus, Missing) else context.expected_gpus
+    return gpu_traces(context.snapshot, expected, context.expected_driver)
 
 
 def gpu_traces(
@@ -64,7 +66,7 @@ def gpu_traces(
     """Every trace of a GPU on this machine, strongest first; `()` means that there is no GPU here."""
     found = (
         _on_the_bus(snapshot),
-        _in_nvml(snapshot),
+        _in_nvml(snapshot, expected_gpus),
         _device_nodes(snapshot),
         _driver(snapshot),
         _allocation(snapshot),
@@ -81,11 +83,18 @@ def _on_the_bus(snapshot: Snapshot) -> Trace | None:
     return Trace("pci", f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} on the PCI bus")
 
 
-def _in_nvml(snapshot: Snapshot) -> Trace | None:
-    status = snapshot.source("nvml")
-    if status.state is not SourceState.OK:
+def _in_nvml(snapshot: Snapshot, expected_gpus: Reading[int]) -> Trace | None:
+    """The driver's library: whoever installed it expects a GPU here, whether it works or not.
+
+    Machines of one image may all have it; where the user expects no GPU and no driver is loaded, it says nothing.
+    """
+    state = snapshot.source("nvml").state
+    if state in _NO_LIBRARY or (state is SourceState.DRIVER_NOT_LOADED and expected_gpus == 0):
         return None
-    return Trace("nvml", f"NVML lists {len(snapshot.devices)}")
+    if state is SourceState.OK:
+        return Trace("nvml", f"NVML lists {len(snapshot.devices)}")
+    works = "works and lists no GPU" if state is SourceState.NO_DEVICES else "is installed"
+    return Trace("nvml", f"the NVIDIA driver's library {works}")
 
 
 def _device_nodes(snapshot: Snapshot) -> Trace | None:

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from statistics import median
 
+from gpudiag.checks.alike_ranks import join_alike
 from gpudiag.checks.collective import INJECT_NOT_FIRED, judge_injection
+from gpudiag.checks.known_exceptions import find_meaning, with_meaning
 from gpudiag.checks.ranks import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN, judge_incidents
 from gpudiag.checks.training_data import judge_data
 from gpudiag.checks.training_kinds import (
@@ -12,25 +14,29 @@ from gpudiag.checks.training_kinds import (
     INCOMPLETE,
     INITIAL_PARAMETERS,
     LOSS_NOT_FALLING,
+    NOT_COVERED,
     NOT_DETERMINISTIC,
     NOT_FINITE,
     ORDER_REPEATS,
+    OTHER_SAMPLES,
     OUT_OF_MEMORY,
     SAME_SAMPLES,
     STRAGGLER,
     TEARDOWN,
+    TENSOR_NOT_STEPPED,
     TIMED_OUT,
     TRAINING_FINDINGS,
     UNMOVED,
 )
-from gpudiag.checks.training_start import judge_start
-from gpudiag.checks.training_steps import judge_steps
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
-from gpudiag.model.finding import WORST_FIRST, Finding, Outcome, worst
+from gpudiag.checks.training_start import OPTIMIZER_STATE, judge_start
+from gpudiag.checks.training_steps import goes_on_alike, judge_steps
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.finding import Finding, Outcome, worst_first
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.training import RankProof, StrategyMeasurement
+from gpudiag.reference.training import strategy_facts
 
-__all__ = ["TRAINING_RUN_FINDINGS", "judge_training", "training_outcome"]
+__all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]
 
 # Ranks wait for one that needs so much longer, in the middle of all steps, to come to its collective.
 STRAGGLER_SHARE = 0.2
@@ -38,13 +44,20 @@ STRAGGLER_FLOOR_SECONDS = 3e-3
 _STRAGGLER_STEPS = 4
 
 # These make every number after them wrong.
-_EXPLAINS_STEPS = (INITIAL_PARAMETERS.code, SAME_SAMPLES.code)
+_EXPLAINS_STEPS = (
+    INITIAL_PARAMETERS.code,
+    BUFFERS_DIFFER.code,
+    SAME_SAMPLES.code,
+    NOT_COVERED.code,
+    OTHER_SAMPLES.code,
+)
 # Of one strategy's run; who comes late to the steps is told as a straggler.
 TRAINING_RUN_FINDINGS = (
     *TRAINING_FINDINGS,
     *(kind for kind in RANK_FINDINGS if kind is not RANK_LATE),
     INJECT_NOT_FIRED,
 )
+_NAMED_PARTS = 3  # of a checkpoint
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 
 
@@ -60,23 +73,14 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         steps = judge_steps(measurement, epochs=1 if repeats else None)
         findings += [] if steps is None else [steps]
     if not any(finding.outcome is Outcome.FAIL for finding in findings):
-        findings += _judge_proofs(measurement)
+        findings += _judge_late(measurement) or _judge_proofs(measurement)
     findings += _judge_stragglers(measurement)
     findings += judge_injection(measurement.injected, measurement.host)
     if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
         findings += _judge_completeness(measurement)
-    told = sorted(_without_consequences(findings), key=_place)
+    told = worst_first(_without_consequences(findings))
     # A report has the findings of several strategies.
     return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
-
-
-def training_outcome(findings: tuple[Finding, ...]) -> Outcome:
-    """The verdict of a run with those findings."""
-    return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
-
-
-def _place(finding: Finding) -> int:
-    return WORST_FIRST.index(finding.outcome)
 
 
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
@@ -84,9 +88,15 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
     codes = {finding.code for finding in findings}
     if NOT_FINITE.code in codes:
         return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
+    if TENSOR_NOT_STEPPED.code in codes:  # what is not stepped has no state
+        findings = [finding for finding in findings if not _is_about_state(finding)]
     if INITIAL_PARAMETERS.code in codes:
         return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
     return findings
+
+
+def _is_about_state(finding: Finding) -> bool:
+    return any(fact.name == OPTIMIZER_STATE for fact in finding.evidence)
 
 
 def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
@@ -95,7 +105,7 @@ def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
     complete = _is_complete(measurement)
     findings = judge_incidents(incidents, complete=complete)
     by_rank = {incident.rank: incident for incident in incidents}
-    return [_renamed(finding, by_rank) for finding in findings]
+    return join_alike([_renamed(finding, by_rank) for finding in findings], measurement.world_size)
 
 
 def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
@@ -107,7 +117,15 @@ def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
     facts = {fact.name: fact.value for fact in by_rank[finding.subject.rank].evidence}
     if facts.get("exception") in _MEMORY_ERRORS:
         return OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
-    return finding
+    exception, text = str(facts.get("exception", "")), str(facts.get("message", ""))
+    meaning = find_meaning(exception, text) if exception else None
+    return finding if meaning is None else with_meaning(finding, meaning)
+
+
+def _judge_late(measurement: StrategyMeasurement) -> list[Finding]:
+    """What went wrong after the steps that were looked at one by one: it explains what follows from it."""
+    late = judge_steps(replace(measurement, steps=measurement.late_steps))
+    return [] if late is None else [late]
 
 
 def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
@@ -126,15 +144,34 @@ def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
         subject = next(
             (RankSubject(one.rank, one.host) for one in measurement.ranks if one.rank == proof.rank), host
         )
-        if proof.checkpoint_identical is False:
-            evidence = Evidence("identical", value=False, source="the step after a reload, bit for bit")
-            message = f"rank {proof.rank} goes on differently after reloading its checkpoint"
-            findings.append(CHECKPOINT.finding(subject, message, evidence))
+        checkpoint = _judge_checkpoint(proof, subject)
+        findings += [] if checkpoint is None else [checkpoint]
         if proof.repeat_identical is False:
             evidence = Evidence("identical", value=False, source="the first steps once more, bit for bit")
             message = f"rank {proof.rank} got other bits when the first steps were repeated"
             findings.append(NOT_DETERMINISTIC.finding(subject, message, evidence))
-    return findings
+    return join_alike(findings, measurement.world_size)
+
+
+def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
+    if proof.checkpoint_identical is False:
+        lost = proof.checkpoint_lost
+        named = ", ".join(lost[:_NAMED_PARTS]) or "its state"
+        more = f" and {len(lost) - _NAMED_PARTS} more" if len(lost) > _NAMED_PARTS else ""
+        evidence = Evidence("lost", len(lost), limit=0, source="what was written, and what was read back")
+        message = f"rank {proof.rank} got other bits back from a checkpoint: {named}{more}"
+        return CHECKPOINT.finding(subject, message, evidence)
+    if not goes_on_alike(proof):
+        error: float | str = (
+            "not finite" if proof.checkpoint_error is None else float(f"{proof.checkpoint_error:.3g}")
+        )
+        limit = float(f"{proof.tolerance_order:.3g}")
+        evidence = Evidence(
+            "error", error, limit=limit, source="the steps after a reload, over their movement"
+        )
+        message = f"rank {proof.rank} went on differently after reloading a checkpoint"
+        return CHECKPOINT.finding(subject, message, evidence)
+    return None
 
 
 def _falls(proof: RankProof) -> bool:
@@ -188,7 +225,8 @@ def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
 
 
 def _is_complete(measurement: StrategyMeasurement) -> bool:
-    workers = range(measurement.world_size)
+    one_voice = strategy_facts()[measurement.strategy].one_voice
+    workers = range(1 if one_voice else measurement.world_size)
     proved = {proof.rank for proof in measurement.proofs}
     return all(
         _steps_of(measurement, rank) == measurement.steps_planned and rank in proved for rank in workers

@@ -3,7 +3,15 @@
 from gpudiag.checks.ranks import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN
 from gpudiag.checks.registry import Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training import judge_training
-from gpudiag.checks.training_kinds import SCRIPT_FAILED, SCRIPT_HUNG, SINGLE_WORKER, TRAINING_FINDINGS
+from gpudiag.checks.training_kinds import (
+    GRADIENTS_LEFT_SUMMED,
+    NOTHING_CROSSED,
+    PARAMETERS_SUMMED,
+    SCRIPT_FAILED,
+    SCRIPT_HUNG,
+    SINGLE_WORKER,
+    TRAINING_FINDINGS,
+)
 from gpudiag.model.context import Context
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
@@ -14,7 +22,10 @@ _LIMIT = "the maths of a single process on the same samples, by the tolerances o
 
 # No script of a user runs here; one worker alone is in order; ends in teardown and lateness have names of
 # their own in training.
-_ELSEWHERE = (SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE)
+_ELSEWHERE = (
+    *(SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
+    *(PARAMETERS_SUMMED, GRADIENTS_LEFT_SUMMED, NOTHING_CROSSED),
+)
 _REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind not in _ELSEWHERE)
 
 
@@ -24,8 +35,7 @@ _REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind n
     needs=("training",),
     level=Level.QUICK,
     reports=_REPORTS,
-    reads=("training",),
-    limit=_LIMIT,
+    readings=("training",),
     confirmed=_ON_CPU_RANKS,
 )
 def train_ddp(context: Context) -> Judgement:
@@ -40,8 +50,7 @@ def train_ddp(context: Context) -> Judgement:
     needs=("training",),
     level=Level.STANDARD,
     reports=_REPORTS,
-    reads=("training",),
-    limit=_LIMIT,
+    readings=("training",),
     confirmed=_ON_CPU_RANKS,
 )
 def train_strategies(context: Context) -> Judgement:

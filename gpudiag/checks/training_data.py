@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from gpudiag.checks.training_kinds import NOT_COVERED, ORDER_REPEATS, SAME_SAMPLES, UNEVEN
-from gpudiag.checks.training_steps import name_ranks, verb, where
+from gpudiag.checks.training_kinds import (
+    NOT_COVERED,
+    ORDER_REPEATS,
+    OTHER_SAMPLES,
+    SAME_SAMPLES,
+    UNEVEN,
+)
+from gpudiag.checks.training_steps import where
+from gpudiag.checks.training_words import name_ranks, verb
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.training import StrategyMeasurement
@@ -21,6 +28,7 @@ def judge_data(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     shared = _judge_disjoint(measurement, order)
     found = (
         shared,
+        _judge_rows(measurement),
         _judge_covering(measurement, order)
         if shared is None
         else None,  # what is read twice leaves others out
@@ -58,25 +66,54 @@ def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding |
     return None
 
 
+def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
+    """Ranks whose batches hold something else than the data set has at the indices that they read."""
+    changed = [step for step in measurement.steps if step.changed]
+    if not changed:
+        return None
+    first = min(step.step for step in changed)
+    ranks = sorted({step.rank for step in changed if step.step == first})
+    what = " and ".join(sorted({name for step in changed for name in step.changed}))
+    message = f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on other {what} than its samples have, from step {first} on"
+    evidence = (
+        Evidence("steps", len({step.step for step in changed}), limit=0, source="data set"),
+        Evidence("step", first, source="data set"),
+    )
+    return OTHER_SAMPLES.finding(where(measurement, ranks), message, *evidence)
+
+
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
     return ((first, second) for place, first in enumerate(ranks) for second in ranks[place + 1 :])
 
 
 def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding | None:
-    whole = {(end.epoch, end.rank) for end in measurement.epoch_ends if end.agreed}
-    per_epoch = measurement.starts[0].steps_per_epoch
-    for epoch, ranks in order.items():
-        steps = {step.step for step in measurement.steps if step.epoch == epoch}
-        if len(steps) < per_epoch or any((epoch, rank) not in whole for rank in ranks):
+    """Held against the size of the data set, in epochs that were trained to the end of the data."""
+    total = measurement.starts[0].sample_count
+    for epoch in sorted({end.epoch for end in measurement.epoch_ends}):
+        if not _came_to_its_end(measurement, epoch):
             continue
-        read = [sample for samples in ranks.values() for sample in samples]
-        missing = len(read) - len(set(read))
-        if missing == 0:
+        missing = total - len({sample for samples in order.get(epoch, {}).values() for sample in samples})
+        if missing <= 0:
             continue
-        message = f"{missing} of {len(read)} samples were read by nobody in epoch {epoch}"
-        evidence = Evidence("samples_left_out", missing, limit=0, source=_SOURCE)
-        return NOT_COVERED.finding(HostSubject(measurement.host), message, evidence)
+        message = f"{missing} of {total} samples were read by nobody in epoch {epoch}"
+        evidence = (
+            Evidence("samples_left_out", missing, limit=0, source=_SOURCE),
+            Evidence("samples", total, source="the data set"),
+            Evidence("epoch", epoch, source=_SOURCE),
+        )
+        return NOT_COVERED.finding(HostSubject(measurement.host), message, *evidence)
     return None
+
+
+def _came_to_its_end(measurement: StrategyMeasurement, epoch: int) -> bool:
+    """Whether every rank trained the whole epoch, or all of them ran out of data at the same step of it."""
+    ends = [end for end in measurement.epoch_ends if end.epoch == epoch]
+    if len(ends) < len(measurement.starts) or len({end.steps for end in ends}) > 1:
+        return False
+    if sum(step.epoch == epoch for step in measurement.steps) < sum(end.steps for end in ends):
+        return False  # not all steps were told
+    whole = ends[0].steps >= measurement.starts[0].steps_per_epoch
+    return (whole and all(end.agreed for end in ends)) or not any(end.agreed for end in ends)
 
 
 def _judge_shuffled(measurement: StrategyMeasurement, order: Order) -> Finding | None:

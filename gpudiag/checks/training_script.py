@@ -1,23 +1,53 @@
-"""The ranks of a user's script, judged: did they train together, did they end, and if they hang, who is odd?"""
+"""The ranks of a user's script, judged: did they train together, and how did those end that ended badly?"""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from gpudiag.checks.alike_ranks import join_alike
+from gpudiag.checks.known_exceptions import find_meaning, with_meaning
 from gpudiag.checks.ranks import judge_incidents
-from gpudiag.checks.training_kinds import NOT_PARALLEL, SCRIPT_FAILED, SCRIPT_HUNG, TIMED_OUT
-from gpudiag.checks.training_steps import name_ranks, verb
+from gpudiag.checks.script_advice import advise, is_about_shared_memory
+from gpudiag.checks.script_mismatch import judge_mismatch
+from gpudiag.checks.training_kinds import NOT_PARALLEL, SCRIPT_FAILED
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding
+from gpudiag.model.measure import Incident
+from gpudiag.model.script import EXPLANATION, ScriptPlace, explanation
 from gpudiag.model.training import ScriptResult
+from gpudiag.units import format_size
 
-_STACKS = "Python stacks"
-_SHOWN_GROUPS = 4
-_COMMUNICATION = "/torch/distributed/"
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
+_WHERE = re.compile(r" in stage \w+(, iteration \d+)?")
+_TRACEBACK = "traceback"
+# A rank says once a second where it is; before that it is gpudiag's own line.
+_OWN = re.compile("/gpudiag/(training|ranks)/")
+_NEARLY_FULL = 0.02
+_WORKER_GONE = "exited unexpectedly"
+_SHM = "/dev/shm"  # noqa: S108 - named, not written to
 
 
-def judge_script(script: ScriptResult, *, host: str, finished: bool) -> tuple[Finding, ...]:
-    """What is wrong with how the ranks ended; `finished`: every rank came to the script's end."""
-    findings = [_renamed(finding) for finding in judge_incidents(script.incidents, complete=finished)]
+def judge_script(
+    script: ScriptResult,
+    *,
+    host: str,
+    finished: bool,
+    raised: Mapping[int, ScriptPlace] | None = None,
+    words: Sequence[str] = (),
+) -> tuple[Finding, ...]:
+    """What is wrong with how the ranks ended; `finished`: every rank came to the script's end.
+
+    `raised` says by rank where an exception came to the user's code; `words` are lines of the ranks' output in
+    which a library explains what went wrong.
+    """
+    found = judge_incidents(script.incidents, complete=finished)
+    words = tuple(dict.fromkeys((*words, *_told_by_other_agents(script.incidents))))
+    told = [_in_users_words(finding, raised or {}, words) for finding in found]
+    mismatch = judge_mismatch(found, raised or {}, words)
+    findings = join_alike(told, script.world_size) if mismatch is None else [mismatch]
+    if findings and words:
+        first = findings[0]
+        facts = [explanation(line) for line in words if not _says(first, line)]
+        findings[0] = replace(first, evidence=(*first.evidence, *facts))
     alone = script.world_size > 1 and finished and all(size <= 1 for size in script.group_world_sizes)
     if alone and not findings:
         evidence = Evidence("process_group", 0, limit=script.world_size, source="init_process_group")
@@ -26,81 +56,81 @@ def judge_script(script: ScriptResult, *, host: str, finished: bool) -> tuple[Fi
     return tuple(findings)
 
 
-def judge_hang(
-    stacks: Mapping[int, Sequence[str]], finished: Sequence[int], hosts: Mapping[int, str]
-) -> Finding:
-    """The finding for ranks none of which moves: `stacks` and `hosts` by rank, the innermost frame first."""
-    in_order = _group_by_place(stacks, finished)
-    facts = _describe_places(in_order, stacks)
-    host = HostSubject(hosts[0])
-    place, odd = in_order[0]
-    if len(in_order) == 1:
-        message = f"all ranks wait at {place}, and nothing moves"
-        return SCRIPT_HUNG.finding(host, message, *facts)
-    others = in_order[-1]
-    message = (
-        f"{name_ranks(odd)} {verb(odd, 'is', 'are')} at {place}, while {name_ranks(others[1])} "
-        f"{verb(others[1], 'waits', 'wait')} at {others[0]}"
-    )
-    told_apart = _communicates(others[1], stacks) and not _communicates(odd, stacks)
-    equal = len(odd) == len(others[1]) and not told_apart
-    subject = RankSubject(odd[0], hosts[odd[0]]) if len(odd) == 1 and not equal else host
-    return SCRIPT_HUNG.finding(subject, message, *facts)
+def _told_by_other_agents(incidents: Sequence[Incident]) -> list[str]:
+    """What libraries printed on ranks whose output came to another process of the launch."""
+    facts = (fact for incident in incidents for fact in incident.evidence)
+    return [str(fact.value) for fact in facts if fact.name == EXPLANATION]
 
 
-def judge_late(
-    seconds: float, stacks: Mapping[int, Sequence[str]], finished: Sequence[int], host: str
-) -> Finding:
-    """The finding for a script whose time was over; `stacks` are those of ranks that stood still then."""
-    facts = _describe_places(_group_by_place(stacks, finished), stacks)
-    ended = Evidence("ranks_ended", len(finished), source="ranks")
-    message = f"the script had not ended after {seconds:.1f} s, when its time was over"
-    return TIMED_OUT.finding(HostSubject(host), message, ended, *facts)
-
-
-def _group_by_place(
-    stacks: Mapping[int, Sequence[str]], finished: Sequence[int]
-) -> list[tuple[str, list[int]]]:
-    """Places with the ranks that are there: those that wait for no other rank first, then the fewest."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(stacks):
-        groups.setdefault(own_place(stacks[rank]), []).append(rank)
-    if finished:
-        groups["the script's end"] = sorted(finished)
-    return sorted(
-        groups.items(), key=lambda group: (_communicates(group[1], stacks), len(group[1]), group[1])
-    )
-
-
-def _communicates(ranks: Sequence[int], stacks: Mapping[int, Sequence[str]]) -> bool:
-    """Whether those ranks are inside a collective, and so wait for ranks that are not."""
-    innermost = [stacks[rank][0] for rank in ranks if stacks.get(rank)]
-    return bool(innermost) and all(_COMMUNICATION in place for place in innermost)
-
-
-def _describe_places(
-    places: Sequence[tuple[str, list[int]]], stacks: Mapping[int, Sequence[str]]
-) -> list[Evidence]:
-    facts = [Evidence(name_ranks(ranks), place, source=_STACKS) for place, ranks in places[:_SHOWN_GROUPS]]
-    facts += [
-        Evidence(f"innermost frame of rank {rank}", stack[0], source=_STACKS)
-        for rank, stack in list(stacks.items())[:_SHOWN_GROUPS]
-        if stack
-    ]
-    return facts
-
-
-def own_place(stack: Sequence[str]) -> str:
-    """The innermost place that is not a library's; the innermost of all where there is none."""
-    own = [place for place in stack if not any(part in place for part in _LIBRARIES)]
-    return (own or list(stack) or ["nowhere"])[0]
-
-
-def _renamed(finding: Finding) -> Finding:
-    """A script that ends itself with a status says so by an exception of Python's, which is no exception to people."""
+def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: Sequence[str]) -> Finding:
+    """The finding with the user's own line for its place, seconds for iterations, and advice that fits."""
+    rank = finding.subject.rank if isinstance(finding.subject, RankSubject) else None
     facts = {fact.name: fact.value for fact in finding.evidence}
-    if facts.get("exception") != "SystemExit":
-        return finding
-    rank = finding.subject.rank if isinstance(finding.subject, RankSubject) else 0
-    message = f"rank {rank} ended the script with status {facts.get('message')}"
-    return SCRIPT_FAILED.finding(finding.subject, message, *finding.evidence)
+    ended = raised.get(rank) if rank is not None else None
+    place = ended.place if ended else _users_place(facts)
+    if facts.get("exception") == "SystemExit":
+        at = f" at {place}" if place else ""
+        message = f"rank {rank} ended the script with status {facts.get('message')}{at}"
+        return SCRIPT_FAILED.finding(finding.subject, message, *_evidence(finding, ended, None))
+    message = _WHERE.sub(f" at {place}" if place else "", finding.message)
+    explained = next((line for line in words if "exception" not in facts), None)
+    exception, text = str(facts.get("exception", "")), str(facts.get("message", explained or ""))
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("Caught "):  # torch's: a worker's exception, raised again here
+        message = message.replace(lines[0], f"{lines[0].rstrip('.')}: {lines[-1].strip()}")
+    if _WORKER_GONE in text:  # why is in what the worker's own exception had said
+        text = "\n".join((text, *words))
+    memory = ended.shared_memory if ended is not None and is_about_shared_memory(text) else None
+    if memory is not None:
+        message += f"; {_say_shared_memory(*memory, was_full='No space' in text)}"
+    if explained is not None:
+        message += f": {explained}"
+    facts_told = _evidence(finding, ended, memory)
+    meaning = (
+        find_meaning(exception, text, ended.stack if ended else ()) if exception and memory is None else None
+    )
+    if meaning is not None:
+        return with_meaning(replace(finding, message=message, evidence=facts_told), meaning)
+    remedy = advise(exception, text) if exception or explained else finding.remedy
+    return replace(finding, message=message, evidence=facts_told, remedy=remedy)
+
+
+def _says(finding: Finding, line: str) -> bool:
+    """Whether a line of output is in the finding already, as the end of a traceback is."""
+    values = [str(fact.value) for fact in finding.evidence if fact.name in ("message", "exception")]
+    told = any(fact.name == EXPLANATION and fact.value == line for fact in finding.evidence)
+    in_traceback = bool(values) and all(value.partition("\n")[0] in line for value in values)
+    return told or line in finding.message or in_traceback
+
+
+def _users_place(facts: Mapping[str, object]) -> str | None:
+    place = facts.get("place")
+    return None if place is None or _OWN.search(str(place)) else str(place)
+
+
+def _evidence(
+    finding: Finding, ended: ScriptPlace | None, memory: tuple[int, int] | None
+) -> tuple[Evidence, ...]:
+    """The evidence of a rank of a script: the user's line first, and no iteration, for it has none."""
+    facts: list[Evidence] = []
+    for fact in finding.evidence:
+        if fact.name == "iteration":
+            facts.append(Evidence("ran_for", int(fact.value) + 1, unit="s", source=fact.source))
+        elif fact.name == "raised_at" and ended is not None:
+            facts.append(Evidence("raised_at", ended.place, source=_TRACEBACK))
+            if ended.stack and ended.stack[0] != ended.place:
+                facts.append(Evidence("inside", ended.stack[0], source=_TRACEBACK))
+        elif fact.name != "place" or (ended is None and not _OWN.search(str(fact.value))):
+            facts.append(fact)
+    if memory is not None:
+        total, free = memory
+        facts.append(Evidence("shared_memory_free", free, unit="B", limit=total, source=_SHM))
+    return tuple(facts)
+
+
+def _say_shared_memory(total: int, free: int, *, was_full: bool) -> str:
+    if was_full:  # by the time that it is looked at the worker's part may be free again
+        return f"{_SHM} was full: it has {format_size(total)}"
+    if free <= _NEARLY_FULL * total:
+        return f"{_SHM} is full ({format_size(free)} of {format_size(total)} free)"
+    return f"{_SHM} has {format_size(total)}, and {format_size(free)} were free just after"

@@ -7,34 +7,30 @@ it explains becomes a finding.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpudiag.checks.training_blame import Blame, Together, WrongGradients, blame_gradient
+from gpudiag.checks.training_blame_step import WrongStep, blame_step
 from gpudiag.checks.training_kinds import (
     GRADIENT,
     LOSS,
     NOT_AVERAGED,
     NOT_FINITE,
-    PARAMETERS,
-    RANKS_DIFFER,
+    RANK_CORRUPT,
     SUMMED,
     TENSOR_NOT_AVERAGED,
     UNUSED,
 )
+from gpudiag.checks.training_words import name_ranks, name_tensors, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding
-from gpudiag.model.training import RankStep, StrategyMeasurement, TensorFact
+from gpudiag.model.training import RankProof, RankStep, StrategyMeasurement, TensorFact
 
 SOURCE = "single-process run"
 BIT_FOR_BIT = "bit for bit, over ranks"
 
-# After the first step a trajectory in half precision is one's own: rounding alone then moves a small
-# gradient far. What a fault does to it is of the size of the gradient itself.
-LATER_GRADIENT_LIMIT = 0.25
 # A projection so near to a whole multiple of the gradient is one: the others are in between.
 _MULTIPLE_ERROR = 0.02
 # Rounding adds up over steps: the limit for parameters holds for so many.
 _STEPS_OF_LIMIT = 10
-_NAMED_TENSORS = 4
-
-Together = Mapping[int, RankStep]  # one step, by rank
 
 
 def by_step(measurement: StrategyMeasurement) -> Iterator[Together]:
@@ -49,16 +45,15 @@ def by_step(measurement: StrategyMeasurement) -> Iterator[Together]:
 def gradient_limit(measurement: StrategyMeasurement, step: int) -> float:
     """The largest relative error of a gradient in that step that rounding explains."""
     start = measurement.starts[0]
-    if step == 0:
+    if step == 0 or measurement.dtype != "float32":
         return start.tolerance_gradient
-    if measurement.dtype != "float32":
-        return max(start.tolerance_gradient, LATER_GRADIENT_LIMIT)
     return max(start.tolerance_gradient, start.tolerance_parameter) * steps_factor(step)
 
 
 def parameter_limit(measurement: StrategyMeasurement, step: int) -> float:
     """The largest relative error of the parameters after that step that rounding explains."""
-    return measurement.starts[0].tolerance_parameter * steps_factor(step)
+    tolerance = measurement.starts[0].tolerance_parameter
+    return tolerance if measurement.dtype != "float32" else tolerance * steps_factor(step)
 
 
 def steps_factor(step: int) -> float:
@@ -66,19 +61,26 @@ def steps_factor(step: int) -> float:
     return max(1.0, (step + 1) / _STEPS_OF_LIMIT)
 
 
+def goes_on_alike(proof: RankProof) -> bool:
+    """Whether the steps after a reload are those that would have followed, but for the order of a sum."""
+    return proof.checkpoint_error is not None and proof.checkpoint_error <= proof.tolerance_order
+
+
 def judge_steps(measurement: StrategyMeasurement, epochs: int | None = None) -> Finding | None:
     """The first thing wrong with the numbers of a step, with its cause where it shows.
 
     Only so many `epochs` are looked at, where the samples of the later ones are known to be others.
     """
-    for together in by_step(measurement):
+    steps = list(by_step(measurement))
+    for place, together in enumerate(steps):
         if epochs is not None and next(iter(together.values())).epoch >= epochs:
             return None
+        following = steps[place + 1] if place + 1 < len(steps) else {}
         found = (
             _judge_finite(measurement, together)
             or _judge_unused(measurement, together)
-            or _judge_gradients(measurement, together)
-            or _judge_parameters(measurement, together)
+            or _judge_gradients(measurement, together, following)
+            or _judge_parameters(measurement, together, following)
             or _judge_loss(measurement, together)
         )
         if found is not None:
@@ -92,17 +94,6 @@ def where(measurement: StrategyMeasurement, ranks: Sequence[int]) -> Subject:
         return HostSubject(measurement.host)
     host = next((report.host for report in measurement.ranks if report.rank == ranks[0]), measurement.host)
     return RankSubject(ranks[0], host)
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0, 2 and 3`."""
-    words = [str(rank) for rank in sorted(ranks)]
-    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
-
-
-def verb(ranks: Sequence[int], one: str, many: str) -> str:
-    """The form of a verb that goes with so many ranks."""
-    return one if len(ranks) == 1 else many
 
 
 def differing(facts: Mapping[int, Sequence[TensorFact]]) -> tuple[list[int], list[str]]:
@@ -138,6 +129,10 @@ def evidence_of(together: Together) -> tuple[Evidence, ...]:
 def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Finding | None:
     bad = [rank for rank, step in together.items() if step.loss is None]
     what = "the loss"
+    if not bad:  # averaged, what one rank computed is on all
+        what = "the own gradient"
+        bad = [rank for rank, step in together.items() if step.computed_error is None]
+        bad = bad if len(bad) < len(together) else []
     if not bad:
         what = "the gradient"
         bad = [rank for rank, step in together.items() if step.gradient_error is None and not step.skipped]
@@ -152,12 +147,14 @@ def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Findi
     unused = sorted({name for step in together.values() for name in step.unused})
     if not unused:
         return None
-    message = f"{_named(unused)} got no gradient in step {next(iter(together.values())).step}"
+    message = f"{name_tensors(unused)} got no gradient in step {next(iter(together.values())).step}"
     evidence = Evidence("unused_parameters", len(unused), limit=0, source="verified steps")
     return UNUSED.finding(HostSubject(measurement.host), message, evidence, *evidence_of(together))
 
 
-def _judge_gradients(measurement: StrategyMeasurement, together: Together) -> Finding | None:
+def _judge_gradients(
+    measurement: StrategyMeasurement, together: Together, following: Together
+) -> Finding | None:
     if any(step.skipped for step in together.values()):
         return None  # infinite gradients, which the loss scaler saw and left out
     number = next(iter(together.values())).step
@@ -167,56 +164,80 @@ def _judge_gradients(measurement: StrategyMeasurement, together: Together) -> Fi
     if not wrong and not odd:
         return None
     worst = max(together.values(), key=lambda step: step.gradient_error or 0.0)
-    facts = (
-        Evidence("gradient_error", _rounded(worst.gradient_error), limit=_rounded(limit), source=SOURCE),
-        Evidence("gradient_scale", _rounded(worst.gradient_scale), limit=1, source=SOURCE),
-        *evidence_of(together),
-    )
-    total = len(worst.gradients)
+    if worst.gradient_parts is None:
+        return _judge_by_scale(measurement, together, wrong, odd, names)
+    blame = blame_gradient(WrongGradients(together, following, tuple(wrong), tuple(odd), limit))
+    return _finding(measurement, blame, *_gradient_facts(together, worst, limit))
+
+
+def _judge_by_scale(
+    measurement: StrategyMeasurement,
+    together: Together,
+    wrong: Sequence[int],
+    odd: Sequence[int],
+    names: Sequence[str],
+) -> Finding:
+    """Where nobody took the gradients apart: told by what their norm and their scale say."""
+    number, workers = next(iter(together.values())).step, len(together)
+    limit = gradient_limit(measurement, number)
+    worst = max(together.values(), key=lambda step: step.gradient_error or 0.0)
+    facts = _gradient_facts(together, worst, limit)
     names = sorted({*names, *_wrong_tensors(together, limit)})
-    alone = [
+    alone = tuple(
         rank
         for rank in wrong
         if together[rank].own_gradient_error is not None
         and not _exceeds(together[rank].own_gradient_error, limit)
-    ]
-    if alone and len(together) > 1:
-        message = f"gradients are not averaged in step {number}: {name_ranks(alone)} {verb(alone, 'steps by its', 'step by their')} own samples"
-        return NOT_AVERAGED.finding(where(measurement, alone), message, *facts)
-    if len(names) * 2 < total:
-        message = f"the gradient of {_named(names)} is not averaged over the ranks (step {number})"
-        tensors = Evidence("tensors", len(names), limit=0, source=BIT_FOR_BIT)
-        return TENSOR_NOT_AVERAGED.finding(HostSubject(measurement.host), message, tensors, *facts)
+    )
+    guilty = tuple(wrong if 0 < len(wrong) < workers else odd or wrong)
     multiple = worst.gradient_scale or 0.0
-    workers = len(together)
-    if workers > 1 and abs(multiple / workers - 1) < _MULTIPLE_ERROR:
-        message = (
+    if alone and workers > 1:
+        words = f"gradients are not averaged in step {number}: {name_ranks(alone)} {verb(alone, 'steps by its', 'step by their')} own samples"
+        blame = Blame(NOT_AVERAGED, alone, words)
+    elif 0 < len(names) * 2 < len(worst.gradients) and len(guilty) > 1:
+        words = f"the gradient of {name_tensors(names)} is not averaged over the ranks (step {number})"
+        blame = Blame(TENSOR_NOT_AVERAGED, guilty, words)
+    elif workers > 1 and abs(multiple / workers - 1) < _MULTIPLE_ERROR:
+        words = (
             f"gradients are {workers} times what they should be, from step {number} on: summed, not averaged"
         )
-        return SUMMED.finding(HostSubject(measurement.host), message, *facts)
-    guilty = wrong if 0 < len(wrong) < len(together) else odd or wrong
-    message = f"gradients of {name_ranks(guilty)} are wrong in step {number}"
-    return GRADIENT.finding(where(measurement, guilty), message, *facts)
+        blame = Blame(SUMMED, tuple(together), words)
+    elif len(guilty) == 1 < workers:
+        words = f"rank {guilty[0]} alone has other gradients than the others in step {number}"
+        blame = Blame(RANK_CORRUPT, guilty, words)
+    else:
+        blame = Blame(GRADIENT, guilty, f"gradients of {name_ranks(guilty)} are wrong in step {number}")
+    return _finding(measurement, blame, *facts)
 
 
-def _judge_parameters(measurement: StrategyMeasurement, together: Together) -> Finding | None:
+def _gradient_facts(together: Together, worst: RankStep, limit: float) -> tuple[Evidence, ...]:
+    return (
+        Evidence("gradient_error", _rounded(worst.gradient_error), limit=_rounded(limit), source=SOURCE),
+        Evidence("gradient_scale", _rounded(worst.gradient_scale), limit=1, source=SOURCE),
+        *evidence_of(together),
+    )
+
+
+def _finding(measurement: StrategyMeasurement, blame: Blame, *facts: Evidence) -> Finding:
+    return blame.kind.finding(where(measurement, blame.ranks), blame.message, *facts, owner=blame.owner)
+
+
+def _judge_parameters(
+    measurement: StrategyMeasurement, together: Together, following: Together
+) -> Finding | None:
     number = next(iter(together.values())).step
     odd, _ = differing({rank: step.parameters for rank, step in together.items()})
     limit = parameter_limit(measurement, number)
     wrong = [rank for rank, step in together.items() if _exceeds(step.parameter_error, limit)]
+    if not odd and not wrong:
+        return None
     worst = max(together.values(), key=lambda step: step.parameter_error or 0.0)
     facts = (
         Evidence("parameter_error", _rounded(worst.parameter_error), limit=_rounded(limit), source=SOURCE),
         *evidence_of(together),
     )
-    if odd:
-        guilty = wrong if 0 < len(wrong) < len(together) else odd
-        message = f"{name_ranks(guilty)} {verb(guilty, 'holds', 'hold')} other parameters than the others after step {number}"
-        return RANKS_DIFFER.finding(where(measurement, guilty), message, *facts)
-    if wrong:
-        message = f"parameters are not those of a single process after step {number}"
-        return PARAMETERS.finding(HostSubject(measurement.host), message, *facts)
-    return None
+    blame = blame_step(WrongStep(together, following, tuple(wrong), tuple(odd)))
+    return _finding(measurement, blame, *facts)
 
 
 def _judge_loss(measurement: StrategyMeasurement, together: Together) -> Finding | None:
@@ -245,11 +266,6 @@ def _wrong_tensors(together: Together, limit: float) -> set[str]:
 
 def _exceeds(error: float | None, limit: float) -> bool:
     return error is None or error > limit
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED_TENSORS} more" if len(names) > _NAMED_TENSORS else ""
-    return ", ".join(names[:_NAMED_TENSORS]) + more
 
 
 def _rounded(value: float | None) -> float | str:

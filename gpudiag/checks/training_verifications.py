@@ -1,14 +1,16 @@
 """The list of what was proved about one strategy: each thing by name, with the number and its limit."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpudiag.checks import training_kinds as kinds
 from gpudiag.checks.training_steps import by_step, gradient_limit, parameter_limit
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.model.training import StrategyMeasurement, Verification
+from gpudiag.model.training import RankProof, StrategyMeasurement, Verification
 
 _NOT_REACHED = Missing(MissingReason.ERROR, "the run did not come so far")
+_ONE_BUCKET = Missing(MissingReason.NOT_ASKED, "all gradients were averaged in one bucket")
 _ONE_EPOCH = Missing(MissingReason.NOT_ASKED, "there was one epoch")
 
 # What each thing without a number is disproved by.
@@ -65,7 +67,17 @@ def _numbers(measurement: StrategyMeasurement) -> list[Verification]:
         ),
         _number(names[2], [_loss_error(measurement)], gradient_limit(measurement, final)),
         Verification(names[3], identical),
+        *_late(measurement),
     ]
+
+
+def _late(measurement: StrategyMeasurement) -> list[Verification]:
+    """The gradient of the step after the timed ones, where one was taken."""
+    late = list(by_step(replace(measurement, steps=measurement.late_steps)))
+    if not late:
+        return []
+    errors = [step.gradient_error for step in late[-1].values() if not step.skipped]
+    return [_number("after_timed_steps", errors, gradient_limit(measurement, 0))] if errors else []
 
 
 def _number(name: str, values: list[float | None], limit: float) -> Verification:
@@ -108,9 +120,28 @@ def _proofs(measurement: StrategyMeasurement) -> list[Verification]:
     return [
         Verification(names[0], all(proof.moved for proof in proofs)),
         Verification(names[1], falls),
-        Verification(names[2], _all([proof.checkpoint_identical for proof in proofs])),
+        _checkpoint(names[2], proofs),
         Verification(names[3], _all([proof.repeat_identical for proof in proofs])),
+        *_buckets(proofs),
     ]
+
+
+def _buckets(proofs: tuple[RankProof, ...]) -> list[Verification]:
+    """Whether gradients were averaged in several parts, under a strategy that tells."""
+    counts = [proof.buckets for proof in proofs if not isinstance(proof.buckets, Missing)]
+    if not counts:
+        return []
+    passed: Reading[bool] = True if min(counts) > 1 else _ONE_BUCKET
+    return [Verification("several_buckets", passed, float(min(counts)), 2.0)]
+
+
+def _checkpoint(name: str, proofs: tuple[RankProof, ...]) -> Verification:
+    """What came back bit for bit, and how far the steps after it are off."""
+    passed = _all([proof.checkpoint_identical for proof in proofs])
+    errors, limit = [proof.checkpoint_error for proof in proofs], proofs[0].tolerance_order
+    if passed is not True:
+        return Verification(name, passed)
+    return _number(name, errors, limit)
 
 
 def _all(readings: list[Reading[bool]]) -> Reading[bool]:

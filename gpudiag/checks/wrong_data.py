@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
-from gpudiag.units import format_size
+from gpudiag.units import format_seconds, format_size
 
 COLLECTIVE_CORRUPTED = FindingKind(
     code="collective.corrupted",
@@ -17,6 +17,28 @@ COLLECTIVE_CORRUPTED = FindingKind(
     owner=Owner.HARDWARE,
     meaning="A collective gave wrong data and said nothing: training on it learns from noise.",
     remedy="Keep this host out of jobs; run it again on fewer ranks to see which device or link it follows.",
+    basis=Basis(
+        reads="Every element of the timed buffers, against the exact result for a"
+        " pattern that depends on rank and offset.",
+        limit="None: exact equality; the pattern is chosen so that no rounding can happen.",
+        look_also=("gpu.peer_access_broken", "xid.hardware", "cuda.uncorrectable_ecc"),
+    ),
+)
+
+BARRIER_PASSED = FindingKind(
+    code="collective.barrier_passed",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="A rank came out of a barrier before another one had gone in: it holds nobody back.",
+    remedy="Run `gpudiag nccl-test --op barrier` again; if it stays so, try another version of torch or NCCL.",
+    basis=Basis(
+        reads="The moments right before and right after each timed barrier, on the clock"
+        " that all ranks of one machine share.",
+        limit="None: no rank may leave before every rank has entered.",
+        look_also=("gpudiag nccl-test --op barrier", "collective.corrupted", "NCCL_DEBUG=INFO"),
+    ),
 )
 
 # What became of one rank's data, by the diagnosis of the rank that saw it.
@@ -44,7 +66,22 @@ def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
     for incident in corrupted:
         groups.setdefault(_culprit(incident, corrupted, measurement.world_size), []).append(incident)
     findings = [_describe(culprit, seen, measurement) for culprit, seen in groups.items()]
-    return findings or _counted_only(measurement)
+    return [*(findings or _counted_only(measurement)), *_judge_barriers(measurement)]
+
+
+def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
+    """A finding for the first barrier that was none; later ones say no more."""
+    passed = [incident for incident in measurement.incidents if incident.kind is IncidentKind.PASSED]
+    findings = []
+    for incident in passed[:1]:
+        facts = _facts(incident)
+        early = f" {format_seconds(float(facts['early_by']))}" if "early_by" in facts else ""
+        other = f"rank {facts['before_rank']}" if "before_rank" in facts else "another rank"
+        where = f", in iteration {facts['iteration']}" if "iteration" in facts else ""
+        message = f"rank {incident.rank} left a barrier{early} before {other} had entered it{where}"
+        subject = RankSubject(incident.rank, incident.host)
+        findings.append(BARRIER_PASSED.finding(subject, message, *incident.evidence))
+    return findings
 
 
 def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int) -> int | str:
@@ -96,7 +133,7 @@ def _subject(culprit: int | str, first: Incident, measurement: CollectiveMeasure
 
 def _counted_only(measurement: CollectiveMeasurement) -> list[Finding]:
     """The finding for wrong data that was counted and that no rank described."""
-    wrong = [result for result in measurement.results if result.verified is False]
+    wrong = [result for result in measurement.results if result.verified is False and result.elements]
     if not wrong:
         return []
     result = wrong[0]

@@ -2,19 +2,39 @@
 
 What the driver itself asks for to recover a GPU goes before the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL.
+for none, is settled: history, not a FAIL. So is one of days ago where the driver cannot be asked and the GPU works,
+except for damage that neither a reset nor a reboot mends.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 
 from gpudiag.checks.allocation import granted
 from gpudiag.checks.bursts import GpuBurst, outcome_of
 from gpudiag.checks.needs import NO_TRACE
-from gpudiag.checks.registry import FindingKind, Judgement, Restated, check, does_not_apply, judged
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Restated,
+    check,
+    does_not_apply,
+    judged,
+    not_readable,
+)
 from gpudiag.checks.subjects import device_subject
 from gpudiag.checks.traces import traces_for
-from gpudiag.checks.xid_faults import RECOVERY_XID, GpuFault, Recovery, collect_faults, read_recovery
+from gpudiag.checks.xid_faults import (
+    RECOVERY_XID,
+    BadPlace,
+    GpuFault,
+    Recovery,
+    collect_faults,
+    collect_xids,
+    find_bad_place,
+    read_recovery,
+)  # fmt: skip
 from gpudiag.checks.xid_words import cite_fault, describe_fault, fault_evidence, say_request
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -22,17 +42,36 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
 # What a job did is of interest while its owner may still look; what a GPU did, for a week after it was
 # settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
 APPLICATION_WINDOW = timedelta(hours=24)
-# A driver that asks for nothing, and never did, may not know how to ask: the catalogue is believed for a day.
+# A driver that asks for nothing, and never did, or that cannot be asked, may not know how to ask: the catalogue is
+# believed for a day.
 UNASKED_WINDOW = timedelta(hours=24)
 SETTLED_WINDOW = timedelta(days=7)
 # A fault that was here longer ago is another story. gpudiag's own choice: a month of jobs on one machine.
 REPEAT_WINDOW = timedelta(days=30)
 
+_XID_HARDWARE_BASIS = Basis(
+    reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
+    " minutes of silence; the root of each burst; NVML field 230. In the service NVML's Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
+)
+_XID_APPLICATION_BASIS = Basis(
+    reads="The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence. In the service NVML's"
+    " Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("xid 13", "xid 31", "dmesg -T | grep NVRM", "compute-sanitizer PROGRAM"),
+)
+_XID_UNKNOWN_BASIS = Basis(
+    reads="The kernel log of the last 7 days of this boot. In the service NVML's Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("dmesg -T | grep NVRM", "nvidia-smi -q"),
+)
 XID_HARDWARE = FindingKind(
     code="xid.hardware",
     outcome=Outcome.FAIL,
@@ -42,6 +81,7 @@ XID_HARDWARE = FindingKind(
     meaning="The driver reported a fault of the GPU, and nothing says that it has been settled since.",
     remedy="Drain the GPU and do what the Xid asks for; `gpudiag explain xid N` has the details.",
     stated=True,
+    basis=_XID_HARDWARE_BASIS,
 )
 XID_REPEATED = FindingKind(
     code="xid.repeated",
@@ -52,6 +92,7 @@ XID_REPEATED = FindingKind(
     meaning="The same fault of the same GPU came back: what was done about it did not help.",
     remedy="Take the next step: reset, power cycle, replacement.",
     stated=True,
+    basis=_XID_HARDWARE_BASIS,
 )
 XID_SETTLED = FindingKind(
     code="xid.settled",
@@ -61,6 +102,7 @@ XID_SETTLED = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The GPU had a fault within the last week; the driver now asks for no recovery.",
     remedy="Nothing now; if it comes back, have the GPU looked at.",
+    basis=_XID_HARDWARE_BASIS,
 )
 XID_WEAR = FindingKind(
     code="xid.wear",
@@ -70,6 +112,7 @@ XID_WEAR = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The GPU had an error that it contained or corrected.",
     remedy="Watch it; reset the GPU when it is next free.",
+    basis=_XID_HARDWARE_BASIS,
 )
 XID_APPLICATION = FindingKind(
     code="xid.application",
@@ -79,6 +122,7 @@ XID_APPLICATION = FindingKind(
     owner=Owner.JOB,
     meaning="A job made an error on the GPU within the last day; the GPU is fine.",
     remedy="Look for the fault in the job's own code.",
+    basis=_XID_APPLICATION_BASIS,
 )
 XID_DRIVER = FindingKind(
     code="xid.driver",
@@ -88,6 +132,7 @@ XID_DRIVER = FindingKind(
     owner=Owner.SOFTWARE,
     meaning="The driver or its firmware made an error within the last day.",
     remedy="Update the driver; if it comes back, report it with `nvidia-bug-report.sh`.",
+    basis=_XID_APPLICATION_BASIS,
 )
 XID_UNKNOWN = FindingKind(
     code="xid.unknown",
@@ -97,6 +142,7 @@ XID_UNKNOWN = FindingKind(
     owner=Owner.HARDWARE,
     meaning="The driver reported an Xid that gpudiag's catalogue does not have.",
     remedy="Look it up in NVIDIA's Xid catalog and update gpudiag.",
+    basis=_XID_UNKNOWN_BASIS,
 )
 XID_OTHER_GPU = FindingKind(
     code="xid.other_gpu",
@@ -106,6 +152,7 @@ XID_OTHER_GPU = FindingKind(
     owner=Owner.HOST,
     meaning="A GPU of this machine that this job or container was not given had a fault.",
     remedy="Tell the machine's owner; this job's GPUs are not affected.",
+    basis=_XID_UNKNOWN_BASIS,
 )
 XID_NOTE = FindingKind(
     code="xid.note",
@@ -115,32 +162,37 @@ XID_NOTE = FindingKind(
     owner=Owner.JOB,
     meaning="The driver reported something within the last day that is no fault.",
     remedy="Nothing has to be done.",
+    basis=_XID_APPLICATION_BASIS,
 )
 
-# The driver's words for "not fit for work until this is done", as in `devices.gpu_lost`.
-_UNFIT_ACTIONS = ("gpu_reset", "node_reboot", "drain_and_reset", "bus_reset", "system_reboot")
+# What no software brings back.
+_BY_HAND = ("restart_machine", "check_mechanics")
 
 
 @check(
     "xid.kernel_log",
     title="the kernel log reports no GPU fault (Xid)",
-    needs=("kernel_log",),
+    needs=("xids",),
     reports=(
         XID_HARDWARE, XID_REPEATED, XID_SETTLED, XID_WEAR, XID_APPLICATION, XID_DRIVER, XID_UNKNOWN,
         XID_OTHER_GPU, XID_NOTE,
     ),
-    reads=("kernel_log", "recovery_action"),
-    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    readings=("kernel_log", "recovery_action"),
 )  # fmt: skip
 def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""
     log = context.snapshot.kernel_log
-    assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    found = _judge_faults(context.snapshot, log, _of_earlier_runs(context, log))
+    events = collect_xids(context.snapshot, context.xid_events)
+    found = _judge_faults(context.snapshot, events, _of_earlier_runs(context, events))
     if not found and not traces_for(context):
         return does_not_apply(NO_TRACE)
     restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
-    return judged(*(finding for _, finding in found), restated=restated)
+    judgement = judged(*(finding for _, finding in found), restated=restated)
+    if isinstance(log, Missing) and judgement.outcome is Outcome.PASS:
+        return not_readable(
+            "the kernel log", log
+        )  # NVML tells what came since the service started, and no more
+    return judgement
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
@@ -183,8 +235,9 @@ def _judge_faults(
     snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent]
 ) -> tuple[tuple[GpuFault, Finding], ...]:
     """Each fault with its finding, worst first, without those that are too old to matter."""
+    faults = collect_faults(snapshot, events, earlier)
     judged_faults = (
-        (fault, _judge_fault(snapshot, fault)) for fault in collect_faults(snapshot, events, earlier)
+        (fault, _judge_fault(snapshot, fault, find_bad_place(fault, faults))) for fault in faults
     )
     found = [(fault, finding) for fault, finding in judged_faults if finding is not None]
     order = (Outcome.FAIL, Outcome.WARN, Outcome.PASS)
@@ -194,28 +247,36 @@ def _judge_faults(
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
     """By which findings NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
-    again = _say_again(fault) if finding.code == XID_REPEATED.code else ""
-    request = say_request(action) if action in _UNFIT_ACTIONS else ""
+    again = _say_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
+    request = say_request(action) if action in UNFIT_ACTIONS else ""
     return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
 
 
-def _judge_fault(snapshot: Snapshot, fault: GpuFault) -> Finding | None:
+def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> Finding | None:
     recovery = read_recovery(fault)
-    kind = _kind(snapshot, fault, recovery)
+    kind = _kind(snapshot, fault, recovery, bad)
     if kind is None:
         return None
     root, device = fault.last.root, fault.last.device
     subject = _subject(snapshot, device, root)
     evidence = fault_evidence(fault, recovery)
-    remedy = _remedy(fault, recovery, kind)
-    return kind.finding(subject, describe_fault(snapshot, fault), *evidence, remedy=remedy)
+    remedy = _say_place(bad) if bad else _remedy(fault, recovery, kind)
+    entry = fault.last.xid
+    # A driver's fault that fails is nobody's broken part: a key that could not be rotated (151).
+    owner = Owner.SOFTWARE if kind is XID_HARDWARE and entry and entry.kind is XidKind.DRIVER else None
+    found = kind.finding(subject, describe_fault(snapshot, fault), *evidence, remedy=remedy, owner=owner)
+    # As grave as NVML's own word that the GPU is lost: nothing but a power cycle, or a hand, brings it back.
+    grave = kind is XID_HARDWARE and entry is not None and entry.immediate in _BY_HAND
+    return replace(found, severity=Severity.ISOLATE) if grave else found
 
 
-def _kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKind | None:
+def _kind(
+    snapshot: Snapshot, fault: GpuFault, recovery: Recovery, bad: BadPlace | None
+) -> FindingKind | None:
     """What the fault amounts to; None for what is too old to matter."""
     burst = fault.last
     entry, outcome = burst.xid, outcome_of(burst.root)
-    unfit = recovery.action in _UNFIT_ACTIONS and _is_about(burst, recovery)
+    unfit = recovery.action in UNFIT_ACTIONS and _is_about(burst, recovery)
     if burst.device is None and _is_part(snapshot):
         recent = _is_recent(snapshot, burst, SETTLED_WINDOW)
         return XID_OTHER_GPU if recent and (unfit or outcome is Outcome.FAIL) else None
@@ -223,9 +284,12 @@ def _kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKin
         return XID_HARDWARE
     if outcome is Outcome.FAIL:
         return _fail_kind(snapshot, fault, recovery)
-    if entry is None or entry.kind is XidKind.HARDWARE:
+    if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
+        return XID_REPEATED
+    if entry is None or (entry.kind is XidKind.HARDWARE and outcome is not Outcome.PASS):
         kind = XID_UNKNOWN if entry is None else XID_WEAR
-        return kind if _is_recent(snapshot, burst, SETTLED_WINDOW) else None
+        lasts = entry is not None and entry.lasting
+        return kind if lasts or _is_recent(snapshot, burst, SETTLED_WINDOW) else None
     if not _is_recent(snapshot, burst, APPLICATION_WINDOW):
         return None
     if outcome is Outcome.PASS:
@@ -234,13 +298,23 @@ def _kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKin
 
 
 def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKind | None:
-    if fault.times > 1:
-        return XID_REPEATED
-    if recovery.action != "none":
-        return XID_HARDWARE
-    if not fault.asked_for_recovery and _is_recent(snapshot, fault.last, UNASKED_WINDOW):
-        return XID_HARDWARE
-    return XID_SETTLED if _is_recent(snapshot, fault.last, SETTLED_WINDOW) else None
+    if not _is_over(snapshot, fault, recovery):
+        return XID_REPEATED if fault.times > 1 else XID_HARDWARE
+    if not _is_recent(snapshot, fault.last, SETTLED_WINDOW):
+        return None
+    return XID_REPEATED if fault.times > 1 else XID_SETTLED
+
+
+def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
+    """Whether nothing is left of the fault: the driver says so, or the GPU has worked for a day and more since."""
+    entry, device = fault.last.xid, fault.last.device
+    if entry is not None and entry.lasting:
+        return False
+    long_ago = not _is_recent(snapshot, fault.last, UNASKED_WINDOW)
+    if recovery.action == "none":
+        return fault.asked_for_recovery or long_ago
+    works = device is not None and device.responding is True
+    return recovery.action is None and works and long_ago
 
 
 def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:
@@ -286,13 +360,20 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     entry = fault.last.xid
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
-    if recovery.action in _UNFIT_ACTIONS and kind is not XID_REPEATED:
+    if recovery.action in UNFIT_ACTIONS and kind is not XID_REPEATED:
         return f"The driver asks for {str(recovery.action).replace('_', ' ')}: drain the GPU and do it."
     if entry is None:
         return ""
     if kind is XID_REPEATED:
         return f"{_say_again(fault)} {action_text(escalated(entry.immediate))}"
     return action_text(entry.immediate)
+
+
+def _say_place(bad: BadPlace) -> str:
+    return (
+        f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU, not the jobs. Drain the GPU and reset "
+        "it; test it with `dcgmi diag -r 3`; if it comes back there, have it replaced."
+    )
 
 
 def _say_again(fault: GpuFault) -> str:

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudiag.checks.bursts import GpuBurst, entry_of, gpu_bursts
+from gpudiag.checks.bursts import GpuBurst, entry_of, find_device, gpu_bursts, is_later
 from gpudiag.model.device import Snapshot
-from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent
 from gpudiag.model.reading import Missing, Reading
 
+KERNEL_XID = 13  # an exception of a job's kernel
+MIN_JOBS = 3  # that met it in one place: gpudiag's own choice; NVIDIA's workflow for Xid 13 gives no number
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
 
@@ -62,6 +64,24 @@ def collect_faults(
     return tuple(GpuFault(tuple(bursts), tuple(before.get(key, ()))) for key, bursts in faults.items())
 
 
+def collect_xids(snapshot: Snapshot, told: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
+    """The events of the kernel log, and those that NVML told and the log does not have, oldest first."""
+    log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
+    logged = {(_gpu_of(snapshot, event), event.xid_code) for event in log}
+    events = list(log)
+    for event in told:
+        if (_gpu_of(snapshot, event), event.xid_code) not in logged:
+            later = (place for place, other in enumerate(events) if is_later(other, event))
+            events.insert(next(later, len(events)), event)
+    return tuple(events)
+
+
+def _gpu_of(snapshot: Snapshot, event: KernelEvent) -> object:
+    """Which GPU the event is about, alike for all ways to name one."""
+    device = find_device(snapshot, event)
+    return (event.gpu_uuid, event.bus_id) if device is None else device.id
+
+
 def read_recovery(fault: GpuFault) -> Recovery:
     """The driver's current answer where NVML gives one, otherwise the last Xid 154 of these bursts."""
     device = fault.last.device
@@ -82,3 +102,42 @@ def _fault_key(burst: GpuBurst) -> tuple[str, int | None]:
     if burst.device is not None and not isinstance(burst.device.id.bus_id, Missing):
         where = burst.device.id.bus_id
     return where, entry.code if entry else root.xid_code
+
+
+@dataclass(frozen=True, slots=True)
+class BadPlace:
+    """Where on the GPU several jobs met the same exception, and none met one elsewhere."""
+
+    place: str
+    jobs: int
+
+
+def find_bad_place(fault: GpuFault, others: Iterable[GpuFault]) -> BadPlace | None:
+    """The one place of a GPU where several jobs met Xid 13; None where it may be the jobs' own fault.
+
+    A job that met it in several places, or on another GPU too, made the error itself.
+    """
+    if fault.last.root.xid_code != KERNEL_XID:
+        return None
+    elsewhere = [event for other in others if other is not fault for event in _exceptions(other)]
+    places: set[str] = set()
+    jobs: set[object] = set()
+    for burst in (*fault.before, *fault.bursts):
+        for event in burst.events:
+            if event.place is None or any(_is_together(event, other) for other in elsewhere):
+                continue
+            places.add(event.place)
+            jobs.add(event.pid if event.pid is not None else burst.root.at)
+    return BadPlace(places.pop(), len(jobs)) if len(places) == 1 and len(jobs) >= MIN_JOBS else None
+
+
+def _exceptions(fault: GpuFault) -> Iterable[KernelEvent]:
+    for burst in fault.bursts:
+        yield from (event for event in burst.events if event.xid_code == KERNEL_XID)
+
+
+def _is_together(event: KernelEvent, other: KernelEvent) -> bool:
+    """Whether one job may have made both."""
+    if isinstance(event.at, Missing) or isinstance(other.at, Missing):
+        return True
+    return abs(event.at - other.at) <= BURST_SILENCE

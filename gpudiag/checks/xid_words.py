@@ -60,19 +60,22 @@ def _when(at: Reading[datetime], now: datetime) -> str:
 
 
 def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
-    """What the kernel log says, word for word, and what it was followed by."""
+    """What the kernel log says, word for word, or NVML's event, and what it was followed by."""
     root = fault.last.root
-    facts = [Evidence("line", root.text[:200], source="kernel log")]
+    source = "kernel log" if root.text else "NVML event"
+    facts = [Evidence("line", root.text[:200], source=source)] if root.text else []
     if root.xid_code is not None:
-        facts.append(Evidence("xid", root.xid_code, source="kernel log"))
+        facts.append(Evidence("xid", root.xid_code, source=source))
     if not isinstance(root.at, Missing):
-        facts.append(Evidence("at", root.at.isoformat(timespec="seconds"), source="kernel log"))
+        facts.append(Evidence("at", root.at.isoformat(timespec="seconds"), source=source))
     if root.process is not None or root.pid is not None:
-        facts.append(Evidence("process", f"{root.process or '?'} (pid {root.pid})", source="kernel log"))
+        facts.append(Evidence("process", f"{root.process or '?'} (pid {root.pid})", source=source))
+    if root.place is not None:
+        facts.append(Evidence("place", root.place, source=source))
     if fault.last.followers:
-        facts.append(Evidence("followers", _count(fault.last.followers), source="kernel log"))
+        facts.append(Evidence("followers", _count(fault.last.followers), source=source))
     if fault.times > 1:
-        facts.append(Evidence("bursts", fault.times, limit=1, source="kernel log and history"))
+        facts.append(Evidence("bursts", fault.times, limit=1, source=f"{source} and history"))
     if recovery.action is not None:
         facts.append(Evidence("recovery_action", recovery.action, source=recovery.source))
     return tuple(facts)
@@ -80,5 +83,7 @@ def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
 
 def _count(events: tuple[KernelEvent, ...]) -> str:
     """`Xid 45 x8, Xid 154`."""
-    counts = Counter(_label(event) for event in events)
+    counts: Counter[str] = Counter()
+    for event in events:
+        counts[_label(event)] += 1 + event.more
     return ", ".join(label if count == 1 else f"{label} x{count}" for label, count in counts.items())

@@ -1,0 +1,85 @@
+"""One word for how a GPU is: the same in a listing, in the bare command and in what the service says."""
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding, Outcome, worst
+from gpudiag.model.reading import Missing, MissingReason
+
+
+class GpuState(StrEnum):
+    """How a GPU is, in the order in which a sentence counts them."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"  # a warning
+    UNCLEAR = "unclear"  # a check could not tell
+    FAULTY = "faulty"
+    LOST = "lost"
+    NEEDS_RESET = "to reset"
+    HUNG = "hung"
+    STARTING = "starting"  # the driver is attaching it
+    UNREAD = "unread"
+    MISSING = "missing"
+
+
+_OF_OUTCOMES = {
+    Outcome.WARN: GpuState.SUSPECT,
+    Outcome.ERROR: GpuState.UNCLEAR,
+    Outcome.FAIL: GpuState.FAULTY,
+}
+_OF_REASONS = {
+    MissingReason.SOURCE_ABSENT: GpuState.MISSING,
+    MissingReason.DEVICE_LOST: GpuState.LOST,
+    MissingReason.RESET_REQUIRED: GpuState.NEEDS_RESET,
+    MissingReason.TIMED_OUT: GpuState.HUNG,
+    MissingReason.ATTACHING: GpuState.STARTING,
+}
+
+
+def judge_state(snapshot: Snapshot, device: Device, findings: Iterable[Finding]) -> GpuState:
+    """How that GPU of the snapshot is: by how it answers, then by the worst of the findings about it."""
+    if isinstance(device.responding, Missing):
+        # Without a driver that answers, nothing is known of any GPU: it may be as well as ever.
+        answers = not isinstance(snapshot.driver_version, Missing)
+        return _OF_REASONS.get(device.responding.reason, GpuState.UNREAD) if answers else GpuState.UNREAD
+    about = findings_about(device, findings)
+    return _OF_OUTCOMES[worst(tuple(finding.outcome for finding in about))] if about else GpuState.HEALTHY
+
+
+def count_states(snapshot: Snapshot, findings: Iterable[Finding]) -> str:
+    """How many GPUs are in which state: `7 healthy, 1 lost`; `1 of 8 missing` of those that should be there."""
+    told = tuple(findings)
+    counts = Counter(judge_state(snapshot, device, told) for device in snapshot.devices)
+    of_all = f" of {len(snapshot.devices)}"
+    return ", ".join(
+        f"{counts[state]}{of_all if state is GpuState.MISSING else ''} {state}"
+        for state in GpuState
+        if counts[state]
+    )
+
+
+def findings_about(device: Device, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings whose subject is this GPU, in the order given; observations without a fault left out."""
+    return tuple(
+        finding
+        for finding in findings
+        if isinstance(finding.subject, DeviceSubject)
+        and finding.outcome is not Outcome.PASS
+        and _is_about(finding.subject, device)
+    )
+
+
+def _is_about(subject: DeviceSubject, device: Device) -> bool:
+    """Whether the first name that both have is the same."""
+    pairs = (
+        (subject.uuid, device.id.uuid),
+        (subject.bus_id, device.id.bus_id),
+        (subject.nvml_index, device.id.nvml_index),
+    )
+    for theirs, ours in pairs:
+        if not isinstance(theirs, Missing) and not isinstance(ours, Missing):
+            return theirs == ours
+    return False
