@@ -11,7 +11,7 @@ import torch
 from gpudiag.bandwidth.lock_step import LockStep
 from gpudiag.model.active import ActivePlan
 from gpudiag.model.codec import encode
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
 
 _T = TypeVar("_T")
 
@@ -34,12 +34,20 @@ class Bench:
     those that wait for it; `step` announces each to the side channel before it is taken.
     """
 
-    def __init__(self, group: LockStep, plan: ActivePlan, device: torch.device, uuid: Reading[str]) -> None:
-        """Work on `device`, in step with the group."""
+    def __init__(
+        self,
+        group: LockStep,
+        plan: ActivePlan,
+        device: torch.device,
+        uuid: Reading[str],
+        numa_node: Reading[int] = NOT_ASKED,
+    ) -> None:
+        """Work on `device`, in step with the group; `numa_node` is what this process is bound to."""
         self.group = group
         self.plan = plan
         self.device = device
         self.device_uuid = uuid
+        self.numa_node = numa_node
         self.rank = group.rank
         self.world_size = group.world_size
         self._iteration = 0
@@ -76,8 +84,14 @@ class Bench:
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
-    def time(self, call: Callable[[], Any], *, at_least_seconds: float, at_least: int = 5) -> Timing:
-        """Timings of `call`, again and again for that long and that often, after a warm-up."""
+    def time(
+        self, call: Callable[[], Any], *, at_least_seconds: float, at_least: int = 5, burst: int = 1
+    ) -> Timing:
+        """Timings of `call`, again and again for that long and that often, after a warm-up.
+
+        `burst` calls are queued between two looks at the clock: where one takes less than a millisecond, what
+        it takes to start it and to wait for it would count.
+        """
         for _ in range(WARMUP_ITERATIONS):
             call()
         self.synchronize()
@@ -85,10 +99,11 @@ class Bench:
         until = time.perf_counter() + at_least_seconds
         while len(seconds) < at_least or time.perf_counter() < until:
             before = time.perf_counter()
-            call()
+            for _ in range(burst):
+                call()
             self.synchronize()
-            seconds.append(time.perf_counter() - before)
-        return Timing(len(seconds), statistics.median(seconds), min(seconds))
+            seconds.append((time.perf_counter() - before) / burst)
+        return Timing(len(seconds) * burst, statistics.median(seconds), min(seconds))
 
     def corrupt(self, tensor: torch.Tensor) -> None:
         """Flip one bit in the middle of `tensor` where an injected fault asks for it now."""

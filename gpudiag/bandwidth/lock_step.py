@@ -38,15 +38,15 @@ class LockStep:
         )
         self.barrier()
 
-    def step(self, name: str, call: Callable[[], _T]) -> _T:
-        """What `call` returns, announced as `name` before it starts."""
+    def step(self, name: str, call: Callable[[], _T], elements: int = 0) -> _T:
+        """What `call` returns, announced as `name` before it starts; without elements it is this rank's own work."""
         sequence = self._sequence
         self._sequence += 1
-        self.progress.before_operation(sequence, name, "", 0)
+        self.progress.before_operation(sequence, name, "", elements)
         result = call()
         self.progress.after_operation(sequence)
         return result
 
     def barrier(self) -> None:
         """Return once every rank is here."""
-        self.step("barrier", lambda: dist.all_reduce(self._token))
+        self.step("barrier", lambda: dist.all_reduce(self._token), self._token.numel())

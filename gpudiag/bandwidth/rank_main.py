@@ -15,6 +15,7 @@ from gpudiag.bandwidth.copies import (
 from gpudiag.bandwidth.determinism import measure_determinism
 from gpudiag.bandwidth.lock_step import LockStep
 from gpudiag.bandwidth.matmul import measure_matmul, measure_sustained
+from gpudiag.bandwidth.numa import bind_to_node
 from gpudiag.bandwidth.patterns import measure_memory_patterns
 from gpudiag.model.active import (
     DETERMINISM,
@@ -28,6 +29,7 @@ from gpudiag.model.active import (
     ActivePlan,
 )
 from gpudiag.model.codec import decode
+from gpudiag.model.reading import NOT_ASKED
 from gpudiag.ranks.context import RankContext
 from gpudiag.ranks.device import read_device_uuid
 from gpudiag.ranks.stages import MEASURE, WARMUP
@@ -50,12 +52,14 @@ def run(context: RankContext) -> Mapping[str, Any]:
     `context.arguments` is an encoded ActivePlan.
     """
     plan = decode(ActivePlan, context.arguments)
+    # First of all, so that the threads of the process group and of CUDA start there too.
+    node = bind_to_node(plan.numa_nodes[context.local_rank]) if plan.numa_nodes else NOT_ASKED
     group = LockStep(context)
     context.progress.enter_stage(WARMUP)
     device = torch.device("cuda", context.local_rank) if plan.device_kind == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    bench = Bench(group, plan, device, read_device_uuid(device))
+    bench = Bench(group, plan, device, read_device_uuid(device), node)
     bench.step("context", lambda: torch.zeros(1, device=device))
     context.progress.enter_stage(MEASURE)
     for test in plan.tests:

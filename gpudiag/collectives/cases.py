@@ -81,7 +81,7 @@ def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple
         if refused:
             raise UsageError(
                 f"{backend} does not have {', '.join(refused)} here",
-                hint="8-bit floats need NCCL 2.24 and GPUs of compute capability 9.0, or later ones",
+                hint="8-bit floats need torch 2.8, NCCL 2.24 and GPUs of compute capability 9.0, or later ones",
             )
         return plan.dtype
     integers = INTEGER_DTYPES if plan.reduce == "avg" and ACCOUNTING[op].reduces else ()

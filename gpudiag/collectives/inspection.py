@@ -7,15 +7,13 @@ from gpudiag.collectives.layouts import LAYOUTS, Block
 from gpudiag.collectives.pattern import Pattern
 from gpudiag.collectives.process_group import ProcessGroup
 from gpudiag.collectives.results import WrongBuffer, WrongElements
-from gpudiag.collectives.tables import is_exact
+from gpudiag.collectives.tables import tolerance_ulps
 from gpudiag.collectives.tally import Tally
-from gpudiag.collectives.verify import describe_wrong, find_wrong
+from gpudiag.collectives.verify import find_wrong
 from gpudiag.model.codec import encode
 
 # Wrong buffers of one case that are described; the others are only counted.
 _DESCRIBED_BUFFERS = 8
-# An average over a number of ranks that is no power of two is rounded; nccl-tests allows as much.
-_AVERAGE_TOLERANCE_ULPS = 2
 
 
 class Inspector:
@@ -29,8 +27,7 @@ class Inspector:
         self._case = case
         self._tally = tally
         self._layout = LAYOUTS[case.op](group.rank, group.world_size)
-        exact = is_exact(case.reduce or "", group.world_size)
-        self._tolerance_ulps = 0 if exact else _AVERAGE_TOLERANCE_ULPS
+        self._tolerance_ulps = tolerance_ulps(case.reduce or "", case.dtype, group.world_size)
 
     def looks_at(self, buffers: Buffers) -> bool:
         """Whether there is anything in a result on this rank that is verified."""
@@ -46,14 +43,14 @@ class Inspector:
     def _inspect_part(self, buffers: Buffers, part: int, block: Block, round_number: int) -> None:
         found = buffers.part(part)
         expected = self._pattern.expected(block, round_number, buffers.part_elements)
-        offsets = find_wrong(found, expected, self._tolerance_ulps)
-        if offsets is None:
+        found_wrong = find_wrong(found, expected, self._tolerance_ulps)
+        if found_wrong is None:
             return
-        self._tally.wrong_elements += len(offsets)
+        wrong, offsets = found_wrong.elements, found_wrong.offsets
+        self._tally.wrong_elements += wrong.count
         self._tally.described_buffers += 1
         if self._tally.described_buffers > _DESCRIBED_BUFFERS:
             return
-        wrong = describe_wrong(found, expected, offsets)
         start = part * buffers.part_elements
         told = WrongBuffer(
             rank=self._group.rank,

@@ -10,9 +10,12 @@ from torch.distributed.rendezvous import rendezvous
 from gpudiag.collectives.mismatch import Announcement, enter_wrongly
 from gpudiag.collectives.operations import Call
 from gpudiag.ranks.context import Progress, RankContext
+from gpudiag.ranks.device import binds_device, claim_device, refuse_shared_device
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 _BARRIER = Announcement("barrier", "float32", 1, kind="all_reduce")
+# 16 MiB: some 100 microseconds over NVLink, and launching a collective takes 20 to 50 of the host.
+_AHEAD_ELEMENTS = 4 * 1024**2
 
 
 class ProcessGroup:
@@ -29,6 +32,9 @@ class ProcessGroup:
         self.device = device
         self.progress = progress
         self._sequence = 0
+        self._ahead: torch.Tensor | None = None
+        self._queued: Announcement | None = None  # the last collective that came back when it was queued
+        self._queued_seconds = 0.0  # what is queued should take, as far as that is known
 
     def run(
         self,
@@ -55,7 +61,11 @@ class ProcessGroup:
         call()
         if after is not None:
             after()
-        self.progress.after_operation(sequence)
+        queued = self.device.type == "cuda"
+        if queued:
+            self._queued = right
+            self._queued_seconds += predicted_seconds or 0.0
+        self.progress.after_operation(sequence, queued=queued)
 
     def measure_seconds(self, call: Call, announcement: Announcement) -> float:
         """Seconds that one collective took on this rank, from entering it to its result."""
@@ -71,29 +81,50 @@ class ProcessGroup:
         self.run(lambda: dist.all_reduce(token), _BARRIER)
         self.synchronize()
 
+    def queue_ahead(self) -> None:
+        """Queue a collective that nobody times, and do not wait for it.
+
+        What follows it on a GPU's stream starts on all ranks together, with its launch behind it: else the
+        time of a single operation would hold the ranks' way out of a barrier and the launch too.
+        """
+        if self._ahead is None:
+            self._ahead = torch.zeros(_AHEAD_ELEMENTS, device=self.device)
+        ahead = self._ahead
+        self.run(lambda: dist.all_reduce(ahead), Announcement("all_reduce", "float32", _AHEAD_ELEMENTS))
+
     def broadcast_integers(self, values: list[int]) -> list[int]:
         """Rank 0's integers, on every rank: what all of them must decide alike."""
         tensor = torch.tensor(values, dtype=torch.int64, device=self.device)
         self.run(lambda: dist.broadcast(tensor, 0), Announcement("broadcast", "int64", len(values)))
+        self.synchronize()  # announced; `tolist` would wait as well, and nobody would know
         return [int(value) for value in tensor.tolist()]
 
     def synchronize(self) -> None:
         """Return once the GPU has done all that was queued; on CPU there is no queue.
 
-        It is announced as the collectives are: a collective that hangs on a GPU hangs here.
+        It is announced as the collectives are, with the last of those that were queued and the time
+        that all of them should take: a collective that hangs on a GPU hangs here.
         """
         if self.device.type == "cuda":
             sequence = self._sequence
             self._sequence += 1
-            self.progress.before_operation(sequence, "synchronize", "uint8", 0)
+            queued, seconds = self._queued, self._queued_seconds
+            self._queued, self._queued_seconds = None, 0.0
+            awaited = ("synchronize", "", 0) if queued is None else _name_end_of(queued)
+            self.progress.before_operation(sequence, *awaited, seconds or None)
             torch.cuda.synchronize(self.device)
             self.progress.after_operation(sequence)
+
+
+def _name_end_of(queued: Announcement) -> tuple[str, str, int]:
+    """What a rank waits for that waits for the end of that collective."""
+    return f"end of {queued.op}", queued.dtype, queued.elements
 
 
 def join_process_group(context: RankContext, backend: str) -> ProcessGroup:
     """The open process group of this run, after a first barrier that builds the connections."""
     context.progress.enter_stage(RENDEZVOUS)
-    device = _claim_device(context, backend)
+    device = claim_device(context, backend)
     meeting = rendezvous(
         context.init_method,
         context.rank,
@@ -102,30 +133,15 @@ def join_process_group(context: RankContext, backend: str) -> ProcessGroup:
     )
     store, rank, world_size = next(iter(meeting))
     context.progress.enter_stage(INIT)
+    refuse_shared_device(context, store, device)
     dist.init_process_group(
         backend,
         store=store,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=context.operation_timeout_seconds),
-        device_id=device if _binds_device(device) else None,
+        device_id=device if binds_device(device) else None,
     )
     group = ProcessGroup(rank, world_size, device, context.progress)
     group.barrier()
     return group
-
-
-def _claim_device(context: RankContext, backend: str) -> torch.device:
-    """The device that this rank works on; on a GPU it becomes the current one, as NCCL wants it."""
-    if backend != "nccl":
-        return torch.device("cpu")
-    # More ranks than GPUs share them, where the recipe allowed that; NCCL says so where it does not.
-    device = torch.device("cuda", context.local_rank % max(1, torch.cuda.device_count()))
-    torch.cuda.set_device(device)
-    return device
-
-
-def _binds_device(device: torch.device) -> bool:
-    """Whether to tell torch the device: 2.6.1 to 2.7.0 hang with it (pytorch/pytorch #153960)."""
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdecimal())
-    return device.type == "cuda" and not (2, 6, 0) < version < (2, 7, 1)

@@ -69,8 +69,9 @@ class WrongBuffer:
 class RankCase:
     """One rank's times of one case, in nanoseconds per operation, and what it verified.
 
-    `entered_nanoseconds` are moments of the host's monotonic clock. `isolated_nanoseconds` are times
-    of single operations after a barrier, launch included; none where only bursts were timed.
+    `entered_nanoseconds` are the moments of the host's monotonic clock at which these times start; none
+    where a GPU's events took them. `isolated_nanoseconds` are times of single operations after a
+    barrier, launch included; none where only bursts were timed.
     """
 
     rank: int
@@ -83,6 +84,16 @@ class RankCase:
     wrong_elements: int
     measure_seconds: float  # of the timed part, waiting for the others included
     verify_seconds: float  # of filling and comparing the buffers
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExit:
+    """A barrier that was none: one rank came out of it before another one had gone in."""
+
+    rank: int
+    before_rank: int
+    iteration: int  # of its case
+    early_seconds: float
 
 
 def merge_ranks(
@@ -132,16 +143,30 @@ def _verification(
     if not iterations:
         return NOT_ASKED, 0, NOT_ASKED
     if case.op == BARRIER:
-        return (_is_barrier(told), iterations, 0) if one_clock else (_MANY_CLOCKS, 0, _MANY_CLOCKS)
+        passed = find_early_exit(told) is not None
+        return (not passed, iterations, 0) if one_clock else (_MANY_CLOCKS, 0, _MANY_CLOCKS)
     wrong = sum(rank.wrong_elements for rank in told)
     return wrong == 0, iterations, wrong
 
 
-def _is_barrier(told: Sequence[RankCase]) -> bool:
-    """Whether no rank ever came out before every rank had gone in."""
+def find_early_exit(told: Sequence[RankCase]) -> EarlyExit | None:
+    """The first time that a rank came out of a barrier before every rank had gone in; None if none ever did.
+
+    Both moments are readings of one clock right around the call. A rank that loses its processor on
+    either side of it seems to enter earlier or to leave later than it did: never the other way round.
+    """
     entered = zip(*(rank.entered_nanoseconds for rank in told), strict=True)
     left = zip(*(_left(rank) for rank in told), strict=True)
-    return all(max(before) <= min(after) for before, after in zip(entered, left, strict=True))
+    for iteration, (ins, outs) in enumerate(zip(entered, left, strict=True)):
+        last_in, first_out = max(ins), min(outs)
+        if first_out < last_in:
+            return EarlyExit(
+                told[outs.index(first_out)].rank,
+                told[ins.index(last_in)].rank,
+                iteration,
+                (last_in - first_out) * _SECONDS_PER_NANOSECOND,
+            )
+    return None
 
 
 def _left(rank: RankCase) -> list[int]:

@@ -13,7 +13,7 @@ from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import ProcessGroup
 from gpudiag.collectives.repeats import ISOLATED_ITERATIONS, Repeats, choose_repeats
 from gpudiag.collectives.tally import Tally
-from gpudiag.collectives.timing import Stopwatch, operations_per_sample, stopwatch_for
+from gpudiag.collectives.timing import Stopwatch, needs_lead, operations_per_sample, stopwatch_for
 from gpudiag.model.codec import encode
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 
@@ -70,6 +70,8 @@ class SweepRunner:
         key = (case.op, case.dtype, case.reduce)
         if key == self._pattern_key:
             return
+        if self._pattern_key is not None:
+            del self._pattern, self._inspector  # first: the plan has memory for one pattern
         group = self._group
         alike = [other for other in self._sweep.cases if (other.op, other.dtype, other.reduce) == key]
         most = max(other.part_elements(group.world_size) for other in alike)
@@ -117,13 +119,17 @@ class SweepRunner:
         per_sample = 1 if case.op == BARRIER else operations_per_sample(group.device, case.size_bytes)
         group.barrier()
         before = time.perf_counter()
+        if case.op != BARRIER and needs_lead(group.device, len(calls), case.size_bytes):
+            group.queue_ahead()
         self._time_all(calls, per_sample, stopwatch, self._announcement(case), predicted_seconds)
         group.synchronize()
-        samples = stopwatch.read_nanoseconds()
+        samples = stopwatch.read()
         tally.measure_seconds += time.perf_counter() - before
         tally.times_nanoseconds += [
-            sample // min(per_sample, len(calls) - place * per_sample) for place, sample in enumerate(samples)
+            sample // min(per_sample, len(calls) - place * per_sample)
+            for place, sample in enumerate(samples.nanoseconds)
         ]
+        tally.entered_nanoseconds += samples.entered_nanoseconds
         tally.operations += len(calls)
         for offset, pair in enumerate(buffers):
             # Only where it will be looked at: a fault that nobody could see must not count as fired.
@@ -144,8 +150,6 @@ class SweepRunner:
             first = offset % per_sample == 0
             last = offset % per_sample == per_sample - 1 or offset == len(calls) - 1
             group.progress.before_iteration(self._iteration + offset)
-            if first:
-                self._tally.entered_nanoseconds.append(time.perf_counter_ns())
             group.run(
                 call,
                 announcement,

@@ -55,6 +55,16 @@ BIT_LIMITS: Mapping[str, int] = MappingProxyType(
     }
 )
 
+# nccl-tests' regression of the largest error of a sum of n floats: 1 + factor x n ^ power. It has none for 8-bit
+# floats: of our small integers their sums are off by two at most, for up to 63 ranks.
+_NARROW_TOLERANCE = 2
+_SUM_TOLERANCE = {
+    "float64": (1.25, 0.51),
+    "float32": (1.25, 0.51),
+    "float16": (0.75, 0.91),
+    "bfloat16": (0.66, 0.91),
+}
+
 _LARGEST_PERIOD = 1021  # a prime; more entries would only make the tables longer
 _ATTEMPTS = 32
 
@@ -93,6 +103,20 @@ def bit_patterns(dtype: str, world_size: int) -> tuple[int, ...]:
 def is_exact(reduce: str, world_size: int) -> bool:
     """Whether the result is exact: an average is where dividing by n is, for n a power of two."""
     return reduce != "avg" or world_size & (world_size - 1) == 0
+
+
+def tolerance_ulps(reduce: str, dtype: str, world_size: int) -> int:
+    """By how many units in the last place a right result may differ: 0 where the reduction is exact.
+
+    NCCL averages by multiplying each contribution with 1/n and adding up the rounded products. What that may
+    come to is nccl-tests' formula (src/verifiable.cu, calcSumFloatTolerance), found by many random sums.
+    """
+    if is_exact(reduce, world_size):
+        return 0
+    if dtype not in _SUM_TOLERANCE:
+        return _NARROW_TOLERANCE
+    factor, power = _SUM_TOLERANCE[dtype]
+    return 1 + int(factor * world_size**power)
 
 
 def _draw(source: random.Random, reduce: str, dtype: str, world_size: int) -> Table:

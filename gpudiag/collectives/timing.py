@@ -1,6 +1,7 @@
 """How long operations take, in nanoseconds, as each kind of device counts them."""
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -8,6 +9,19 @@ import torch
 # Events resolve about half a microsecond: of operations this small, several are timed as one.
 _SMALL_BYTES = 64 * 1024
 _OPERATIONS_PER_SMALL_SAMPLE = 10
+_LONG_BURST = 20
+_LARGE_BYTES = 16 * 1024**2  # of an operation that takes no less than what is queued ahead of it
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Nanoseconds of each sample; and when each was entered, by the very clock reading that its time starts at.
+
+    Moments are CLOCK_MONOTONIC of the host; there are none where a GPU's events took the times.
+    """
+
+    nanoseconds: tuple[int, ...]
+    entered_nanoseconds: tuple[int, ...] = ()
 
 
 class Stopwatch(Protocol):
@@ -19,8 +33,8 @@ class Stopwatch(Protocol):
     def stop(self) -> None:
         """Take the time right after the call came back."""
 
-    def read_nanoseconds(self) -> list[int]:
-        """The time between each start and stop since the last reading; waits for the last to end."""
+    def read(self) -> Samples:
+        """The samples since the last reading; waits for the last to end."""
 
 
 class HostStopwatch:
@@ -32,14 +46,15 @@ class HostStopwatch:
 
     def start(self) -> None:
         """Take the time right before an operation is entered."""
-        self._marks.append(time.perf_counter_ns())
+        self._marks.append(time.monotonic_ns())
 
     stop = start  # nothing but the next mark
 
-    def read_nanoseconds(self) -> list[int]:
-        """The time between each start and stop since the last reading."""
+    def read(self) -> Samples:
+        """The samples since the last reading."""
         marks, self._marks = self._marks, []
-        return [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
+        entered, left = tuple(marks[::2]), marks[1::2]
+        return Samples(tuple(after - before for before, after in zip(entered, left, strict=True)), entered)
 
 
 class CudaStopwatch:
@@ -62,12 +77,14 @@ class CudaStopwatch:
 
     stop = start  # an event after it
 
-    def read_nanoseconds(self) -> list[int]:
-        """The time between each start and stop since the last reading, once the stream has done it all."""
+    def read(self) -> Samples:
+        """The samples since the last reading, once the stream has done it all."""
         events, self._events = self._events, []
         torch.cuda.synchronize(self._device)
         pairs = zip(events[::2], events[1::2], strict=True)
-        return [round(before.elapsed_time(after) * 1e6) for before, after in pairs]  # from milliseconds
+        return Samples(
+            tuple(round(before.elapsed_time(after) * 1e6) for before, after in pairs)
+        )  # from milliseconds
 
 
 def stopwatch_for(device: torch.device, *, on_host: bool = False) -> Stopwatch:
@@ -79,3 +96,12 @@ def operations_per_sample(device: torch.device, size_bytes: int) -> int:
     """How many operations to time as one, so that the clock's resolution does not show."""
     small = size_bytes < _SMALL_BYTES
     return _OPERATIONS_PER_SMALL_SAMPLE if small and device.type == "cuda" else 1
+
+
+def needs_lead(device: torch.device, operations: int, size_bytes: int) -> bool:
+    """Whether a burst of so many operations is so short that what comes before its first one would show.
+
+    A GPU's large buffers leave room for one or two; nccl-tests times twenty in a row. Of a small operation the
+    launch is the time.
+    """
+    return device.type == "cuda" and operations < _LONG_BURST and size_bytes >= _LARGE_BYTES

@@ -1,43 +1,53 @@
 """The elements of a result that are not exactly what they must be."""
 
+from dataclasses import dataclass
+
 import torch
 
 from gpudiag.collectives.pattern import as_bits
 from gpudiag.collectives.results import WrongElements
 
-# Wrong elements are looked up in pieces, so that a wholly wrong 8 GiB buffer costs no 64 GiB of indices.
-_PIECE_ELEMENTS = 1 << 22
+# Buffers are compared in pieces, and only the first wrong offsets are kept: a wholly wrong one of 8 GiB must
+# be told with the memory that is left, not end as a lack of it.
+_PIECE_ELEMENTS = 1 << 24
+_KEPT_OFFSETS = 1 << 16
 
 
-def find_wrong(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int = 0) -> torch.Tensor | None:
-    """The offsets of the wrong elements, ascending; None where nothing is wrong.
+@dataclass(frozen=True, slots=True)
+class WrongFound:
+    """What is wrong in a buffer, and the offsets of the first wrong elements, ascending."""
+
+    elements: WrongElements
+    offsets: torch.Tensor
+
+
+def find_wrong(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int = 0) -> WrongFound | None:
+    """The wrong elements; None where nothing is wrong.
 
     Compared bit for bit, or within so many units in the last place.
     """
     found_bits, expected_bits = as_bits(found), as_bits(expected)
-    if torch.equal(found_bits, expected_bits):
-        return None
-    pieces = []
+    count, last, bits, kept, pieces = 0, 0, 0, 0, []
     for start in range(0, len(found_bits), _PIECE_ELEMENTS):
         piece = slice(start, start + _PIECE_ELEMENTS)
-        differs = _differs(found_bits[piece], expected_bits[piece], tolerance_ulps)
-        pieces.append(torch.nonzero(differs) + start)
-    offsets = torch.cat(pieces).flatten()
-    return offsets if len(offsets) else None
-
-
-def describe_wrong(found: torch.Tensor, expected: torch.Tensor, offsets: torch.Tensor) -> WrongElements:
-    """What is wrong at those offsets."""
-    masks = as_bits(found)[offsets] ^ as_bits(expected)[offsets]
+        ours, theirs = found_bits[piece], expected_bits[piece]
+        if torch.equal(ours, theirs):
+            continue
+        offsets = torch.nonzero(_differs(ours, theirs, tolerance_ulps)).flatten()
+        if not len(offsets):
+            continue
+        count += len(offsets)
+        last = start + int(offsets[-1])
+        bits |= _union(ours[offsets] ^ theirs[offsets])
+        pieces.append(offsets[: _KEPT_OFFSETS - kept] + start)
+        kept += len(pieces[-1])
+    if not count:
+        return None
+    first = torch.cat(pieces)
     all_bits = (1 << (8 * found.element_size())) - 1
-    return WrongElements(
-        count=len(offsets),
-        first_offset=int(offsets[0]),
-        last_offset=int(offsets[-1]),
-        run_length=_first_run(offsets),
-        xor_mask=int(masks[0]) & all_bits,
-        flipped_bits=_union(masks) & all_bits,
-    )
+    mask = int(found_bits[first[0]] ^ expected_bits[first[0]]) & all_bits
+    run = _first_run(first)
+    return WrongFound(WrongElements(count, int(first[0]), last, run, mask, bits & all_bits), first)
 
 
 def _differs(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int) -> torch.Tensor:
@@ -61,8 +71,9 @@ def _first_run(offsets: torch.Tensor) -> int:
 
 
 def _union(masks: torch.Tensor) -> int:
-    """All bits that are set in any mask (torch has no reduction by OR)."""
-    union = 0
-    for mask in torch.unique(masks).tolist():
-        union |= mask
-    return union
+    """All bits that are set in any mask, by halves (torch has no reduction by OR)."""
+    while len(masks) > 1:
+        half = len(masks) // 2
+        odd = masks[2 * half :]
+        masks = torch.cat((masks[:half] | masks[half : 2 * half], odd))
+    return int(masks[0])

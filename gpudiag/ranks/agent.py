@@ -1,7 +1,9 @@
 """The torch-free agent that decides: it watches all ranks, outlives them, and says what happened."""
 
+import math
 import select
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
@@ -15,8 +17,9 @@ from gpudiag.ranks.ledger import Ledger
 from gpudiag.ranks.remote import RemoteRanks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
-from gpudiag.ranks.start_error import slow_start, start_error
+from gpudiag.ranks.start_error import FailedStart, slow_start, start_error, start_incident
 from gpudiag.ranks.stragglers import find_stragglers
+from gpudiag.ranks.suspicion import Suspicions, may_heal
 from gpudiag.ranks.view import Life, RankView
 
 # Deaths are told at once; this is how often stops, positions and events are looked for. With four
@@ -27,7 +30,7 @@ _TICK_SECONDS = 0.1
 _GATHER_SECONDS = 2.0
 
 # What is found while processes are alive, so that they can be asked where they are.
-_HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED})
+_HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
 
 
 class Agent:
@@ -43,21 +46,26 @@ class Agent:
         self._remote = remote
         self._ledger = ledger
         self._incidents: tuple[Incident, ...] = ()
+        self._suspicions = Suspicions()
+        self._looked_at = 0.0  # when the views were taken
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
+        self._siblings = assignment.siblings
+        self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
         self._timed_out = False
         self._given_up = False
         self._ended_at = ledger.started
         led_after = time.monotonic() - ledger.started
-        self._absent_after = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
+        meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
+        # Ranks of our own come when their import is done, and that has a limit of its own.
+        self._absent_after = math.inf if remote is None else meeting_over
 
     def watch(self) -> bool:
         """Whether the run came to an end of its own; False if it is to be given up.
 
         Raises:
             UsageError: the interpreter cannot run ranks.
-            RankStartError: the ranks could not be started.
         """
         over = False
         while not over and not self._interrupts.is_due():
@@ -65,9 +73,16 @@ class Agent:
             self._look()
             if self._remote is not None and self._remote.interrupted:
                 return False
-            over = self._is_over()
+            over = self._is_over() or self._is_given_up_by_launcher()
         self._ended_at = time.monotonic()
         return over
+
+    def _is_given_up_by_launcher(self) -> bool:
+        """Whether the launcher ends the run because of ranks that died before they met the others."""
+        absent = any(view.life is Life.NOT_STARTED for view in self._views)
+        if self._siblings is not None and absent and self._interrupts.received:
+            self._incidents = self._find_unseen_ends(self._looked_at)
+        return bool(self._incidents)
 
     def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
         """The run as its caller sees it; `unkillable` are pids that SIGKILL did not end."""
@@ -76,7 +91,7 @@ class Agent:
             launcher=launcher,
             host=self._host,
             reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
-            incidents=(*self._incidents, *self._find_stragglers()),
+            incidents=self._all_incidents(),
             results=dict(self._ledger.results),
             events=tuple(self._ledger.events),
             injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
@@ -89,6 +104,15 @@ class Agent:
         at = self._ledger.faults_fired.get(fault.specification)
         never = Missing(MissingReason.NOT_ASKED, "it never happened")
         return InjectedFault(fault.specification, at is not None, never if at is None else at)
+
+    def _all_incidents(self) -> tuple[Incident, ...]:
+        """What ended the run; then what held ranks up, and did not."""
+        throttled = watchdog.find_throttled(self._views, self._incidents)
+        known = {incident.rank for incident in throttled}
+        late = (incident for incident in self._find_stragglers() if incident.rank not in known)
+        # Of a run that something ended, what healed before that would only hide the cause.
+        healed = () if self._incidents else self._suspicions.healed(throttled)
+        return (*self._incidents, *throttled, *healed, *late)
 
     def _find_stragglers(self) -> tuple[Incident, ...]:
         """Late ranks, where every rank came to the end of what it had to time."""
@@ -106,6 +130,7 @@ class Agent:
         select.select([*self._local.filenos(), self._interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
 
     def _look(self) -> None:
+        self._looked_at = time.monotonic() - self._ledger.started
         self._ledger.take(self._local.poll())
         views = self._local.views(self._host)
         if self._remote is not None:
@@ -115,20 +140,39 @@ class Agent:
         self._views = tuple(view.counted_from(self._ledger.started) for view in views)
 
     def _is_over(self) -> bool:
-        self._refuse_failed_start()
-        now = time.monotonic() - self._ledger.started
+        # Not the time by now: whoever loses the processor after a look has seen nothing since.
+        now = self._looked_at
+        if self._has_failed_start(now):
+            return True
         all_ended = all(view.life is Life.ENDED for view in self._views)
-        if all_ended or watchdog.is_settled(self._views, now):
-            self._incidents = watchdog.find_incidents(self._views, self._budgets, now, self._absent_after)
+        self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
+        if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
+            self._incidents = self._judge(now)
+            self._timed_out = self._timed_out and not self._incidents
         if any(incident.kind in _HANGS for incident in self._incidents):
             self._collect_dumps()
         if self._incidents or all_ended:
             return True
-        self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
         self._given_up = self._caller_is_done is not None and self._caller_is_done()
         if self._timed_out or self._given_up:
             self._collect_dumps()
         return self._timed_out or self._given_up
+
+    def _judge(self, now: float) -> tuple[Incident, ...]:
+        """What is certain to have gone wrong; when the time is over, what is suspected too."""
+        # Ranks of our own that have not come up are being started; those of others may be named by then.
+        budgets = self._budgets
+        if self._timed_out:
+            budgets = budgets.at_the_end(watchdog.load_of(self._views))
+        late = self._timed_out and self._remote is not None
+        absent_after = min(now, self._absent_after) if late else self._absent_after
+        suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
+        certain = suspected
+        if may_heal(suspected) and not self._timed_out:
+            patience = self._budgets.patience
+            certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
+        self._suspicions.take(suspected, now)
+        return certain
 
     def _collect_dumps(self) -> None:
         """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""
@@ -145,16 +189,46 @@ class Agent:
             for incident in self._incidents
         )
 
-    def _refuse_failed_start(self) -> None:
-        """Raise if no rank of some agent can come up: nothing existed yet that an incident could be about."""
-        if self._local.start_failure is not None:
-            raise start_error(self._local.start_failure, self._local.stderr_tail())
-        if self._remote is not None and self._remote.start_failure is not None:
-            raise start_error(*self._remote.start_failure)
-        limit = self._budgets.seconds_for(IMPORT)
+    def _has_failed_start(self, now: float) -> bool:
+        """Whether the ranks of some agent cannot come up, for long enough to know of all that cannot."""
+        limit = self._budgets.seconds_for(IMPORT) * self._local.load
         starting = any(record.life is Life.NOT_STARTED for record in self._local.records)
-        if starting and time.monotonic() - self._ledger.started > limit:
-            raise slow_start(limit, self._job.preload)
+        if starting and self._local.start_failure is None and now > limit:
+            self._local.start_failure = slow_start(limit, self._job.preload)
+        failures = list(self._start_failures())
+        for one in failures:
+            if one.failure.is_mistake:
+                raise start_error(one.failure)
+        if not failures:
+            return False
+        self._start_failed_at = now if self._start_failed_at is None else self._start_failed_at
+        # Alone, nobody else's start can fail; under a launcher a broken file system meets several.
+        if self._remote is not None and now - self._start_failed_at < _GATHER_SECONDS / 2:
+            return False
+        self._incidents = tuple(
+            start_incident(one.failure, self._view_of(one), one.stderr, one.ranks) for one in failures
+        )
+        return True
+
+    def _start_failures(self) -> Iterator[FailedStart]:
+        if self._local.start_failure is not None:
+            ranks = tuple(record.local.rank for record in self._local.records)
+            yield FailedStart(ranks, self._host, self._local.start_failure, self._local.stderr_tail())
+        if self._remote is not None:
+            yield from self._remote.start_failures
+
+    def _view_of(self, failed: FailedStart) -> RankView:
+        view = next(view for view in self._views if view.rank == failed.ranks[0])
+        return replace(view, host=failed.host, seen_at=self._looked_at)
+
+    def _find_unseen_ends(self, now: float) -> tuple[Incident, ...]:
+        """Ranks whose process had ended, before it met the others, when the launcher gave the run up."""
+        gone = frozenset() if self._siblings is None else self._siblings.gone()
+        return tuple(
+            Incident(IncidentKind.DIED, view.rank, self._host, IMPORT, now, evidence.of_unseen_end())
+            for view in self._views
+            if view.life is Life.NOT_STARTED and view.rank in gone
+        )
 
 
 def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:

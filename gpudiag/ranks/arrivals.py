@@ -19,6 +19,9 @@ class Arrivals:
     arrived: tuple[int, ...]
     left: tuple[int, ...]
     host_use: HostUse  # growth between the first iteration and the end of the entry
+    # Whether the rank had seen the end of all that came before. Where it had not, because a GPU still worked,
+    # it comes as much later as it came to the collective before that. Empty: it always had.
+    awaited: tuple[bool, ...] = ()
 
 
 class ArrivalRecorder:
@@ -29,7 +32,9 @@ class ArrivalRecorder:
         self._arrived: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._left: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._last_iteration = -1
-        self._awaited = False  # an iteration has started, and its collective has not
+        self._seen_ends: deque[bool] = deque(maxlen=_KEPT_ITERATIONS)
+        self._started = False  # an iteration has started, and its collective has not
+        self._ahead = False  # of what a GPU has still to do
         self._inside = False
         self._before: HostUse | None = None
 
@@ -38,16 +43,18 @@ class ArrivalRecorder:
         if self._before is None:
             self._before = read_host_use()
         self._last_iteration = iteration
-        self._awaited = True
+        self._started = True
 
     def arrive(self, now_ns: int) -> None:
         """The rank is about to enter a collective; only the first one of an iteration counts."""
-        if self._awaited:
-            self._awaited, self._inside = False, True
+        if self._started:
+            self._started, self._inside = False, True
             self._arrived.append(now_ns)
+            self._seen_ends.append(not self._ahead)
 
-    def leave(self, now_ns: int) -> None:
-        """The rank came back from a collective."""
+    def leave(self, now_ns: int, *, queued: bool = False) -> None:
+        """The rank came back from a collective; `queued`: when that was queued."""
+        self._ahead = queued
         if self._inside:
             self._inside = False
             self._left.append(now_ns)
@@ -62,4 +69,5 @@ class ArrivalRecorder:
             arrived=tuple(self._arrived),
             left=tuple(self._left),
             host_use=read_host_use().since(self._before),
+            awaited=() if all(self._seen_ends) else tuple(self._seen_ends),
         )

@@ -9,6 +9,7 @@ from gpudiag.ranks.interrupts import Interrupts
 from gpudiag.ranks.job import Job
 from gpudiag.ranks.local import LocalRanks
 from gpudiag.ranks.run import RankEvent
+from gpudiag.ranks.siblings import Siblings
 from gpudiag.ranks.stages import Budgets
 
 
@@ -22,5 +23,6 @@ class Assignment:
     interrupts: Interrupts
     on_event: Callable[[RankEvent], None] | None
     is_over: Callable[[], bool] | None  # the caller has seen enough
+    siblings: Siblings | None = None  # the launcher's other processes, where it started this one
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds

@@ -155,6 +155,11 @@ class PositionWriter:
         """Say that timed iteration `iteration` starts."""
         self._cells[_Cell.ITERATION] = iteration + 1
 
+    def note_place(self, place: Place) -> None:
+        """Say at which line the rank is, without a move from one stage or collective to another."""
+        if place != self._place:
+            self._write_place(place)
+
     def _write_announced(self, sequence: int, announced: tuple[str, str, int, float | None]) -> None:
         self._announced = announced
         op, dtype, elements, predicted_seconds = announced

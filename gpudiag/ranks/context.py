@@ -33,17 +33,21 @@ class Progress(Protocol):
         """Say that the rank is about to enter collective `sequence` (counted from 0, over the run).
 
         What is said must be the same on every rank that takes part, `elements` too: where the ranks'
-        buffers differ in length by design (scatter, gather), say the length of one part.
+        buffers differ in length by design (scatter, gather), say the length of one part. No elements: work
+        of the rank's own, in which it waits for no other.
 
         `predicted_seconds` is how long it should take once everyone is there: after ten times that
         (and at least a second) it counts as stalled. Without it the stage's budget holds.
         """
 
-    def after_operation(self, sequence: int) -> None:
-        """Say that the rank came back from collective `sequence`."""
+    def after_operation(self, sequence: int, *, queued: bool = False) -> None:
+        """Say that the rank came back from collective `sequence`; `queued`: a GPU has still to do it."""
 
     def before_iteration(self, iteration: int) -> None:
         """Say that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
+
+    def note_place(self, file: str, line: int) -> None:
+        """Say at which line the rank is, where nothing else says so: a script announces no collectives."""
 
     def take_mismatch(self) -> MismatchKind | None:
         """How `--inject mismatch` wants this rank's next collective to differ from that of the others.

@@ -14,9 +14,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from gpudiag.model.script import RecordedCollective
+
+_Read = TypeVar("_Read")
 
 # torch, NCCL and CUDA leave it alone.
 STACK_SIGNAL = signal.SIGUSR2
@@ -54,6 +59,7 @@ class DumpFiles:
         """Name the files of `rank` in a run directory."""
         self.rank = rank
         self.stack = directory / f"rank{rank}.stack"
+        self.crash = directory / f"rank{rank}.crash"
         self.question = directory / f"rank{rank}.question"
         self.flight_recorder = directory / f"rank{rank}.flight"
 
@@ -62,7 +68,9 @@ class DumpFiles:
     def answer_requests(self) -> None:
         """Answer every request from now on, as long as this process lives."""
         descriptor = os.open(self.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        faulthandler.enable()
+        # A file of its own: on standard error the stacks of all threads would push out what was said before.
+        crash = os.open(self.crash, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.enable(crash)
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
         os.mkfifo(self.question, 0o600)
         threading.Thread(target=self._answer_questions, name="gpudiag-dump", daemon=True).start()
@@ -83,6 +91,13 @@ class DumpFiles:
             os.kill(pid, STACK_SIGNAL)
         with contextlib.suppress(OSError):  # nobody listens: the rank has not come that far, or is gone
             os.close(os.open(self.question, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def stack_of_crash(self) -> tuple[str, ...]:
+        """Where the rank was when a signal such as SIGSEGV or SIGABRT ended it; empty where none did."""
+        try:
+            return parse_main_stack(self.crash.read_text(errors="replace"))
+        except OSError:
+            return ()
 
     def read(self) -> RankDump:
         """What the rank has answered so far."""
@@ -124,17 +139,43 @@ def parse_main_stack(text: str) -> tuple[str, ...]:
 
 
 def read_flight_recorder() -> list[str]:
-    """This process's last collectives as torch recorded them; empty where this torch does not tell.
+    """This process's last collectives as torch recorded them; empty where this torch does not tell."""
+    return (
+        _read_recorder(lambda entries: [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]])
+        or []
+    )
 
-    The recorder is private API of torch: any change in it must cost only this.
+
+def read_last_collective() -> RecordedCollective | None:
+    """The collective that this process entered last; None where it entered none, or this torch does not tell."""
+    return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
+
+
+# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's to the
+# second, which all builds have from 2.8 on.
+_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+
+
+def _read_recorder(read: Callable[[list[dict[str, Any]]], _Read]) -> _Read | None:
+    """What is read from the entries of the first recorder that has any, the oldest first.
+
+    The recorders are private API of torch: any change in them must cost only this.
     """
     torch = sys.modules.get("torch")
-    try:
-        dump = torch._C._distributed_c10d._dump_fr_trace_json()  # type: ignore[union-attr]
-        entries = json.loads(dump).get("entries", [])
-        return [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]]
-    except Exception:  # noqa: BLE001 - see above: whatever it raises, there is no recorder then
-        return []
+    for name in _RECORDERS:
+        try:
+            dump = getattr(torch._C._distributed_c10d, name)()  # type: ignore[union-attr]
+            entries = json.loads(dump).get("entries", [])
+            if entries:
+                return read(entries)
+        except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no recorder then
+            continue
+    return None
+
+
+def _last_of(entry: dict[str, Any]) -> RecordedCollective:
+    name = str(entry["profiling_name"]).rpartition(":")[2]
+    return RecordedCollective(name, tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]))
 
 
 def _describe_entry(entry: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
+from gpudiag.ranks.bare_launcher import refuse_bare_launcher
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
@@ -60,7 +61,8 @@ def read_environment(
     `rank`, `world_size` and `init_method` are the flags of those names.
 
     Raises:
-        UsageError: flags or variables are incomplete, contradict each other, or are not numbers.
+        UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
+            mpirun or srun started several processes, and nobody says which rank each one is.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
@@ -69,6 +71,7 @@ def read_environment(
         return _read_variables(variables)
     if "HOROVOD_RANK" in variables:
         return _read_horovodrun(variables)
+    refuse_bare_launcher(variables)
     return None
 
 
@@ -124,10 +127,11 @@ def _require_meeting_place(init_method: str) -> None:
 
 
 def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
-    needed = (*_RANK_VARIABLES, *_MASTER_VARIABLES)
+    needed = ("RANK", "WORLD_SIZE", *_needed_local_rank(variables), *_MASTER_VARIABLES)
     absent = [name for name in needed if not variables.get(name)]
     if absent:
-        present = [name for name in (*needed, "TORCHELASTIC_RUN_ID") if variables.get(name)]
+        known = (*_RANK_VARIABLES, *_MASTER_VARIABLES, "TORCHELASTIC_RUN_ID")
+        present = [name for name in known if variables.get(name)]
         if present == ["LOCAL_RANK"]:
             raise UsageError(
                 f"LOCAL_RANK or --local-rank is set, and {_join(absent)} are not: no launcher started this",
@@ -153,20 +157,29 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
             "TORCHELASTIC_RESTART_COUNT",
             "MASTER_ADDR",
             "MASTER_PORT",
-            "WORLD_SIZE",
         )
     )
+    # Who starts one process per host need not count them; on a loopback address all are on this host.
+    here = _is_loopback(variables["MASTER_ADDR"])
+    rank = _parse_number(variables, "RANK")
+    alone = not variables.get("LOCAL_RANK") and not here
     environment = RankEnvironment(
         launcher=Launcher.TORCHRUN if by_torchrun else Launcher.VARIABLES,
-        rank=_parse_number(variables, "RANK"),
+        rank=rank,
         world_size=world_size,
-        local_rank=_parse_number(variables, "LOCAL_RANK"),
-        local_world_size=_parse_number(variables, "LOCAL_WORLD_SIZE", world_size),
+        local_rank=_parse_number(variables, "LOCAL_RANK", rank if here else 0),
+        local_world_size=_parse_number(variables, "LOCAL_WORLD_SIZE", 1 if alone else world_size),
         init_method="env://",
         run_key=run_key,
         master=variables["MASTER_ADDR"],
     )
     return _checked(environment, "RANK", "WORLD_SIZE")
+
+
+def _needed_local_rank(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """LOCAL_RANK, where it cannot be told: several processes on one host, or a launcher that always sets it."""
+    several = variables.get("LOCAL_WORLD_SIZE", "1") != "1"
+    return ("LOCAL_RANK",) if several or "TORCHELASTIC_RUN_ID" in variables else ()
 
 
 def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
@@ -241,7 +254,10 @@ def _meets_on_this_machine(init_method: str) -> bool:
     url = urlsplit(init_method)
     if url.scheme == "file":
         return True
-    host = url.hostname or ""
+    return _is_loopback(url.hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,6 +21,7 @@ _STATE_WORDS = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
     "Z": "dead",
+    "F": "frozen by its control group",
 }
 
 
@@ -56,6 +57,12 @@ def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
     return (Evidence("agent_state", _STATE_WORDS.get(state.state, state.state), source=PROCESS_TABLE),)
 
 
+def of_unseen_end() -> tuple[Evidence, ...]:
+    """That a rank's process was there, and had ended before the launcher gave the run up."""
+    words = "ended before it met the others; its launcher then ended the run"
+    return (Evidence("process", words, source="the launcher's children"),)
+
+
 def of_lost_agent() -> Evidence:
     """That a rank's agent is gone, and the rank with it: its end was seen, not its cause."""
     return Evidence("agent", "ended without a word; its rank is killed with it", source="agents' connection")
@@ -63,11 +70,25 @@ def of_lost_agent() -> Evidence:
 
 def of_stop(view: RankView) -> tuple[Evidence, ...]:
     """That a process is stopped, and since when it has been seen so."""
-    return (
-        Evidence(
-            "process_state", _STATE_WORDS.get(view.process_state, view.process_state), source=PROCESS_TABLE
-        ),
+    words = _STATE_WORDS.get(view.process_state, view.process_state)
+    facts = [
+        Evidence("process_state", words, source=PROCESS_TABLE),
         Evidence("stopped_for", round(view.still_seconds, 2), unit="s", source=PROCESS_TABLE),
+    ]
+    if view.frozen_by is not None:
+        facts.append(Evidence("frozen_by", view.frozen_by, source="/proc/PID/cgroup"))
+    return tuple(facts)
+
+
+def of_quota(view: RankView) -> tuple[Evidence, ...]:
+    """What its control group's processor quota did to the rank; empty where it is not what holds it back."""
+    quota = view.quota
+    if quota is None or not view.throttled:
+        return ()
+    source = f"{quota.group}/cpu.stat"
+    return (
+        Evidence("throttled_periods", quota.throttled_periods, limit=quota.periods, source=source),
+        Evidence("throttled", round(quota.seconds, 2), unit="s", source=source),
     )
 
 
@@ -96,7 +117,7 @@ def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
 
 def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     """What the others wait in, and what the silent rank's process does meanwhile."""
-    facts = [Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL)]
+    facts = [Evidence("waited_in", _missed(view, waiting), source=SIDE_CHANNEL)]
     facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
     missed = waiting.position and waiting.position.stage_after(view.stage_count)
     if missed is not None and waiting.stage_count > view.stage_count:
@@ -105,7 +126,21 @@ def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     if view.process_state:
         words = _STATE_WORDS.get(view.process_state, view.process_state)
         facts.append(Evidence("process_state", words, source=PROCESS_TABLE))
+    if view.wait_channel is not None:
+        facts.append(Evidence("waits_in_kernel", view.wait_channel, source="/proc/PID/wchan"))
     facts.append(Evidence("cpu_time", round(view.cpu_seconds, 2), unit="s", source=PROCESS_TABLE))
+    return (*facts, *of_quota(view))
+
+
+def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
+    """That a rank had returned its result, and what another one that needed it was in by then."""
+    facts = [
+        Evidence("ended_after", round(view.finished_at, 2), unit="s", source="the rank's result"),
+        Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL),
+        Evidence("waiting_rank", waiting.rank, source=SIDE_CHANNEL),
+    ]
+    if view.exit is not None:
+        facts.insert(0, Evidence("exit_status", view.exit, source=WAIT_STATUS))
     return tuple(facts)
 
 
@@ -208,6 +243,14 @@ def _how_it_ended(view: RankView) -> str:
     if view.exit is None:
         return "nobody knows how"
     return signal_name(-view.exit) if view.exit < 0 else f"exit status {view.exit}"
+
+
+def _missed(view: RankView, waiting: RankView) -> str:
+    """The first collective that the rank has not entered, where `waiting` has run ahead of it on a GPU."""
+    operation = None if waiting.position is None else waiting.position.operation_at(view.entered)
+    if operation is None or not waiting.inside or waiting.entered == view.entered + 1:
+        return _where(waiting)
+    return f"{operation.describe()} (collective {view.entered})"
 
 
 def _where(view: RankView) -> str:

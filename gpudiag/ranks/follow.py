@@ -55,7 +55,8 @@ class Follower:
             LinkLostError: the leader is gone, and gave none.
             LeaderSilentError: it has said nothing for three seconds.
         """
-        self._link.send("hello", rank=rank, place=codec.encode(place), port=port)
+        size = self._local.world_size
+        self._link.send("hello", rank=rank, place=codec.encode(place), port=port, world_size=size)
         self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
@@ -78,7 +79,8 @@ class Follower:
     def _report(self, events: list[dict[str, Any]]) -> None:
         failure = self._local.start_failure
         if failure is not None:
-            self._link.send("start_failure", failure=codec.encode(failure), stderr=self._local.stderr_tail())
+            stderr = self._local.stderr_tail()
+            self._link.send("start_failure", failure=codec.encode(failure), stderr=stderr, host=self._host)
         (view,) = self._local.views(self._host)
         self._link.send("report", view=codec.encode(view), events=events)
 

@@ -38,7 +38,10 @@ class HostUse:
             runqueue_seconds=_growth(before.runqueue_seconds, self.runqueue_seconds),
             involuntary_switches=_growth(before.involuntary_switches, self.involuntary_switches),
             steal_seconds=_growth(before.steal_seconds, self.steal_seconds),
-            throttled_seconds=_growth(before.throttled_seconds, self.throttled_seconds),
+            # It may have been moved under a quota meanwhile.
+            throttled_seconds=self.throttled_seconds
+            if isinstance(before.throttled_seconds, Missing)
+            else _growth(before.throttled_seconds, self.throttled_seconds),
             thermal_throttles=_growth(before.thermal_throttles, self.thermal_throttles),
             allowed_cpus=self.allowed_cpus,
         )

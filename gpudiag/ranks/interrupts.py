@@ -11,10 +11,32 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# These end a process as well, by default: then nothing would be cleaned up.
+_OTHER_SIGNALS = (
+    signal.SIGQUIT,
+    signal.SIGABRT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGXCPU,
+    signal.SIGPWR,
+    signal.SIGIO,
+)
+
+
+# A SIGTERM that came before there was a run to end.
+_early: list[int] = []
+
+
+def note_termination() -> None:
+    """Note SIGTERM from now on, for the run that is about to be prepared; torchrun sends it when a rank died."""
+    signal.signal(signal.SIGTERM, lambda number, _: _early.append(number))
 
 
 class TerminatedError(SystemExit):
-    """SIGTERM or SIGHUP ended the run; like SystemExit it ends the process, with 128 + the signal."""
+    """SIGTERM, SIGHUP or another such signal ended the run; like SystemExit it ends the process, with 128 + the signal."""
 
     def __init__(self, number: int) -> None:
         """Exit with 128 + `number`, as shells report a signal."""
@@ -37,6 +59,11 @@ class Interrupts:
     def fileno(self) -> int:
         """The descriptor to wait for."""
         return self._wakeup.fileno()
+
+    @property
+    def received(self) -> bool:
+        """Whether a signal has come, acted on or not."""
+        return self._received is not None
 
     def note(self, number: int, _frame: FrameType | None = None) -> None:
         """Remember the first signal; later ones change nothing, the end is under way."""
@@ -90,6 +117,8 @@ def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 
     in_main_thread = threading.current_thread() is threading.main_thread()
     try:
         with wakeup, writer, _handlers(interrupts, writer) if in_main_thread else contextlib.nullcontext():
+            while _early:
+                interrupts.note(_early.pop())
             yield interrupts
     finally:
         interrupts.raise_due()
@@ -97,7 +126,10 @@ def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 
 
 @contextlib.contextmanager
 def _handlers(interrupts: Interrupts, writer: socket.socket) -> Iterator[None]:
-    previous: dict[int, Any] = {number: signal.signal(number, interrupts.note) for number in _SIGNALS}
+    # What somebody ignores, as nohup does, stays ignored; what somebody handles stays with him.
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers += [number for number in _OTHER_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    previous: dict[int, Any] = {number: signal.signal(number, interrupts.note) for number in numbers}
     previous_wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield

@@ -27,6 +27,7 @@ class Job:
     rendezvous_timeout_seconds: float
     operation_timeout_seconds: float
     preload: tuple[str, ...]  # modules to import once, before the ranks are forked
+    try_preload: tuple[str, ...]  # the same, of what may not be there: each rank finds out by itself
     faults: tuple[Fault, ...]
     run_directory: str
     agent_pid: int

@@ -1,6 +1,7 @@
 """Run `module:function` on N ranks: start them, watch them, leave nothing behind."""
 
 import contextlib
+import errno
 import importlib.util
 import itertools
 import os
@@ -22,6 +23,7 @@ from gpudiag.ranks.meeting import Meeting
 from gpudiag.ranks.network import loopback_interface, require_address
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.run_directory import RunDirectory, runtime_directory
+from gpudiag.ranks.siblings import Siblings
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 from gpudiag.ranks.start_error import absent_module
 from gpudiag.ranks.together import Companions
@@ -51,15 +53,18 @@ def run_ranks(
     python: str | None = None,
     variables: Mapping[str, str] | None = None,
     preload: Sequence[str] = TORCH,
+    try_preload: Sequence[str] = (),
+    explanations: Callable[[], Sequence[str]] | None = None,
 ) -> RankRun:
     """Run `entry` (`module:function`, see `context`) on every rank and tell what became of each.
 
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
     rank that its launcher gave it and agrees with the others on one result. `arguments` must be a
     JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
-    process's own. `preload` is imported once, before the ranks are forked. `on_event` is told what
-    entries emit, and `is_over` is asked again and again whether that is enough, in the leading
-    process of a launch only.
+    process's own. `preload` is imported once, before the ranks are forked, and so is what there is of
+    `try_preload`. `on_event` is told what entries emit, and `is_over` is asked again and again whether that
+    is enough, in the leading process of a launch only. `explanations` is asked when this agent's only rank
+    ends badly: what a library printed about it, for the agents of the other ranks.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
@@ -82,13 +87,16 @@ def run_ranks(
             local_world_size=world_size if environment is None else environment.local_world_size,
             init_method=_init_method(environment, directory.path),
             rendezvous_timeout_seconds=budgets.seconds_for(RENDEZVOUS) + _TORCH_GRACE_SECONDS,
-            operation_timeout_seconds=max(budgets.stage_seconds.values()) + _TORCH_GRACE_SECONDS,
+            operation_timeout_seconds=_longest_wait_seconds(budgets) + _TORCH_GRACE_SECONDS,
             preload=tuple(preload),
+            try_preload=tuple(try_preload),
             faults=tuple(faults),
             run_directory=str(directory.path),
             agent_pid=os.getpid(),
         )
-        assignment = Assignment(job, LocalRanks(job, directory), budgets, interrupts, on_event, is_over)
+        local = LocalRanks(job, directory, explanations)
+        siblings = _siblings(environment)
+        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings)
         try:
             with _companions(environment, meeting, directory) as companions:
                 _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
@@ -154,12 +162,21 @@ def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
     return f"file://{directory}/rendezvous" if environment is None else environment.init_method
 
 
+def _longest_wait_seconds(budgets: Budgets) -> float:
+    """How long ranks may have to wait for each other before the agent says that they wait in vain."""
+    return max(budgets.run_seconds or 0.0, *budgets.stage_seconds.values())
+
+
 def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) -> None:
     try:
         local.start(python, variables)
     except OSError as error:
         if python is None:
-            raise RankStartError(f"cannot start a process for the ranks: {error.strerror}") from None
+            few = error.errno in (errno.EMFILE, errno.ENFILE)
+            hint = "raise the limit of open files, for example: ulimit -n 4096" if few else ""
+            raise RankStartError(
+                f"cannot start a process for the ranks: {error.strerror}", hint=hint
+            ) from None
         hint = "name the interpreter of your job"
         raise UsageError(f"--python {python}: {error.strerror}", hint=hint) from None
 
@@ -181,6 +198,14 @@ def _refuse_absent_modules(preload: Sequence[str]) -> None:
     for name in preload:
         if "." not in name and importlib.util.find_spec(name) is None:
             raise absent_module(name)
+
+
+def _siblings(environment: RankEnvironment | None) -> Siblings | None:
+    """The processes that the same torchrun started; other launchers are nobody's parent for long."""
+    if environment is None or environment.launcher is not Launcher.TORCHRUN:
+        return None
+    first = environment.rank - environment.local_rank
+    return Siblings(os.getppid(), range(first, first + environment.local_world_size))
 
 
 def _interrupts(environment: RankEnvironment | None) -> contextlib.AbstractContextManager[Interrupts]:

@@ -6,9 +6,13 @@ import socket
 import time
 from typing import Any
 
-_LISTENED_AT_MOST_SECONDS = 0.5  # agents look ten times a second
+# Agents look ten times a second: one that did not for so long did not run, and could hear nobody.
+_OWN_PAUSE_SECONDS = 0.5
+_ONE_LOOK_SECONDS = 0.1
 _MESSAGE_BYTES = 64 << 20  # no message of ours comes near it
-_SEND_SECONDS = 1.0  # a peer that does not read for so long is hung
+# A peer that does not read for so long is not waited for again: what it is to get is kept for it. Whether
+# it is hung is told by its own silence.
+_SEND_SECONDS = 1.0
 
 
 class LinkLostError(Exception):
@@ -24,6 +28,8 @@ class Link:
         self._received = b""
         self._waiting: list[dict[str, Any]] = []  # received, and not yet returned
         self._unsendable = False
+        self._unsent = b""
+        self._stuck = False  # the other end does not read
         self._looked_at = time.monotonic()
         self.unheard_seconds = 0.0  # for how long `receive` has brought nothing
 
@@ -40,25 +46,22 @@ class Link:
         return address
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send one message; one that cannot be sent is dropped, and `receive` says that the line is lost.
+        """Send one message; if the other end is gone it is dropped, and `receive` says that the line is lost.
 
         Not before it has returned what the other end said last: that may explain its end.
         """
         if self._unsendable:
             return
-        self._connection.settimeout(_SEND_SECONDS)
-        try:
-            self._connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
-        except OSError:
-            self._unsendable = True
+        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        self._flush(0.0 if self._stuck else _SEND_SECONDS)
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have come since the last call, without waiting.
 
         Raises:
-            LinkLostError: the other end is gone, or has not read for a second, and everything that it
-                sent has been returned.
+            LinkLostError: the other end is gone, and everything that it sent has been returned.
         """
+        self._flush(0.0)
         self._connection.setblocking(False)
         lost = self._unsendable
         try:
@@ -102,8 +105,27 @@ class Link:
         """Close the connection; calling it twice does no harm."""
         self._connection.close()
 
+    def _flush(self, seconds: float) -> None:
+        """Send what is to be sent, waiting so long at most for the other end to read."""
+        deadline = time.monotonic() + seconds
+        self._connection.setblocking(False)
+        while self._unsent and not self._unsendable:
+            try:
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+            except BlockingIOError:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    self._stuck = True
+                    self._unsendable = len(self._unsent) > _MESSAGE_BYTES
+                    return
+                select.select([], [self._connection], [], remaining)
+            except OSError:
+                self._unsendable = True
+        self._stuck = False
+
     def _count_silence(self, heard: bool) -> None:
         """Add the time since the last look, unless this process slept through it: then nobody could be heard."""
         now = time.monotonic()
         gap, self._looked_at = now - self._looked_at, now
-        self.unheard_seconds = 0.0 if heard else self.unheard_seconds + min(gap, _LISTENED_AT_MOST_SECONDS)
+        listened = gap if gap <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
+        self.unheard_seconds = 0.0 if heard else self.unheard_seconds + listened

@@ -3,22 +3,27 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
+from gpudiag.model.script import explanation
 from gpudiag.ranks import evidence, process
 from gpudiag.ranks.board import PositionBoard
 from gpudiag.ranks.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.events import EventReader
+from gpudiag.ranks.host_load import HostLoad
 from gpudiag.ranks.job import Job
+from gpudiag.ranks.last_words import read_last_words
+from gpudiag.ranks.network import find_listener
 from gpudiag.ranks.oom import OomWatch
 from gpudiag.ranks.record import RankRecord
 from gpudiag.ranks.run_directory import RunDirectory
@@ -27,21 +32,29 @@ from gpudiag.ranks.view import Life, RankView
 
 _BOOT = Path(__file__).with_name("boot.py")
 
+# What torch's TCPStore raises where it cannot listen (torch/csrc/distributed/c10d/socket.cpp).
+_TAKEN_PORT = re.compile(r"port: (?P<port>\d+),.*EADDRINUSE", re.DOTALL)
+
 # A killed process is gone within milliseconds, unless it is in uninterruptible sleep.
 _END_SECONDS = 2.0
+# The driver takes a CUDA context down before the process is gone, one after the other: its memory is unmapped,
+# its kernels end. Own choice; published are more than two seconds for eight.
+_CONTEXT_SECONDS = 3.0
 
-# Between two looks at a rank at most this much counts as watched: when the agent itself did not run
-# (a suspended or overloaded machine), neither did the ranks.
-_WATCHED_AT_MOST_SECONDS = 0.5
-
-_STDERR_TAIL_BYTES = 2000
+# The agent looks ten times a second. When it did not for so long, it did not run itself (a suspended,
+# paused or overloaded machine), and neither did the ranks: that time counts as one look.
+_OWN_PAUSE_SECONDS = 0.5
+_ONE_LOOK_SECONDS = 0.1
 
 
 class LocalRanks:
     """The template process and its ranks; `poll` looks at all of them once, `end` leaves none alive."""
 
-    def __init__(self, job: Job, directory: RunDirectory) -> None:
-        """Prepare to run `job`; nothing is started yet."""
+    def __init__(
+        self, job: Job, directory: RunDirectory, explanations: Callable[[], Sequence[str]] | None = None
+    ) -> None:
+        """Prepare to run `job`; nothing is started yet. `explanations`: what libraries printed, where it is caught."""
+        self._explanations = explanations
         self.records = tuple(
             RankRecord(local, EventReader(directory.events_path(local.rank))) for local in job.ranks
         )
@@ -51,6 +64,7 @@ class LocalRanks:
         self._job = job
         self._directory = directory
         self._oom = OomWatch()
+        self._load = HostLoad()
         self._board = PositionBoard.create(len(job.ranks))
         self._socket, self._template_socket = socket.socketpair()
         self._socket.setblocking(False)
@@ -59,6 +73,16 @@ class LocalRanks:
         self._template_ended = False
         self._ended = False
         self._looked_at = time.monotonic()
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run has, on all machines."""
+        return self._job.world_size
+
+    @property
+    def load(self) -> float:
+        """How many times as long as alone things take on this host."""
+        return self._load.factor()
 
     def filenos(self) -> list[int]:
         """The descriptors to wait for; none once the template has nothing more to say."""
@@ -91,12 +115,13 @@ class LocalRanks:
             return []
         self._read_messages()
         now = time.monotonic()
-        watched, self._looked_at = min(now - self._looked_at, _WATCHED_AT_MOST_SECONDS), now
+        watched, self._looked_at = watched_seconds(now - self._looked_at), now
+        load = self._load.factor()
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
             state = None if record.pid is None else process.read_process(record.pid)
             position = self._board.read_position(index, history=record.tells_history)
-            record.take_look(now, watched, position, state)
+            record.take_look(now, watched, position, state, load)
             new = record.events.read_new()
             record.take_events(new)
             events += [(record.local.rank, event) for event in new]
@@ -106,7 +131,8 @@ class LocalRanks:
 
     def views(self, host: str) -> tuple[RankView, ...]:
         """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
-        return tuple(record.view(host) for record in self.records)
+        load = self._load.factor()
+        return tuple(record.view(host, load) for record in self.records)
 
     def dump(self) -> tuple[RankDump, ...]:
         """What the ranks that are alive tell when they are asked for their stacks; within half a second."""
@@ -123,39 +149,49 @@ class LocalRanks:
         if record.traced:
             return
         record.traced = True
-        if record.exit == -signal.SIGKILL and record.pid is not None:
-            record.traces += self._oom.read_evidence(record.pid)
+        # Nobody may have been able to read how it ended: then the kernel's words say it all the more.
+        if record.exit in (None, -signal.SIGKILL) and record.pid is not None:
+            record.traces += (*self._oom.read_evidence(record.pid), *record.groups.memory_evidence())
+        port = None if record.raised is None else taken_port(record.raised.message)
+        if port is not None and (who := find_listener(port)) is not None:
+            record.traces += (Evidence("port_taken_by", who, source="/proc/net/tcp"),)
+        crash = DumpFiles(self._directory.path, record.local.rank).stack_of_crash()
+        if crash:
+            record.traces += (Evidence("stack", "\n".join(crash), source="stack when the signal came"),)
         tail = self.stderr_tail(record.local.rank)
         if tail:
             record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
+        if (
+            self._explanations is not None and len(self.records) == 1
+        ):  # of several, nobody can tell whose it is
+            record.traces += tuple(map(explanation, self._explanations()))
 
     def stderr_tail(self, rank: int | None = None) -> str:
-        """The last lines that a rank, or the template, wrote to its standard error; empty if none."""
+        """What matters of that which a rank, or the template, wrote to its standard error; empty if nothing."""
         path = self._directory.path / "template.stderr" if rank is None else self._directory.stderr_path(rank)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return ""
-        return data[-_STDERR_TAIL_BYTES:].decode(errors="replace").strip()
+        return read_last_words(path)
 
     def end(self) -> tuple[int, ...]:
-        """Kill everything that is left; the pids of ranks that have not died within two seconds.
+        """Kill everything that is left; the pids of ranks that have not died in time.
+
+        That is two seconds, and three more for each that uses a GPU.
 
         What was last seen of the ranks stays as it is: an end that we bring about is no incident.
         """
         if self._ended:
             return ()
         self._ended = True
+        pids = [record.pid for record in self.records if record.pid is not None]
+        contexts = sum(map(process.uses_gpu, pids))
         self._socket.close()  # the template kills and reaps its ranks, and ends
         self._template_socket.close()
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + end_seconds(contexts)
         if self._template is not None:
             self._end_template(self._template, deadline)
         for record in self.records:
             record.events.close()
         self._board.close()
         self._oom.close()
-        pids = [record.pid for record in self.records if record.pid is not None]
         while (alive := tuple(filter(process.is_alive, pids))) and time.monotonic() < deadline:
             time.sleep(0.005)
         return alive
@@ -210,6 +246,22 @@ class LocalRanks:
             record.take_end(message["exit"], message["at"])
         else:
             self.start_failure = StartFailure(kind, message)
+
+
+def end_seconds(contexts: int) -> float:
+    """How long killed ranks may take to be gone, so many of which use a GPU."""
+    return _END_SECONDS + _CONTEXT_SECONDS * contexts
+
+
+def taken_port(message: str) -> int | None:
+    """The port that this exception says another process has; None if it says no such thing."""
+    match = _TAKEN_PORT.search(message)
+    return int(match["port"]) if match else None
+
+
+def watched_seconds(gap_seconds: float) -> float:
+    """How much of the time since the last look counts as watched: all of it, if this process ran meanwhile."""
+    return gap_seconds if gap_seconds <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
 
 
 def _has_ended(pid: int) -> bool:

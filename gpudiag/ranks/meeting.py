@@ -52,6 +52,11 @@ class Meeting:
         return self._label(self.rank)
 
     @property
+    def spans_machines(self) -> bool:
+        """Whether some ranks may be on other machines."""
+        return self._master is not None
+
+    @property
     def own_address(self) -> Address | None:
         """Where other machines reach this agent, if it is rank 0's: the others learn theirs from a leader."""
         known = self.rank == 0 and self._master is not None and self.port is not None

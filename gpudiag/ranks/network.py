@@ -1,5 +1,6 @@
 """What ranks need of this machine's network: its loopback interface, and an address for where they meet."""
 
+import os
 import socket
 import threading
 import time
@@ -11,6 +12,8 @@ _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow and not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
+_LISTENING = "0A"  # a socket's state in /proc/net/tcp
+_COMMAND_CHARACTERS = 60
 
 
 def require_address(name: str, patience_seconds: float, look_up_seconds: float = _LOOK_UP_SECONDS) -> None:
@@ -45,6 +48,32 @@ def _why_unknown(name: str, seconds: float) -> str | None:
     thread.start()
     thread.join(seconds)
     return said[0] if said else None
+
+
+def find_listener(port: int) -> str | None:
+    """The process that listens at that TCP port of this machine, in words; None where it cannot be told."""
+    inodes = {
+        fields[9]
+        for name in ("tcp", "tcp6")
+        for line in _read(Path(f"/proc/net/{name}")).splitlines()[1:]
+        if (fields := line.split())[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(path)
+        except OSError:  # it ended, or belongs to somebody else
+            continue
+        if target.startswith("socket:[") and target[len("socket:[") : -1] in inodes:
+            command = _read(path.parents[1] / "cmdline").replace("\0", " ").strip()
+            return f"process {path.parts[2]}: {command[:_COMMAND_CHARACTERS]}"
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def loopback_interface() -> str:

@@ -1,29 +1,22 @@
-"""Whether the kernel's OOM killer ended a process: its own words, and the memory cgroup's counter."""
+"""Whether the kernel's OOM killer ended a process, in its own words; the counters are in control_group.py."""
 
 import contextlib
 import os
 import re
-from pathlib import Path
 
 from gpudiag.model.evidence import Evidence
 
 _KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(r"out of memory: killed process (?P<pid>\d+) ", re.IGNORECASE)
-
-# The file with an `oom_kill N` line, in cgroup v2 and v1 (memory.rst, cgroup-v2.rst of the kernel).
-_COUNTER_FILES = {
-    "": ("/sys/fs/cgroup", "memory.events"),
-    "memory": ("/sys/fs/cgroup/memory", "memory.oom_control"),
-}
+# The line before it, which says whose limit was reached (mm/oom_kill.c of the kernel).
+_LIMITED = re.compile(r"oom-kill:.*oom_memcg=(?P<group>[^,]*),.*\bpid=(?P<pid>\d+),")
 
 
 class OomWatch:
-    """Remembers how things stood at the start, so that only what happens afterwards counts."""
+    """Remembers where the log ended at the start, so that only what happens afterwards counts."""
 
     def __init__(self) -> None:
-        """Read this cgroup's counter, and go to the end of the kernel log where that is allowed."""
-        self._counter_path = find_counter(Path("/proc/self/cgroup").read_text())
-        self._count = _read_count(self._counter_path)
+        """Go to the end of the kernel log, where that is allowed."""
         self._lines: list[str] = []
         self._log = -1
         with contextlib.suppress(OSError):  # kernel.dmesg_restrict, or a container without the device
@@ -31,20 +24,15 @@ class OomWatch:
             os.lseek(self._log, 0, os.SEEK_END)
 
     def read_evidence(self, pid: int) -> tuple[Evidence, ...]:
-        """What shows that the OOM killer ended that process, or one beside it, or that it did not.
-
-        Empty where neither the kernel log nor a counter can be read, or the log alone says nothing.
-        """
+        """What the kernel log says about that process; empty where it says nothing, or cannot be read."""
         self._lines += self._read_log()
         facts = [
             Evidence("oom_killer", line, source="kernel log")
             for line in self._lines
             if killed_pid(line) == pid
         ]
-        if self._counter_path is not None:
-            killed = _read_count(self._counter_path) - self._count
-            facts.append(Evidence("oom_kills", killed, source=f"{self._counter_path}, since the run started"))
-        return tuple(facts)
+        groups = [group for line in self._lines if (group := limited_group(line, pid)) is not None]
+        return (*facts, *(Evidence("oom_group", group, source="kernel log") for group in groups[-1:]))
 
     def close(self) -> None:
         """Close the kernel log; calling it twice does no harm."""
@@ -73,25 +61,7 @@ def killed_pid(line: str) -> int | None:
     return int(match["pid"]) if match else None
 
 
-def find_counter(cgroups: str) -> Path | None:
-    """The file that counts OOM kills in this process's cgroup, by the text of /proc/self/cgroup.
-
-    In a container the path in it may be the host's; then the mount's root is the container's cgroup.
-    """
-    for line in cgroups.splitlines():
-        _, controllers, group = line.split(":", 2)
-        mount, name = _COUNTER_FILES.get(controllers, ("", ""))
-        for path in (Path(mount + group) / name, Path(mount) / name):
-            if mount and path.is_file():
-                return path
-    return None
-
-
-def _read_count(path: Path | None) -> int:
-    if path is None:
-        return 0
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
+def limited_group(line: str, pid: int) -> str | None:
+    """The control group whose limit made the kernel kill that process, by this line; None if it says no such thing."""
+    match = _LIMITED.search(line)
+    return match["group"] if match and int(match["pid"]) == pid else None

@@ -7,7 +7,7 @@ Place = tuple[str, int]  # file and line
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One collective as a rank announced it, before entering it."""
+    """One collective, or step of its own, as a rank announced it before entering it."""
 
     sequence: int
     op: str
@@ -16,9 +16,14 @@ class Operation:
     predicted_seconds: float | None
     stage: str | None = None  # in which it was entered; None if that is too long ago
 
+    @property
+    def alone(self) -> bool:
+        """Whether it is work of this rank's own, in which it waits for no other: it moves no elements."""
+        return self.elements == 0
+
     def describe(self) -> str:
-        """The operation as people read it: `all_reduce float32[1024]`."""
-        return f"{self.op} {self.dtype}[{self.elements}]"
+        """The operation as people read it: `all_reduce float32[1024]`; a step without data is its name alone."""
+        return f"{self.op} {self.dtype}[{self.elements}]" if self.dtype else self.op
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,16 @@ def has_open(pid: int, prefix: str) -> bool:
     return False
 
 
+def read_wait_channel(pid: int) -> str | None:
+    """The function of the kernel in which the process's main thread waits; None if it does not, or we may not look."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            name = file.read().strip()
+    except OSError:
+        return None
+    return name if name not in ("", "0") else None
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process exists and is more than a zombie that nobody has reaped."""
     process = read_process(pid)
@@ -107,6 +117,16 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def uses_gpu(pid: int) -> bool:
+    """Whether a process has a device node of a GPU open; False where that cannot be seen."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        targets = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+    except OSError:  # it is gone, or another user's
+        return False
+    return any(target.startswith("/dev/nvidia") for target in targets)
 
 
 def kill_group(group: int) -> None:

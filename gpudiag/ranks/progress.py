@@ -76,9 +76,9 @@ class RankProgress:
         now_ns = self._position.enter_operation(sequence, announced, self._place)
         self.arrivals.arrive(now_ns)
 
-    def after_operation(self, sequence: int) -> None:
+    def after_operation(self, sequence: int, *, queued: bool = False) -> None:
         """Publish that the rank is out of the collective."""
-        self.arrivals.leave(self._position.leave_operation(sequence))
+        self.arrivals.leave(self._position.leave_operation(sequence), queued=queued)
 
     def before_iteration(self, iteration: int) -> None:
         """Publish the iteration, then do what an injected fault asks for in it."""
@@ -88,6 +88,10 @@ class RankProgress:
             self._fire([fault for fault in due if fault.kind is not FaultKind.BITFLIP])
             self._delay()
         self.arrivals.start_iteration(iteration)
+
+    def note_place(self, file: str, line: int) -> None:
+        """Publish the line that the rank is at."""
+        self._position.note_place((file, line))
 
     def take_mismatch(self) -> MismatchKind | None:
         """How an injected fault wants the next collective of this rank to differ; says so once."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.errors import ExitStatus
 from gpudiag.model import codec
 from gpudiag.ranks.clock import ClockOffset
 from gpudiag.ranks.dump import RankDump
@@ -15,7 +16,7 @@ from gpudiag.ranks.meeting import Address
 from gpudiag.ranks.reception import Guest, Reception
 from gpudiag.ranks.remote_record import RemoteRecord, absent_records
 from gpudiag.ranks.roster import AgentPlace, Roster
-from gpudiag.ranks.start_error import StartFailure
+from gpudiag.ranks.start_error import FailedStart, StartFailure, sizes_differ
 from gpudiag.ranks.view import RankView
 from gpudiag.ranks.watchdog import UNHEARD_SECONDS
 
@@ -49,7 +50,8 @@ class RemoteRanks:
         `own` is where this agent is, with the address at which other machines reach this one.
         """
         self.interrupted = False  # one of the agents was told to give up
-        self.start_failure: tuple[StartFailure, str] | None = None  # with what its template wrote
+        self._start_failures: dict[int, FailedStart] = {}
+        self._world_size = world_size
         self._reception = Reception(listeners, key)
         self._own_rank = own_rank
         self._own = own
@@ -94,6 +96,11 @@ class RemoteRanks:
     def unkillable(self) -> tuple[int, ...]:
         """Pids of ranks that their agents could not kill."""
         return tuple(pid for record in self._records.values() for pid in record.unkillable)
+
+    @property
+    def start_failures(self) -> tuple[FailedStart, ...]:
+        """The ranks that their agents could not start."""
+        return tuple(self._start_failures.values())
 
     def tell(self, views: tuple[RankView, ...]) -> None:
         """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
@@ -158,6 +165,10 @@ class RemoteRanks:
     def _welcome(self, guest: Guest) -> list[RawEvent]:
         """Take the agent as that of its rank; the events that came with its greeting."""
         link, rank = guest.link, guest.hello["rank"]
+        size = guest.hello.get("world_size", self._world_size)
+        if size != self._world_size:
+            link.send("failed", exit_status=int(ExitStatus.USAGE))
+            raise sizes_differ(self._own_rank, self._world_size, rank, size)
         record = self._records.get(rank)
         if record is None or record.link is not None:
             link.send("refused", rank=rank)
@@ -195,7 +206,9 @@ class RemoteRanks:
         elif kind == "interrupted":
             self.interrupted = True
         elif kind == "start_failure":
-            self.start_failure = codec.decode(StartFailure, message["failure"]), message["stderr"]
+            failure = codec.decode(StartFailure, message["failure"])
+            failed = FailedStart((record.rank,), message["host"], failure, message["stderr"])
+            self._start_failures[record.rank] = failed
         return []
 
 

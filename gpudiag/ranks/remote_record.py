@@ -108,8 +108,12 @@ class RemoteRecord:
             process.kill(self.pid_here)
 
 
+# Where a rank runs that never came from another machine.
+UNKNOWN_HOST = "a host unknown here"
+
+
 def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:
-    """Records of ranks whose agents have not come yet."""
+    """Records of ranks whose agents have not come yet; `host` is where they must be."""
     return {
         rank: RemoteRecord(
             rank, own_machine, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED)

@@ -43,7 +43,8 @@ def _earlier_failure(incident: Incident, views: _Views) -> str:
 def _oom_killer(incident: Incident, views: _Views) -> str:
     traces = [trace for view in views if view.rank == incident.rank for trace in view.traces]
     counted = [trace.value for trace in traces if trace.name == "oom_kills"]
-    return "the OOM killer (its counter did not rise)" if counted == [0] else ""
+    told = any(trace.name == "oom_killer" for trace in traces)
+    return "the OOM killer (its counter did not rise)" if counted == [0] and not told else ""
 
 
 def _slowness(incident: Incident, views: _Views) -> str:
@@ -77,8 +78,14 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.SILENT: (_death_or_stop, _slowness, _different_collectives),
         IncidentKind.STALLED: (_death_or_stop, _absence, _different_collectives),
         IncidentKind.MISMATCHED: (_death_or_stop,),
+        IncidentKind.ENDED: (_earlier_failure, _different_collectives),
         IncidentKind.NOT_STARTED: (),
+        IncidentKind.START_FAILED: (),
         IncidentKind.LATE: (),
         IncidentKind.CORRUPTED: (),
+        IncidentKind.PASSED: (),
+        IncidentKind.THROTTLED: (),
+        IncidentKind.PAUSED: (),
+        IncidentKind.INTERRUPTED: (),
     }
 )

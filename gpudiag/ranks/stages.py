@@ -1,8 +1,10 @@
 """The stages every rank goes through, and how long a rank may stay in each without getting anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from gpudiag.ranks.patience import USUAL, Patience
 
 IMPORT = "import"
 RENDEZVOUS = "rendezvous"
@@ -31,6 +33,8 @@ DEFAULT_STAGE_SECONDS: Mapping[str, float] = MappingProxyType(
 # DESIGN.md section 6: the stall limit of one operation is max(1 s, 10 x its predicted time).
 STALL_FLOOR_SECONDS = 1.0
 STALL_FACTOR = 10.0
+# No step of a run that is given a time of its own takes as long.
+STUCK_AT_END_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,23 @@ class Budgets:
 
     `stage_seconds` bounds the time a rank stays in a stage without progress (no operation entered
     or left), not the stage as a whole. `run_seconds` bounds the whole run; None leaves that to the
-    stages.
+    stages. `patience` is with what may heal; what has not when `run_seconds` are over is told then.
     """
 
     stage_seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULT_STAGE_SECONDS)
     run_seconds: float | None = None
+    patience: Patience = USUAL
 
     def seconds_for(self, stage: str) -> float:
         """Seconds without progress that a rank is granted in `stage`; unknown stages get `measure`'s."""
         fallback = self.stage_seconds.get(MEASURE, DEFAULT_STAGE_SECONDS[MEASURE])
         return self.stage_seconds.get(stage, fallback)
+
+    def at_the_end(self, load: float) -> "Budgets":
+        """The same for a run whose time is over: a rank that stands still in its work has not merely been slow."""
+        limit = STUCK_AT_END_SECONDS * load
+        working = {stage: min(limit, self.seconds_for(stage)) for stage in (WARMUP, MEASURE, VERIFY)}
+        return replace(self, stage_seconds={**self.stage_seconds, **working})
 
 
 def stall_limit_seconds(predicted_seconds: float) -> float:

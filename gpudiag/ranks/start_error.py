@@ -1,53 +1,103 @@
-"""Why ranks could not be started, as exceptions with a sentence for the user."""
+"""Why ranks could not be started: a mistake of the caller's is an exception, all else is an incident."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from gpudiag.errors import RankStartError, UsageError
-from gpudiag.ranks.evidence import signal_name
+from gpudiag.errors import UsageError
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.evidence import WAIT_STATUS, format_ranks, of_exception, signal_name
+from gpudiag.ranks.stages import IMPORT
+from gpudiag.ranks.view import RaisedError, RankView
+
+_TEMPLATE = "the process that starts ranks"
+_OWN_KINDS: Mapping[str, IncidentKind] = MappingProxyType(
+    {"failed": IncidentKind.RAISED, "ended": IncidentKind.DIED}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """What a template said last: absent, failed, old_python or not_forked; or that it `ended`."""
+    """What a template said last: absent, failed, old_python or not_forked; that it `ended`, or is `slow`."""
 
     kind: str
     facts: dict[str, Any]
 
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the caller named an interpreter that cannot run ranks."""
+        return self.kind in ("absent", "old_python")
 
-def start_error(failure: StartFailure, stderr: str) -> UsageError | RankStartError:
-    """The exception for what a template said last; `stderr` is what it wrote there."""
+
+@dataclass(frozen=True, slots=True)
+class FailedStart:
+    """Which ranks could not be started, where, why, and what the process that starts them wrote."""
+
+    ranks: tuple[int, ...]
+    host: str
+    failure: StartFailure
+    stderr: str
+
+
+def start_error(failure: StartFailure) -> UsageError:
+    """The exception for an interpreter that cannot run ranks."""
     facts = failure.facts
     if failure.kind == "absent":
         return absent_module(facts["module"])
-    if failure.kind == "old_python":
-        return UsageError(
-            f"ranks need Python 3.11 or later, and this one is {facts['version']}",
-            hint="name another interpreter with --python",
-        )
+    return UsageError(
+        f"ranks need Python 3.11 or later, and this one is {facts['version']}",
+        hint="name another interpreter with --python",
+    )
+
+
+def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Sequence[int]) -> Incident:
+    """What kept the process that starts these ranks from starting them; `stderr` is what it wrote there.
+
+    Under a launcher each rank has such a process of its own: then it is that rank which died or raised.
+    """
+    facts = failure.facts
+    exit_status = facts.get("exit")
+    own = len(ranks) == 1
+    told: list[Evidence] = []
     if failure.kind == "failed":
         error = facts["error"]
-        return RankStartError(
-            f"import {facts['module']} failed: {error['type']}: {error['message']}",
-            hint=f"try it by hand: python -c 'import {facts['module']}'",
-        )
-    if failure.kind == "not_forked":
-        return RankStartError(
-            f"rank {facts['rank']} could not be started: {facts['reason']}",
-            hint="look at the limits on processes and memory: ulimit -u -v, free",
-        )
-    last_line = stderr.splitlines()[-1] if stderr else "it wrote nothing to standard error"
-    return RankStartError(
-        f"the process that starts the ranks ended, {_how(facts['exit'])}: {last_line}",
-        hint="try it by hand, in this folder: python -c 'import torch'",
-    )
+        told += [
+            Evidence("importing", facts["module"], source=_TEMPLATE),
+            *of_exception(RaisedError(error["type"], error["message"], error["place"], view.seen_at)),
+        ]
+    elif failure.kind == "ended":
+        name = "signal" if exit_status is not None and exit_status < 0 else "exit_status"
+        if exit_status is not None:
+            value = signal_name(-exit_status) if exit_status < 0 else exit_status
+            told.append(Evidence(name, value, source=WAIT_STATUS))
+    elif failure.kind == "slow":
+        told.append(Evidence("waited_for", facts["seconds"], unit="s", source=_TEMPLATE))
+        told.append(Evidence("importing", facts["module"], source=_TEMPLATE))
+    else:
+        told.append(Evidence("not_forked", str(facts["reason"]), source=_TEMPLATE))
+        own, ranks = True, (facts["rank"],)
+    if stderr:
+        told.append(Evidence("stderr", stderr, source="standard error of the process that starts ranks"))
+    if not own:
+        told.append(Evidence("ranks", format_ranks(ranks), source=_TEMPLATE))
+    kind = _OWN_KINDS.get(failure.kind, IncidentKind.START_FAILED) if own else IncidentKind.START_FAILED
+    return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(told))
 
 
 def absent_module(name: str) -> UsageError:
     """The exception for a module that ranks need and that the interpreter does not have."""
     hint = "pip install 'gpudiag[torch]'" if name == "torch" else f"pip install {name}"
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
+
+
+def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -> UsageError:
+    """The exception for two processes of one run that were told different numbers of ranks."""
+    return UsageError(
+        f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
+        hint="start every process of the run with the same WORLD_SIZE",
+    )
 
 
 def started_twice(rank: int) -> UsageError:
@@ -58,16 +108,6 @@ def started_twice(rank: int) -> UsageError:
     )
 
 
-def slow_start(limit_seconds: float, preload: Sequence[str]) -> RankStartError:
-    """The exception for an import that does not come to an end."""
-    what = preload[0] if preload else "the entry"
-    return RankStartError(
-        f"importing {what} has not ended within {limit_seconds:.0f} s",
-        hint="is the file system with the Python packages slow or hung?",
-    )
-
-
-def _how(exit_status: int | None) -> str:
-    if exit_status is None:
-        return "nobody knows how"
-    return f"killed by {signal_name(-exit_status)}" if exit_status < 0 else f"exit status {exit_status}"
+def slow_start(limit_seconds: float, preload: Sequence[str]) -> StartFailure:
+    """What to call an import that does not come to an end."""
+    return StartFailure("slow", {"seconds": limit_seconds, "module": preload[0] if preload else "the entry"})

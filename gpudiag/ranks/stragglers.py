@@ -4,6 +4,9 @@ In a collective the late rank has the shortest time, for it does not wait: whoev
 duration blames the victims. A rank's lateness in one iteration is how much later it arrived than
 the ranks did in the middle; why it was late is told by its processor time against that of the
 others (collectives.md section 6.4, with a floor that an oversubscribed host does not reach).
+
+On GPUs ranks run ahead of their collectives, and nobody waits on the host for a rank that was once
+late: there, only what a rank adds to its lateness counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,6 +65,7 @@ def align(arrivals: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset]) 
 
 def measure_lateness(arrivals: Mapping[int, Arrivals], clock_error_seconds: float = 0.0) -> Lateness | None:
     """The lateness of all ranks, their arrivals on one clock; None where their iterations differ."""
+    arrivals = _without_run_ahead(arrivals)
     samples = _lateness_samples(arrivals)
     if samples is None:
         return None
@@ -92,7 +96,7 @@ def find_stragglers(
     """
     if not told or not told.keys() <= offsets.keys():
         return ()
-    arrivals = align(told, offsets)
+    arrivals = _without_run_ahead(align(told, offsets))
     clock_error_seconds = max(offsets[rank].error_seconds for rank in arrivals)
     lateness, samples = measure_lateness(arrivals, clock_error_seconds), _lateness_samples(arrivals)
     if lateness is None or samples is None or lateness.iterations < ITERATIONS_AT_LEAST:
@@ -119,6 +123,27 @@ def limit_seconds(lateness: Lateness) -> float:
         LATE_SHARE_OF_STEP * lateness.step_seconds,
         CLOCK_ERRORS * lateness.clock_error_seconds,
         LATE_FLOOR_SECONDS,
+    )
+
+
+def _without_run_ahead(arrivals: Mapping[int, Arrivals]) -> Mapping[int, Arrivals]:
+    """The same, each moment earlier by how late the rank was already when it came without having waited."""
+    late = _lateness_samples(arrivals)
+    if late is None:
+        return arrivals
+    return {rank: _earlier(told, late[rank]) for rank, told in arrivals.items()}
+
+
+def _earlier(told: Arrivals, late: Sequence[float]) -> Arrivals:
+    if not told.awaited:
+        return told
+    known = [0, *(int(seconds * 1e9) for seconds in late[:-1])]
+    carried = [0 if awaited else before for awaited, before in zip(told.awaited, known, strict=True)]
+    return replace(
+        told,
+        arrived=tuple(moment - before for moment, before in zip(told.arrived, carried, strict=True)),
+        left=tuple(moment - before for moment, before in zip(told.left, carried, strict=True)),
+        awaited=(),
     )
 
 

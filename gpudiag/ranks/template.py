@@ -55,22 +55,23 @@ class _Template:
         """Whether the modules that all ranks need could be imported; says so to the agent."""
         started = time.monotonic()
         for name in self._job.preload:
-            if "." not in name and importlib.util.find_spec(name) is None:
-                self._tell("absent", module=name)
-                return False
             try:
+                if "." not in name and importlib.util.find_spec(name) is None:
+                    self._tell("absent", module=name)
+                    return False
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
                 self._tell("failed", module=name, error=describe_exception(error))
                 return False
-        self._preload_entry()
+        self._try_preload()
         self._tell("imported", seconds=time.monotonic() - started)
         return True
 
-    def _preload_entry(self) -> None:
-        """Import the entry's module once for all ranks; where it raises, each rank finds out by itself."""
-        with contextlib.suppress(Exception):
-            importlib.import_module(self._job.entry.partition(":")[0])
+    def _try_preload(self) -> None:
+        """Import the entry's module, and what it may import, once for all ranks; what raises, each rank finds out."""
+        for name in (*self._job.try_preload, self._job.entry.partition(":")[0]):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
     def fork_ranks(self) -> None:
         """Fork every rank; one that cannot be forked is reported, and the others are still forked."""

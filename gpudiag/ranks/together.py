@@ -16,6 +16,7 @@ from gpudiag.ranks.link import Link, LinkLostError
 from gpudiag.ranks.meeting import Meeting
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.remote import RemoteRanks
+from gpudiag.ranks.remote_record import UNKNOWN_HOST
 from gpudiag.ranks.roster import AgentPlace, Roster
 from gpudiag.ranks.run import RankRun, encode_run
 from gpudiag.ranks.stages import RENDEZVOUS
@@ -114,8 +115,11 @@ class Companions:
     ) -> Link | None:
         """A line to the agent of that rank; None if it does not come in time, or the run is given up."""
         local = assignment.local
+        siblings = assignment.siblings
         while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
             own.take(local.poll())
+            if siblings is not None and assignment.interrupts.received and rank in siblings.gone():
+                return None  # that is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
             link = self._meeting.connect(rank, self._roster.addresses)
@@ -128,7 +132,9 @@ class Companions:
         meeting = self._meeting
         own = replace(self._place, address=meeting.own_address or self._roster.addresses.get(meeting.rank))
         world_size = assignment.job.world_size
-        remote = RemoteRanks(self._listeners, meeting.key, world_size, meeting.rank, own, assignment.host)
+        # All ranks are here where nobody has to be reached elsewhere; else nobody knows yet where one is.
+        elsewhere = UNKNOWN_HOST if meeting.spans_machines else assignment.host
+        remote = RemoteRanks(self._listeners, meeting.key, world_size, meeting.rank, own, elsewhere)
         remote.remember(self._roster)
         agent = Agent(assignment, remote, ledger)
         try:

@@ -4,11 +4,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.control_group import Quota
 from gpudiag.ranks.position import Position
 from gpudiag.ranks.stages import IMPORT
 
 # Using less than this share of one processor is waiting, not working.
 BUSY_SHARE = 0.2
+
+# A quota that cuts so large a share of its periods short, and of so many, is what a rank is slow by.
+THROTTLED_SHARE = 0.5
+THROTTLED_PERIODS = 5
 
 
 class Life(StrEnum):
@@ -43,6 +48,7 @@ class RankView:
     seen_at: float = 0.0  # when its agent took this look
     changed_at: float = 0.0  # when `life` became what it is
     finished: bool = False  # it wrote its result
+    finished_at: float = 0.0  # when, if it did
     raised: RaisedError | None = None
     position: Position | None = None
     still_seconds: float = 0.0  # how long its agent has watched it stay where it is
@@ -51,6 +57,10 @@ class RankView:
     has_gpu: bool = False  # it has a GPU's device file open
     process_state: str = ""  # the letter in /proc/PID/stat
     traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
+    frozen_by: str | None = None  # the control group that holds it
+    quota: Quota | None = None  # what its control group's processor quota did to it
+    wait_channel: str | None = None  # where in the kernel it waits, once it has stood still for a while
+    load: float = 1.0  # how many times as long as alone things take on its host (host_load.py)
 
     @property
     def stage(self) -> str:
@@ -73,6 +83,12 @@ class RankView:
         return self.position is not None and self.position.inside
 
     @property
+    def alone(self) -> bool:
+        """Whether the rank is inside work of its own, and waits for no other."""
+        operation = None if self.position is None else self.position.operation
+        return self.inside and operation is not None and operation.alone
+
+    @property
     def progress(self) -> tuple[int, int]:
         """How far the rank has come; all ranks come through the same stages and collectives in order."""
         return (0, 0) if self.position is None else self.position.progress
@@ -88,6 +104,16 @@ class RankView:
     def busy(self) -> bool:
         """Whether the rank has used the processor while it stayed where it is, or is ready to and gets none."""
         return self.process_state == "R" or self.cpu_seconds > BUSY_SHARE * self.still_seconds
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its control group's processor quota holds it back most of the time."""
+        quota = self.quota
+        return (
+            quota is not None
+            and quota.throttled_periods >= THROTTLED_PERIODS
+            and quota.throttled_periods > THROTTLED_SHARE * quota.periods
+        )
 
     @property
     def opening_gpu(self) -> bool:
@@ -116,5 +142,6 @@ class RankView:
             self,
             seen_at=self.seen_at - started,
             changed_at=max(0.0, self.changed_at - started),
+            finished_at=max(0.0, self.finished_at - started),
             raised=raised,
         )

@@ -6,8 +6,12 @@ consequence, and is never reported as an incident of its own. A hang is told apa
     ranks entered different collectives          -> mismatched
     a rank's process is dead or stopped          -> died, stopped
     a rank raised an exception of its own        -> raised
+    a rank has ended well, and others need it    -> ended
     a rank has not entered what others wait in   -> silent
     everyone is inside and nothing moves         -> stalled
+
+What is found without patience is a suspicion: a stop and a hang may heal. With the patience of the run
+(patience.py) it is certain. Limits of time grow with the load of the hosts (host_load.py).
 """
 
 import re
@@ -19,6 +23,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks import evidence, ruled_out
 from gpudiag.ranks.mismatch import find_mismatch, is_mismatch_pending
+from gpudiag.ranks.patience import NONE, Patience
 from gpudiag.ranks.stages import Budgets, stall_limit_seconds
 from gpudiag.ranks.view import Life, RankView
 
@@ -35,15 +40,23 @@ ABORT_SETTLE_SECONDS = 0.6
 STOP_SECONDS = 0.3
 
 # An agent reports ten times a second; one that has not for so long is hung, or its machine is.
-UNHEARD_SECONDS = 2.0
+UNHEARD_SECONDS = 1.5
 
 # A rank that uses the processor is late, not silent; it gets more time. Waiting in NCCL spins, so
 # ranks inside an operation get less of it.
 BUSY_OUTSIDE_FACTOR = 10.0
 BUSY_INSIDE_FACTOR = 3.0
 
-# A rank that is further behind than another one, off the processor and not in uninterruptible sleep.
+# A rank that is further behind than another one, and off the processor.
 LEFT_BEHIND_SECONDS = 1.0
+# A rank that a quota holds back gets on, some hundred times too slowly: after so long that is certain.
+THROTTLED_SECONDS = 15.0
+
+# A slow file system, or a driver, keeps a healthy process in uninterruptible sleep for long.
+UNINTERRUPTIBLE_SECONDS = 30.0
+
+# A process that is held may be let go, and one that is late may come.
+_MAY_HEAL = frozenset({IncidentKind.STOPPED, IncidentKind.SILENT, IncidentKind.STALLED})
 
 # What a rank says when another one is gone, by gloo, TCPStore and NCCL.
 _CONSEQUENCE = re.compile(
@@ -54,11 +67,24 @@ _CONSEQUENCE = re.compile(
 )
 
 
+def find_throttled(views: Sequence[RankView], told: Sequence[Incident]) -> tuple[Incident, ...]:
+    """Ranks that a quota holds back, and that nothing is `told` of; nobody where it holds back all of them."""
+    ranks = {incident.rank for incident in told}
+    held = [view for view in views if view.throttled]
+    if len(held) == len(views):
+        return ()
+    return tuple(
+        _incident(IncidentKind.THROTTLED, view, view.changed_at, evidence.of_quota(view))
+        for view in held
+        if view.rank not in ranks
+    )
+
+
 def is_settled(views: Sequence[RankView], now: float) -> bool:
     """Whether the symptoms seen so far are old enough to tell cause from consequence; `now` as in the views."""
     if is_mismatch_pending(views):
         return False
-    broken = _describe_all_broken(views)
+    broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
     if not broken:
         return True
     if all(_is_consequence(incident, views) for incident in broken):
@@ -71,15 +97,21 @@ def is_settled(views: Sequence[RankView], now: float) -> bool:
 
 
 def find_incidents(
-    views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float
+    views: Sequence[RankView],
+    budgets: Budgets,
+    now: float,
+    absent_after: float,
+    patience: Patience = NONE,
 ) -> tuple[Incident, ...]:
     """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
 
-    `absent_after` is when a rank that has not come up yet is taken not to come, as `now` is counted.
+    `now` is when the views were taken, and `absent_after` when a rank that has not come up yet is taken
+    not to come, on the same clock. What may heal must have outlasted the `patience`.
 
     Each with what has been ruled out on the way.
     """
-    incidents = _find_causes(views, budgets, now, absent_after)
+    ruined = any(view.raised is not None or _ended_badly(view) for view in views)
+    incidents = _find_causes(views, budgets, now, absent_after, NONE if ruined else patience)
     return tuple(
         replace(incident, evidence=(*incident.evidence, *ruled_out.of_incident(incident, views)))
         for incident in incidents
@@ -87,7 +119,7 @@ def find_incidents(
 
 
 def _find_causes(
-    views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float
+    views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float, patience: Patience
 ) -> tuple[Incident, ...]:
     """The incidents themselves.
 
@@ -97,28 +129,48 @@ def _find_causes(
     mismatch = find_mismatch(views)
     if mismatch:
         return mismatch
-    broken = _describe_all_broken(views)
+    broken = _describe_all_broken(views, patience)
     if broken:
         causes = [incident for incident in broken if not _is_consequence(incident, views)]
-        return tuple(causes) or broken[:1]
+        return tuple(causes) or _describe_early_ends(broken, views) or broken[:1]
+    if _describe_all_broken(views, NONE):
+        return ()  # a stop, or silence, that may still heal explains every hang meanwhile
     absent = [view for view in views if view.life is Life.NOT_STARTED]
-    return _describe_absent(absent, now, absent_after) if absent else _find_hang(views, budgets)
+    if absent:
+        return _describe_absent(absent, now, absent_after)
+    return _find_hang(views, budgets, patience) or _find_held_back(views, patience)
 
 
-def _describe_all_broken(views: Sequence[RankView]) -> tuple[Incident, ...]:
+def _find_held_back(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
+    """Ranks that others wait for and that a quota has held back most of the time, for long."""
+    held = [view for view in views if view.running and view.throttled]
+    waiting = max((view for view in views if view not in held), key=lambda view: view.progress, default=None)
+    limit = THROTTLED_SECONDS + patience.behind_seconds
+    if waiting is None or not waiting.inside:
+        return ()
+    return tuple(_silent(view, waiting) for view in held if view.quota and view.quota.seconds >= limit)
+
+
+def _describe_all_broken(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """An incident for every rank that died, raised, or was stopped or unheard for long enough; by time."""
-    broken = [incident for incident in map(_describe_broken, views) if incident is not None]
-    return tuple(sorted(broken, key=lambda incident: incident.at_seconds))
+    found = (_describe_broken(view, patience) for view in views)
+    return tuple(sorted(filter(None, found), key=lambda incident: incident.at_seconds))
 
 
-def _describe_broken(view: RankView) -> Incident | None:
-    if view.life is Life.STOPPED and view.still_seconds >= STOP_SECONDS:
+def _ended_badly(view: RankView) -> bool:
+    return view.life is Life.ENDED and not view.ended_well
+
+
+def _describe_broken(view: RankView, patience: Patience) -> Incident | None:
+    # Whoever stopped it needs the processor too, to let it go on.
+    stop_seconds = STOP_SECONDS + patience.stopped_seconds * view.load
+    if view.life is Life.STOPPED and view.still_seconds >= stop_seconds:
         return _incident(IncidentKind.STOPPED, view, view.changed_at, evidence.of_stop(view))
     if view.raised is not None:
         return _incident(IncidentKind.RAISED, view, view.raised.at, evidence.of_exception(view.raised))
-    if view.life is Life.ENDED and not view.ended_well:
+    if _ended_badly(view):
         return _incident(IncidentKind.DIED, view, view.changed_at, evidence.of_death(view))
-    if view.unheard_seconds >= UNHEARD_SECONDS:
+    if view.unheard_seconds >= UNHEARD_SECONDS + patience.unheard_seconds:
         return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_unheard(view))
     return None
 
@@ -132,6 +184,19 @@ def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
     )
 
 
+def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) -> tuple[Incident, ...]:
+    """Ranks that had ended well when the first of those that still needed them lost its connection.
+
+    The moment counts at which a rank returned its result: its connections close after that.
+    """
+    raisers = [view for view in views if view.raised is not None and not view.finished]
+    if not raisers:
+        return ()
+    early = [view for view in views if view.finished and view.finished_at <= broken[0].at_seconds]
+    early.sort(key=lambda view: view.finished_at)
+    return tuple(_ended(view, raisers[0]) for view in early)
+
+
 def _describe_absent(absent: Sequence[RankView], now: float, absent_after: float) -> tuple[Incident, ...]:
     """Ranks that never came up; nothing while they still may."""
     if now < absent_after:
@@ -139,42 +204,67 @@ def _describe_absent(absent: Sequence[RankView], now: float, absent_after: float
     return tuple(_incident(IncidentKind.NOT_STARTED, view, now, evidence.of_absence(now)) for view in absent)
 
 
-def _find_hang(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+def _find_hang(views: Sequence[RankView], budgets: Budgets, patience: Patience) -> tuple[Incident, ...]:
     """The ranks that the others wait for, or all of them where nobody is behind."""
     if any(view.unheard_seconds for view in views):
         return ()  # what is known of that rank is old; its agent speaks again, or is soon taken as hung
-    overdue = [view for view in views if view.running and view.still_seconds > _limit_seconds(view, budgets)]
+    overdue = [
+        view for view in views if view.running and view.still_seconds > _limit_seconds(view, budgets, views)
+    ]
     if not overdue:
-        return _find_left_behind(views)
+        return _find_left_behind(views, patience)
     inside = [view for view in overdue if view.inside]
     if inside:
-        return _blame_for_operation(views, overdue, min(inside, key=lambda view: view.entered))
-    return _blame_for_stage(views)
+        return _blame_for_operation(views, budgets, min(inside, key=lambda view: view.entered), patience)
+    grace = patience.behind_seconds
+    lasted = any(view.still_seconds > _limit_seconds(view, budgets, views) + grace for view in overdue)
+    return _blame_for_stage(views) if lasted else ()
 
 
-def _limit_seconds(view: RankView, budgets: Budgets) -> float:
+def load_of(views: Sequence[RankView]) -> float:
+    """The load of the most loaded host: the others wait for what runs there."""
+    return max((view.load for view in views), default=1.0)
+
+
+def _limit_seconds(view: RankView, budgets: Budgets, views: Sequence[RankView]) -> float:
     if view.predicted_seconds is None:
         return budgets.seconds_for(view.stage)
-    limit = stall_limit_seconds(view.predicted_seconds)
+    limit = stall_limit_seconds(view.predicted_seconds) * load_of(views)
     return limit * BUSY_INSIDE_FACTOR if view.busy else limit
 
 
 def _blame_for_operation(
-    views: Sequence[RankView], overdue: Sequence[RankView], waiting: RankView
+    views: Sequence[RankView], budgets: Budgets, waiting: RankView, patience: Patience
 ) -> tuple[Incident, ...]:
-    """Who has not entered the collective that `waiting` is in; where nobody has not, it is stalled."""
-    absent = [view for view in views if view.entered < waiting.entered]
-    if not absent:
-        inside = [view for view in views if view.inside and view.entered == waiting.entered]
-        arrived_late = any(view not in overdue for view in inside)
-        return () if arrived_late else (_stalled(inside[0], inside),)
-    if any(view.busy and view.still_seconds < _busy_limit_seconds(waiting) for view in absent):
+    """Who keeps out of the collective that `waiting` is in; where nobody does, it is stalled.
+
+    A rank that is inside an earlier collective keeps out of nothing: it waits as well.
+    """
+    outside = [view for view in views if view.entered < waiting.entered and not view.inside]
+    if not outside:
+        return _judge_stall(views, budgets, patience)
+    gone = [view for view in outside if view.finished]
+    if gone:
+        return tuple(_ended(view, waiting) for view in sorted(gone, key=lambda view: view.finished_at))
+    limit = stall_limit_seconds(waiting.predicted_seconds or 0.0) * load_of(views)
+    if any(view.busy and view.still_seconds < BUSY_OUTSIDE_FACTOR * limit for view in outside):
         return ()
-    return tuple(_silent(view, waiting) for view in absent)
+    lasted = limit + patience.behind_seconds
+    if any(view.still_seconds < lasted for view in (waiting, *outside)):
+        return ()  # those that have only just come to rest may not even have been looked at before
+    return tuple(_silent(view, waiting) for view in outside)
 
 
-def _busy_limit_seconds(waiting: RankView) -> float:
-    return BUSY_OUTSIDE_FACTOR * stall_limit_seconds(waiting.predicted_seconds or 0.0)
+def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience) -> tuple[Incident, ...]:
+    """Nobody is outside: once all have stood still for long, those in work of their own, or else a stall."""
+    inside = [view for view in views if view.inside]
+    grace = patience.inside_seconds
+    lasted = all(view.still_seconds > _limit_seconds(view, budgets, views) + grace for view in inside)
+    if not lasted:
+        return ()
+    furthest = max(inside, key=lambda view: view.entered)
+    stuck = [view for view in inside if view.alone and view.entered < furthest.entered]
+    return tuple(_silent(view, furthest) for view in stuck) or (_stalled(inside[0], inside),)
 
 
 def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
@@ -188,7 +278,7 @@ def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
     return (_stalled(behind[0], behind),)
 
 
-def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
+def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """Ranks that have not come where another one waits for them, while they plainly do nothing.
 
     Where it is known how long the waiting may take, that decides instead.
@@ -197,12 +287,22 @@ def _find_left_behind(views: Sequence[RankView]) -> tuple[Incident, ...]:
     waiting = max(
         (view for view in views if view.progress == furthest), key=lambda view: view.waiting_seconds
     )
-    if waiting.waiting_seconds < LEFT_BEHIND_SECONDS or waiting.predicted_seconds is not None:
+    limit = LEFT_BEHIND_SECONDS * load_of(views) + patience.behind_seconds
+    if waiting.waiting_seconds < limit or waiting.predicted_seconds is not None:
         return ()
     behind = [view for view in views if view.running and view.progress < furthest]
-    idle = all(view.still_seconds >= LEFT_BEHIND_SECONDS and not view.inside for view in behind)
-    working = any(view.busy or view.opening_gpu or view.process_state == "D" for view in behind)
+    idle = all(view.still_seconds >= limit and not view.inside for view in behind)
+    working = any(view.busy or view.opening_gpu or _may_be_served(view) for view in behind)
     return tuple(_silent(view, waiting) for view in behind) if idle and not working else ()
+
+
+def _may_be_served(view: RankView) -> bool:
+    """Whether the kernel may still be doing what the rank's process asked of it."""
+    return view.process_state == "D" and view.still_seconds < UNINTERRUPTIBLE_SECONDS
+
+
+def _ended(view: RankView, waiting: RankView) -> Incident:
+    return _incident(IncidentKind.ENDED, view, view.finished_at, evidence.of_early_end(view, waiting))
 
 
 def _silent(view: RankView, waiting: RankView) -> Incident:

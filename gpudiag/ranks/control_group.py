@@ -1,0 +1,184 @@
+"""What a process's own control groups do to it: freeze it, hold it back by a quota, limit its memory.
+
+Both versions of cgroups, and machines with both (cgroup-v1/*.rst and cgroup-v2.rst of the kernel). A
+process may be moved to another group at any time, so its groups are looked up again and again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gpudiag.model.evidence import Evidence
+
+_MOUNTS = "/proc/self/mountinfo"
+_UNIFIED = ""  # how version 2 is called in /proc/PID/cgroup: it names no controllers
+
+# In v1 a limit that nobody has set reads as the largest multiple of a page in a signed 64-bit integer.
+_NO_LIMIT_BYTES = 1 << 60
+
+_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a path of mountinfo
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a processor quota has done: how many of its periods were cut short, in which group."""
+
+    periods: int
+    throttled_periods: int
+    seconds: float
+    group: str
+
+
+class GroupWatch:
+    """One process's control groups, and their counters since they were first seen."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first look."""
+        self._text = ""
+        self._folders: Mapping[str, Path] = {}
+        self._oom_kills = 0
+        self._quotas: dict[Path, Quota] = {}
+
+    def look(self, pid: int) -> None:
+        """Look up the groups of the process; where they have changed, count from now on."""
+        text = _read(Path(f"/proc/{pid}/cgroup"))
+        if not text or text == self._text:
+            return
+        self._text, self._folders = text, find_folders(text)
+        self._oom_kills = self._count_oom_kills()
+        self._quotas = {folder: _read_quota(folder) for folder in self._processor_folders()}
+
+    def frozen_by(self) -> str | None:
+        """The group that holds the process frozen; None if none does."""
+        for name in ("freezer", _UNIFIED):
+            folder = self._folders.get(name)
+            if folder is None:
+                continue
+            state = _read(folder / "freezer.state").strip()
+            if state == "FROZEN" or "frozen 1" in _read(folder / "cgroup.events").splitlines():
+                return str(folder)
+        return None
+
+    def quota(self) -> Quota | None:
+        """What the strictest quota above the process did since it was first seen there; None if none did anything."""
+        grown = [
+            Quota(
+                after.periods - before.periods,
+                after.throttled_periods - before.throttled_periods,
+                after.seconds - before.seconds,
+                after.group,
+            )
+            for folder, before in self._quotas.items()
+            for after in (_read_quota(folder),)
+        ]
+        worst = max(grown, key=lambda quota: quota.throttled_periods, default=None)
+        return worst if worst is not None and worst.throttled_periods > 0 else None
+
+    def memory_evidence(self) -> tuple[Evidence, ...]:
+        """How often the OOM killer struck in the process's group since it was first seen there, and the limit."""
+        folder = self._memory_folder()
+        if folder is None:
+            return ()
+        counter = "memory.events" if (folder / "memory.events").is_file() else "memory.oom_control"
+        kills = self._count_oom_kills() - self._oom_kills
+        facts = [Evidence("oom_kills", kills, source=f"{folder / counter}, since the rank was seen there")]
+        limit = _read_memory_limit(folder)
+        if kills and limit is not None:
+            facts.append(Evidence("memory_limit", limit, unit="B", source=str(folder)))
+        return tuple(facts)
+
+    def _memory_folder(self) -> Path | None:
+        for name in ("memory", _UNIFIED):
+            folder = self._folders.get(name)
+            if folder is not None and _count(folder) is not None:
+                return folder
+        return None
+
+    def _count_oom_kills(self) -> int:
+        folder = self._memory_folder()
+        return 0 if folder is None else _count(folder) or 0
+
+    def _processor_folders(self) -> list[Path]:
+        """The group with a quota of its own or of a group above it, from the innermost outwards."""
+        found: list[Path] = []
+        for name in ("cpu", _UNIFIED):
+            folder = self._folders.get(name)
+            while folder is not None and (folder / "cpu.stat").is_file():
+                found.append(folder)
+                folder = folder.parent if folder.parent != folder else None
+        return found
+
+
+def find_folders(text: str) -> Mapping[str, Path]:
+    """The folder of each controller's group, by the text of /proc/PID/cgroup; of v2 under an empty name.
+
+    In a container the path in it may be the host's; then the mount's root is the container's group.
+    """
+    folders = {}
+    mounts = read_mounts()
+    for line in text.splitlines():
+        _, controllers, group = line.split(":", 2)
+        for name in controllers.split(","):
+            if name in mounts:
+                root, mount = mounts[name]
+                inside = group.removeprefix(root) if root != "/" else group
+                folder = mount / inside.strip("/")
+                folders[name] = folder if folder.is_dir() else mount
+    return folders
+
+
+@cache
+def read_mounts() -> Mapping[str, tuple[str, Path]]:
+    """Where each controller is mounted, and which group is the root there (proc_pid_mountinfo(5))."""
+    mounts: dict[str, tuple[str, Path]] = {}
+    for line in _read(Path(_MOUNTS)).splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root, place = (_unescape(field) for field in fields.split(" ")[3:5])
+        names = [_UNIFIED] if kind == "cgroup2" else options.split(",")
+        for name in names:
+            mounts.setdefault(name, (root, Path(place)))
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _read_quota(folder: Path) -> Quota:
+    numbers = _read_numbers(folder / "cpu.stat")
+    seconds = numbers.get("throttled_usec", 0) / 1e6 or numbers.get("throttled_time", 0) / 1e9
+    return Quota(numbers.get("nr_periods", 0), numbers.get("nr_throttled", 0), seconds, str(folder))
+
+
+def _count(folder: Path) -> int | None:
+    """The OOM kills in that group; None where it counts none."""
+    for name in ("memory.events", "memory.oom_control"):
+        count = _read_numbers(folder / name).get("oom_kill")
+        if count is not None:
+            return count
+    return None
+
+
+def _read_memory_limit(folder: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        text = _read(folder / name).strip()
+        if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
+            return int(text)
+    return None
+
+
+def _read_numbers(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in _read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # no such controller here, or the group is gone
+        return ""
