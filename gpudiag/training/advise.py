@@ -1,90 +1,199 @@
 """Which strategy suits a machine and a model: by memory, and by what is in the machine. Nothing is run."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
+from gpudiag.errors import UsageError
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import Advice
 from gpudiag.units import format_size
 
-# Bytes per parameter of mixed-precision training with Adam: weights 2, gradients 2, and 12 for the
-# float32 copy and two moments (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12
+# Bytes per parameter of what the optimizer keeps beside the weights, in numbers of their own size: two moments, or one.
+_MOMENTS = {"adam": 2, "sgd": 1}
+_FLOAT32, _HALF = 4, 2
 # What is left of a GPU's memory for these: activations, buffers and fragments take the rest.
 USABLE_SHARE = 0.7
 
+# How large models are trained for the most part.
+DEFAULT_DTYPE, DEFAULT_OPTIMIZER = "bfloat16", "adam"
 # The model that is meant where nobody says how large it is.
 DEFAULT_PARAMETERS = 10**9
 
 
+# Of a host's memory, for what is offloaded to it; data loading and the system take the rest.
+USABLE_SHARE_OF_HOST = 0.8
+_LEFT_OUT = "activations are left out: they come on top, and grow with the batch and the length"
+# What speaks for each strategy, the simplest first.
+_FOR_ONE = MappingProxyType({"ddp": "one GPU needs no strategy: a plain loop is enough"})
+_FOR_SEVERAL = MappingProxyType(
+    {
+        "ddp": "least communication: one all-reduce, hidden behind backward",
+        "zero1": "the optimizer's state is split, the traffic that of ddp",
+        "zero2": "gradients are split too, the traffic that of ddp",
+        "fsdp2": "everything is split, in torch itself; half as much traffic again as ddp",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a framework keeps of a model in training, in bytes: weights, gradients, and what the optimizer has.
+
+    `step` comes on top in the optimizer's step, of what is split over the GPUs.
+    """
+
+    weights: int
+    gradients: int
+    state: int
+    step: int = 0
+
+    @property
+    def whole(self) -> int:
+        """Bytes of all of it."""
+        return self.weights + self.gradients + self.state + self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is to be trained: its size, and how; `master_weights`: 16 bits beside float32 weights, not alone.
+
+    Raises:
+        UsageError: nothing trains like that.
+    """
+
+    parameters: int
+    dtype: str = DEFAULT_DTYPE
+    optimizer: str = DEFAULT_OPTIMIZER
+    master_weights: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what no framework does."""
+        if self.master_weights or self.dtype == "bfloat16":
+            return
+        if self.dtype == "float32":
+            raise UsageError("float32 weights have no other copy", hint="--dtype bfloat16")
+        raise UsageError(
+            "float16 gradients alone underflow, and torch's GradScaler refuses them", hint="--dtype bfloat16"
+        )
+
+    @property
+    def in_torch(self) -> Kept:
+        """By torch itself: autocast computes in 16 bits and leaves weights, gradients and optimizer in float32."""
+        size = _FLOAT32 if self.master_weights else _HALF
+        return self._kept(size, size, size * _MOMENTS[self.optimizer])
+
+    @property
+    def in_deepspeed(self) -> Kept:
+        """By DeepSpeed: weights and gradients in the dtype, the optimizer with a copy of the weights of its own.
+
+        In the step it has the gradients in the size of that copy too: 18 bytes per parameter with Adam, of which 16
+        are split, as `estimate_zero2_model_states_mem_needs` of DeepSpeed 0.19.8 counts them.
+        """
+        size = _FLOAT32 if self.dtype == "float32" else _HALF
+        own = _FLOAT32 if self.master_weights else _HALF
+        return self._kept(size, size, own * (1 + _MOMENTS[self.optimizer]), own)
+
+    def _kept(self, *per_parameter: int) -> Kept:
+        return Kept(*(self.parameters * size for size in per_parameter))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What it is trained on: the memory of each GPU of one host, so many hosts alike, and the host's own memory.
+
+    `unified`: the host's memory is that of its GPU. `mig`: they are instances of divided GPUs.
+    `host_memory_bytes` None: not known.
+    """
+
+    gpu_memory_bytes: Sequence[int]
+    hosts: int = 1
+    host_memory_bytes: int | None = None
+    unified: bool = False
+    mig: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Of all hosts."""
+        return len(self.gpu_memory_bytes) * self.hosts
+
+    @property
+    def usable(self) -> int:
+        """Bytes of the smallest GPU for what is kept between steps."""
+        return int(min(self.gpu_memory_bytes) * USABLE_SHARE)
+
+
 def advise_for_devices(parameters: int, devices: Sequence[Device], hosts: int = 1) -> tuple[Advice, ...]:
-    """The advice for the GPUs of one host; `hosts` are all alike."""
+    """The advice for whole GPUs of one host; `hosts` are all alike."""
     memory = [device.memory_total_bytes for device in devices]
     known = [one for one in memory if not isinstance(one, Missing)]
-    return advise(parameters, known, hosts, unified=any(one.memory_kind == "unified" for one in devices))
+    unified = any(one.memory_kind == "unified" for one in devices)
+    return advise(Model(parameters), Place(known, hosts, unified=unified))
 
 
-def advise(
-    parameters: int, gpu_memory_bytes: Sequence[int], hosts: int = 1, *, unified: bool = False
-) -> tuple[Advice, ...]:
-    """Strategies that fit, the best first, each with its reasons; at least one.
-
-    `gpu_memory_bytes` has the memory of each GPU of one host; `hosts` are all alike. `unified`: the host's
-    memory is the same one.
-    """
-    gpus = len(gpu_memory_bytes) * hosts
-    if not gpus:
+def advise(model: Model, place: Place) -> tuple[Advice, ...]:
+    """Strategies that fit, the best first, each with its reasons; at least one."""
+    if not place.gpus:
         return (_on_cpu(),)
-    usable = int(min(gpu_memory_bytes) * USABLE_SHARE)
-    offload = "NVMe (GPU and host share their memory)" if unified else "the host's memory"
-    if gpus == 1:
-        return (_on_one_gpu(parameters, usable, offload),)
+    reasons = _FOR_ONE if place.gpus == 1 else _FOR_SEVERAL
+    held = bytes_per_gpu(model, place.gpus)
     fitting = [
-        Advice(strategy, (_fits(parameters, held, usable, gpus), why))
-        for strategy, held, why in _candidates(parameters, gpus)
-        if held <= usable
+        Advice(strategy, (_fits(model, held[strategy], place), why, _LEFT_OUT))
+        for strategy, why in reasons.items()
+        if held[strategy] <= place.usable
     ]
-    if fitting:
-        return tuple(fitting)
-    needed = -(-parameters * (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES) // usable)
-    reason = f"even whole shards need {format_size(parameters * 16 / gpus)} per GPU, and {format_size(usable)} are usable"
-    return (Advice("zero3", (reason, f"about {needed} such GPUs would do; or offload to {offload}")),)
+    return tuple(fitting) or (_with_offload(model, place),)
 
 
-def _candidates(parameters: int, gpus: int) -> list[tuple[str, float, str]]:
-    """Strategies from the simplest on: name, bytes per GPU, and what speaks for it."""
-    weights, gradients, optimizer = (
-        parameters * size for size in (WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES)
+def _with_offload(model: Model, place: Place) -> Advice:
+    """ZeRO 3 with the smallest offload that is enough."""
+    gpus, usable, kept = place.gpus, place.usable, model.in_deepspeed
+    if gpus == 1:
+        start = f"{format_size(model.in_torch.whole)} do not fit into {format_size(usable)} of one GPU"
+    else:
+        share = format_size(model.in_torch.whole / gpus)
+        start = f"even whole shards need {share} per GPU, and {format_size(usable)} are usable"
+    optimizer = kept.state + kept.step
+    stays = (kept.weights + kept.gradients) / gpus
+    what, moved = (
+        ("the optimizer", optimizer)
+        if stays <= usable
+        else ("parameters and optimizer", kept.weights + optimizer)
     )
-    return [
-        (
-            "ddp",
-            weights + gradients + optimizer,
-            "least communication: one all-reduce, hidden behind backward",
-        ),
-        (
-            "zero1",
-            weights + gradients + optimizer / gpus,
-            "the optimizer's state is split, the traffic that of ddp",
-        ),
-        (
-            "zero2",
-            weights + (gradients + optimizer) / gpus,
-            "gradients are split too, the traffic that of ddp",
-        ),
-        (
-            "fsdp2",
-            (weights + gradients + optimizer) / gpus,
-            "everything is split, in torch itself; half as much traffic again as ddp",
-        ),
-    ]
+    needed = moved / place.hosts
+    room = None if place.host_memory_bytes is None else place.host_memory_bytes * USABLE_SHARE_OF_HOST
+    if place.unified:
+        where = f"offload {what} to NVMe (GPU and host share their memory)"
+    elif room is not None and needed > room:
+        where = f"offload {what} to NVMe: {format_size(needed)} per host are more than {format_size(room)} of its memory"
+    else:
+        known = "" if room is None else f", of {format_size(room)} usable"
+        where = f"offload {what} to the host's memory: {format_size(needed)} per host{known}"
+    without = f"about {-(-model.in_torch.whole // usable)} such GPUs would do without"
+    return Advice("zero3", (start, where, without, _LEFT_OUT))
 
 
-def _fits(parameters: int, held: float, usable: int, gpus: int) -> str:
-    return (
-        f"{_say_parameters(parameters)} parameters take {format_size(held)} on "
-        f"{'the one GPU' if gpus == 1 else f'each of {gpus} GPUs'}, of {format_size(usable)} usable"
-    )
+def bytes_per_gpu(model: Model, gpus: int) -> dict[str, float]:
+    """The most bytes of weights, gradients and optimizer that each of so many GPUs has at once, by strategy."""
+    torch, deepspeed = model.in_torch, model.in_deepspeed
+    buckets = torch.gradients if gpus > 1 else 0  # which DDP averages, a second copy of all gradients
+    zero2 = deepspeed.weights + (deepspeed.whole - deepspeed.weights) / gpus  # in its step
+    return {
+        "ddp": torch.whole + buckets,
+        # has whole gradients before its step
+        "zero1": max(zero2, deepspeed.weights + deepspeed.gradients + deepspeed.state / gpus),
+        "zero2": zero2,
+        "fsdp2": torch.whole / gpus,
+    }
+
+
+def _fits(model: Model, held: float, place: Place) -> str:
+    gpu = "MIG instance" if place.mig else "GPU"
+    where = f"the one {gpu}" if place.gpus == 1 else f"each of {place.gpus} {gpu}s"
+    alone = "" if model.master_weights else " alone"
+    how = f"in {model.dtype}{alone} with {model.optimizer}"
+    return f"{_say_parameters(model.parameters)} parameters {how} take {format_size(held)} on {where}, of {format_size(place.usable)} usable"
 
 
 def _say_parameters(parameters: int) -> str:
@@ -101,20 +210,5 @@ def _on_cpu() -> Advice:
         (
             "there is no GPU here: ranks share the processor's cores, and more ranks are no faster",
             "ddp on gloo proves a script's logic before it goes to GPUs",
-        ),
-    )
-
-
-def _on_one_gpu(parameters: int, usable: int, offload: str) -> Advice:
-    held = parameters * (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES)
-    if held <= usable:
-        return Advice(
-            "ddp", (_fits(parameters, held, usable, 1), "one GPU needs no strategy: a plain loop is enough")
-        )
-    return Advice(
-        "zero3",
-        (
-            f"{format_size(held)} do not fit into {format_size(usable)} of one GPU",
-            f"ZeRO 3 can offload parameters and optimizer to {offload}",
         ),
     )

@@ -10,6 +10,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # publi
 from torch.distributed.rendezvous import rendezvous
 
 from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.device import binds_device, claim_device, refuse_shared_device
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 
@@ -28,14 +29,20 @@ class TrainingGroup:
         self._sequence = 0
         self._groups = 0
         self.progress.enter_stage(RENDEZVOUS)
-        self.device = _claim_device(context, backend)
+        self.device = claim_device(context, backend)
         timeout = timedelta(seconds=context.rendezvous_timeout_seconds)
         store, _, _ = next(
             iter(rendezvous(context.init_method, context.rank, context.world_size, timeout=timeout))
         )
         self._store = PrefixStore(f"gpudiag/{run}", store)
         self.progress.enter_stage(INIT)
+        refuse_shared_device(context, self._store, self.device)
         self._open()
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks see the same files."""
+        return self.local_world_size == self.world_size
 
     def renew(self) -> None:
         """Close the process group and open another one of the same ranks."""
@@ -51,17 +58,18 @@ class TrainingGroup:
             rank=self.rank,
             world_size=self.world_size,
             timeout=self._timeout,
-            device_id=self.device if _binds_device(self.device) else None,
+            device_id=self.device if binds_device(self.device) else None,
         )
         self.barrier()
 
     @contextmanager
     def announced(self, op: str, elements: int = 1, predicted_seconds: float | None = None) -> Iterator[None]:
-        """Tell the side channel before and after a part in which this rank waits for the others."""
+        """Tell the side channel before and after a part in which this rank waits for the others, on the GPU too."""
         sequence = self._sequence
         self._sequence += 1
         self.progress.before_operation(sequence, op, "float32", elements, predicted_seconds)
         yield
+        self.synchronize()
         self.progress.after_operation(sequence)
 
     def barrier(self) -> None:
@@ -84,17 +92,3 @@ class TrainingGroup:
         """Return once the GPU has done all that was queued; on CPU there is no queue."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _claim_device(context: RankContext, backend: str) -> torch.device:
-    if backend != "nccl":
-        return torch.device("cpu")
-    device = torch.device("cuda", context.local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def _binds_device(device: torch.device) -> bool:
-    """Whether to tell torch the device: 2.6.1 to 2.7.0 hang with it (pytorch/pytorch #153960)."""
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdecimal())
-    return device.type == "cuda" and not (2, 6, 0) < version < (2, 7, 1)

@@ -28,6 +28,7 @@ class TrainingJob:
     workers: int  # ranks, or replicas of one process
     run: int = 0  # counts the runs of one command: their keys in the store must differ
     measured: bool = True
+    fresh_groups: bool = True  # the checkpoint is read, and the repeat begins, in a new process group
     faults: tuple[TrainingFault, ...] = ()
 
     @property

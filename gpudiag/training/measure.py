@@ -35,8 +35,9 @@ class _Times:
 class SpeedTest:
     """The timed steps of one rank, after those that were verified."""
 
-    def __init__(self, strategy: Strategy, epochs: Epochs) -> None:
-        """Prepare a plain copy of the model for the comparison."""
+    def __init__(self, strategy: Strategy, epochs: Epochs, held_bytes: int) -> None:
+        """Prepare a plain copy of the model; `held_bytes` of the device's memory are not the strategy's."""
+        self._held_bytes = held_bytes
         self._strategy = strategy
         self._epochs = epochs
         self._job = strategy.job
@@ -44,7 +45,7 @@ class SpeedTest:
         self._loss = MODELS[self._job.workload].loss
         self._plain = build_model(self._job.workload, self._job.seed).to(self._group.device)
         self._plain_optimizer = make_optimizer(self._job, self._plain)
-        self._precision = Precision(self._job.dtype, self._group.device)
+        self._precision = Precision(self._job, self._group.device)
         self._epoch = -(-self._job.steps // self._job.steps_per_epoch)
         self._batches = epochs.batches(self._epoch)
         self._iteration = self._job.steps
@@ -58,18 +59,21 @@ class SpeedTest:
         """Time the steps, and tell."""
         plain = self._time_plain(self._job.steps)
         self._group.barrier()
+        alone = self._time_alone()
+        del self._plain, self._plain_optimizer  # or the strategy's peak would hold them too
+        if self._group.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._group.device)
         times = _Times()
         for _ in range(self._job.steps):
             self._take_step(times, timed=True)
         self._group.barrier()
-        alone = self._time_alone()
         self._group.progress.emit({"kind": "speed", **encode(self._speed(times, plain, alone))})
 
     def _speed(self, times: _Times, plain: float, alone: float | None) -> RankSpeed:
         return RankSpeed(
             rank=self._group.rank,
             steps=len(times.step),
-            samples=self._job.batch_size,
+            samples=self._epochs.batch_size,
             step_seconds=tuple(times.step),
             data_seconds=statistics.fmean(times.data),
             forward_seconds=statistics.fmean(times.forward),
@@ -129,7 +133,8 @@ class SpeedTest:
         return seconds
 
     def _plain_step(self, batch: Batch) -> None:
-        _, inputs, targets = batch
+        # A worker's share: all of it, where each worker has a process of its own.
+        inputs, targets = (tensor[: self._job.batch_size] for tensor in batch[1:])
         self._plain_optimizer.zero_grad(set_to_none=True)
         with self._precision.autocast():
             outputs = self._plain(inputs.to(self._group.device))
@@ -154,4 +159,4 @@ class SpeedTest:
     def _device_memory(self) -> Reading[int]:
         if self._group.device.type != "cuda":
             return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
-        return int(torch.cuda.max_memory_allocated(self._group.device))
+        return int(torch.cuda.max_memory_allocated(self._group.device)) - self._held_bytes

@@ -93,6 +93,7 @@ class _MirroredTraining:
                 parameters_total=whole,
                 parameters_here=sum(int(value.size) for value in self._weights_of(replica)),
                 steps_per_epoch=self._job.steps_per_epoch,
+                sample_count=self._job.sample_count,
                 tolerance_gradient=_TOLERANCE * factor,
                 tolerance_parameter=_TOLERANCE * factor * adam,
             )

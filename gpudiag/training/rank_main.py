@@ -6,6 +6,7 @@ from typing import Any
 from gpudiag.model.codec import decode
 from gpudiag.ranks.context import RankContext
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
+from gpudiag.reference.training import strategy_facts
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.job import TrainingJob
 from gpudiag.training.measure import SpeedTest
@@ -27,7 +28,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     group = TrainingGroup(context, job.backend, job.run)
     make_deterministic(group.device)
     samples = Samples(*make_data(job.workload, job.sample_count, job.seed))
-    epochs = Epochs(job, samples, group.rank)
+    epochs = Epochs(job, samples, group.rank, whole=strategy_facts()[job.strategy].one_voice)
     setup = make_setup(job, group, context.run_directory, job.seed + group.rank)
     training = VerifiedTraining(start_strategy(setup), epochs)
     context.progress.enter_stage(VERIFY)
@@ -35,10 +36,12 @@ def run(context: RankContext) -> Mapping[str, Any]:
     strategy = prove(training, context.run_directory) if not uneven else training.strategy
     if job.measured and not uneven:
         context.progress.enter_stage(WARMUP)
-        test = SpeedTest(strategy, epochs)
+        test = SpeedTest(strategy, epochs, training.held_bytes())
         test.warm_up()
         context.progress.enter_stage(MEASURE)
         test.measure()
+    if not uneven and not job.faults:
+        training.look_again(job.steps + job.steps)
     strategy.close()
     return {"finished": True}
 

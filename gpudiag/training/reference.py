@@ -1,5 +1,6 @@
 """The single-process run that everything is compared with: one plain model on the samples of all ranks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,24 +38,57 @@ class Reference:
         self._samples = samples
         self.model = build_model(job.workload, job.seed).to(device)
         self.optimizer = make_optimizer(job, self.model)
-        self._precision = Precision(job.dtype, device)
+        self._precision = Precision(job, device)
 
     def step(self, indices: torch.Tensor) -> ReferenceStep:
         """Train one step on those samples."""
+        found = self.look(indices)
+        if not found.skipped:
+            self.optimizer.step()
+        return found
+
+    def look(self, indices: torch.Tensor) -> ReferenceStep:
+        """The loss and the gradients of those samples at the present parameters; no step is made."""
         loss = self._backward(indices)
         scaler = self._precision.scaler
         scaler.unscale_(self.optimizer)
         gradients = self._gradients()
         scale = scaler.get_scale()
-        scaler.step(self.optimizer)
         scaler.update()
         return ReferenceStep(loss, gradients, skipped=scaler.get_scale() < scale)
 
-    def own_gradients(self, indices: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The gradients of those samples alone, at the present parameters; no step is made."""
-        self._backward(indices)
+    def follow(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other parameters, with the optimizer's state as it is."""
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(parameters[name])
+
+    def step_with(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Let the optimizer step on gradients that another run found."""
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = gradients[name].to(parameter.dtype) if name in gradients else None
+        self.optimizer.step()
+
+    def alone(self, indices: torch.Tensor) -> ReferenceStep:
+        """The loss and the gradients of those samples alone, at the present parameters; no step is made."""
+        loss = self._backward(indices)
         scale = self._precision.scaler.get_scale()
-        return {name: gradient / scale for name, gradient in self._gradients().items()}
+        gradients = {name: gradient / scale for name, gradient in self._gradients().items()}
+        return ReferenceStep(loss, gradients, skipped=False)
+
+    def gradients_at(
+        self, parameters: Mapping[str, torch.Tensor], indices: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The gradients of those samples alone, at other parameters; nothing of the model is touched."""
+        inputs = self._samples.inputs[indices].to(self._device)
+        targets = self._samples.targets[indices].to(self._device)
+        leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+        with self._precision.autocast():
+            outputs = torch.func.functional_call(self.model, leaves, (inputs,))
+        scale = self._precision.scaler.get_scale()
+        loss = MODELS[self._job.workload].loss(outputs.float(), targets) * scale
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return {name: gradient / scale for name, gradient in zip(leaves, gradients, strict=True)}
 
     def evaluate(self, parameters: dict[str, torch.Tensor]) -> float:
         """The loss over all samples with other parameters, in float32."""

@@ -1,7 +1,7 @@
 """Which samples each rank reads in each epoch: torch's own sampler and loader, and the faults in them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -30,14 +30,32 @@ class Samples(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The batches of one rank, epoch by epoch, as the job's faults leave them."""
+    """The batches of one rank, epoch by epoch, as the job's faults leave them.
+
+    `whole`: this one process reads the batches of all workers, one after the other, as one.
+    """
 
     job: TrainingJob
     samples: Samples
     rank: int
+    whole: bool = False
+
+    @property
+    def batch_size(self) -> int:
+        """How many samples this process reads for a step."""
+        return self.job.batch_size * (self.job.workers if self.whole else 1)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """The rank's batches of that epoch."""
+        if not self.whole:
+            yield from self._batches(epoch)
+            return
+        workers = [replace(self, rank=rank, whole=False) for rank in range(self.job.workers)]
+        for parts in zip(*(worker.batches(epoch) for worker in workers), strict=True):
+            indices, inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+            yield indices, inputs, targets
+
+    def _batches(self, epoch: int) -> Iterator[Batch]:
         kinds = {fault.kind for fault in self.job.faults}
         sampler = self._sampler(0 if SAMEDATA in kinds else self.rank)
         if NOSET_EPOCH not in kinds:

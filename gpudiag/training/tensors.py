@@ -27,6 +27,15 @@ def digest(tensor: torch.Tensor) -> str:
     return f"{int(((bits + 1) * weights).sum().item()) & (2**64 - 1):016x}"
 
 
+def row_digests(tensor: torch.Tensor) -> list[int]:
+    """A number for each row along the first axis: rows of other bits have other numbers, as `digest` tells them apart."""
+    rows = tensor.detach().contiguous().view(len(tensor), -1)
+    bits = rows.view(_VIEWS[rows.element_size()]).to(torch.int64)
+    places = torch.arange(1, bits.shape[1] + 1, dtype=torch.int64, device=bits.device)
+    weights = (places * _MULTIPLIER + _INCREMENT) | 1
+    return [int(number) for number in ((bits + 1) * weights).sum(1).tolist()]
+
+
 def norm(tensors: Tensors) -> float:
     """The L2 norm of all tensors together."""
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))

@@ -6,9 +6,12 @@ from typing import Any
 import torch
 
 from gpudiag.model.codec import encode
+from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import RankEpochEnd, RankStart, RankStep
 from gpudiag.ranks.device import read_device_uuid
 from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, SAMEDATA, SUMGRAD, UNEVEN
+from gpudiag.training.own_gradients import OwnGradients
+from gpudiag.training.parts import PartsFinder, changed_parts
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import Reference
 from gpudiag.training.shards import Batch, Epochs
@@ -18,6 +21,8 @@ from gpudiag.training.workloads import MODELS
 
 # Faults that act from the start on; the others announce themselves when their moment comes.
 _FROM_THE_START = frozenset((SUMGRAD, SAMEDATA, BADINIT, ONEBIAS))
+
+REPEATED_STEPS = 3
 
 # A model that has learned all there is has next to no gradient, and the rounding of large terms that
 # cancel is left: below this share of the first gradient's norm, errors are counted against that share.
@@ -36,15 +41,30 @@ class VerifiedTraining:
         self.reference = Reference(self.job, self.group.device, epochs.samples)
         self.start = strategy.parameters()
         self.step_digests: list[tuple[str, ...]] = []
+        self.first_parameters: list[dict[str, torch.Tensor]] = []  # after the steps that are repeated
         self._loss = MODELS[self.job.workload].loss
         self._fired: set[str] = set()
         self._small_gradient = 0.0
+        # In half precision rounding alone makes two trajectories of two runs. There the reference goes step by
+        # step beside the strategy: from its parameters, and with its gradients once these were compared.
+        self._follows = self.job.dtype != "float32"
+        self._parameters = self.start
+        self.gradients_here: Reading[int] = NOT_ASKED
+        device = self.group.device.type
+        self._tolerance_gradient = gradient_tolerance(self.job, device)
+        self._tolerance_parameter = parameter_tolerance(self.job, device)
+        self._parts = PartsFinder(
+            self.reference, self.start, self._tolerance_gradient, self._tolerance_parameter
+        )
+        self._own = OwnGradients(strategy.plain)
 
     def run(self) -> bool:
         """Train all steps and tell about each; True if the ranks ran out of data at different steps."""
         self._tell_start()
         epochs = -(-self.job.steps // self.job.steps_per_epoch)
-        return any(self._run_epoch(epoch) for epoch in range(epochs))  # none follows an uneven one
+        uneven = any(self._run_epoch(epoch) for epoch in range(epochs))  # none follows an uneven one
+        self._own.stop()
+        return uneven
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One step without a look at anything; the loss of this rank's samples."""
@@ -56,6 +76,64 @@ class VerifiedTraining:
             strategy.backward(loss)
             strategy.step()
         return loss.detach()
+
+    def look_again(self, step: int) -> None:
+        """Tell of one more step, after those that nobody looked at, how it agrees with a single process.
+
+        The single process begins with the parameters of rank 0, with which every rank should.
+        """
+        strategy, device = self.strategy, self.group.device
+        epoch, place = divmod(step, self.job.steps_per_epoch)
+        indices, inputs, targets = self.batch_of(step)
+        before = strategy.parameters()
+        of_first = {name: value.clone() for name, value in before.items()}
+        for value in of_first.values():
+            self.group.broadcast(value)
+        self.reference.follow(before)
+        own = self.reference.alone(indices).gradients
+        self.reference.follow(of_first)
+        expected = self.reference.look(torch.cat([rank[place] for rank in self.epochs.intended(epoch)]))
+        strategy.zero_gradients()
+        with self.group.announced("training_step"):
+            loss = self._loss(strategy.forward(inputs.to(device)), targets.to(device))
+            strategy.backward(loss)
+        gradients, own_error = strategy.gradients(), strategy.own_error(own)
+        with self.group.announced("optimizer_step"):
+            stepped = strategy.step()
+        self._emit(
+            "late_step",
+            RankStep(
+                rank=self.group.rank,
+                step=step,
+                epoch=epoch,
+                samples=tuple(indices.tolist()),
+                loss=finite(float(loss.detach())),
+                reference_loss=finite(expected.loss),
+                gradients=describe(gradients, expected.gradients, self._small_gradient),
+                gradient_error=difference(gradients, expected.gradients, self._small_gradient),
+                gradient_scale=projection(gradients, expected.gradients) if gradients else None,
+                own_gradient_error=own_error,
+                parameters=describe(before, of_first),
+                parameter_error=difference(before, of_first),
+                buffers=describe(strategy.buffers()),
+                unused=tuple(name for name in of_first if name not in gradients),
+                skipped=expected.skipped or not stepped,
+            ),
+        )
+
+    def held_bytes(self) -> int:
+        """The tensors that the comparison keeps beside the strategy, on its device: they are no memory of its own."""
+        model, optimizer = self.reference.model, self.reference.optimizer
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        kept = [self.start, *self.first_parameters]
+        tensors = [
+            *model.parameters(),
+            *model.buffers(),
+            *(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
+            *(value for value in states if isinstance(value, torch.Tensor)),
+            *(value for parameters in kept for value in parameters.values()),
+        ]
+        return sum(tensor.nbytes for tensor in tensors if tensor.device.type == self.group.device.type)
 
     def batch_of(self, step: int) -> Batch:
         """This rank's samples at any step, also one beyond the verified ones."""
@@ -89,20 +167,34 @@ class VerifiedTraining:
         strategy, device = self.strategy, self.group.device
         self.group.progress.before_iteration(step)
         self._announce(NAN, step)
-        own = self.reference.own_gradients(indices)
-        expected = self.reference.step(torch.cat(intended))
+        if self._follows:
+            self.reference.follow(self._parameters)
+        own = self.reference.alone(indices)
+        at = {name: value.clone() for name, value in self.reference.parameters().items()}
+        take = self.reference.look if self._follows else self.reference.step
+        expected = take(torch.cat(intended))
         self._small_gradient = self._small_gradient or SMALL_GRADIENT * norm(expected.gradients)
+        samples = self.epochs.samples
         strategy.zero_gradients()
         with self.group.announced("training_step"):
             loss = self._loss(strategy.forward(inputs.to(device)), targets.to(device))
+            scale = strategy.loss_scale()
             strategy.backward(loss)
-        self._spoil_gradients(step, own)
-        gradients, own_error = strategy.gradients(), strategy.own_error(own)
+        computed_error = self._computed_error(own.gradients, scale)
+        self._spoil_gradients(step, own.gradients)
+        gradients, own_error = strategy.gradients(), strategy.own_error(own.gradients)
+        held_error = strategy.held_error(expected.gradients, self._small_gradient)
+        self.gradients_here = strategy.gradients_here()
         with self.group.announced("optimizer_step"):
             stepped = strategy.step()
-        parameters, reference = strategy.parameters(), self.reference.parameters()
+        if self._follows and stepped:
+            self.reference.step_with(gradients)
+        self._parameters = parameters = strategy.parameters()
+        reference = self.reference.parameters()
         facts = describe(parameters, reference)
         self.step_digests.append(tuple(fact.digest for fact in facts))
+        if step < REPEATED_STEPS:
+            self.first_parameters.append(parameters)
         self._emit(
             "step",
             RankStep(
@@ -121,8 +213,21 @@ class VerifiedTraining:
                 buffers=describe(strategy.buffers()),
                 unused=tuple(name for name in reference if name not in gradients),
                 skipped=expected.skipped or not stepped,
+                own_reference_loss=finite(own.loss),
+                changed=changed_parts(inputs, targets, (samples.inputs[indices], samples.targets[indices])),
+                computed_error=computed_error,
+                held_error=held_error,
+                gradient_parts=self._parts.of_gradient(
+                    gradients, expected.gradients, self._small_gradient, at, intended
+                ),
+                step_parts=self._parts.of_step(parameters, reference, at),
             ),
         )
+
+    def _computed_error(self, own: Mapping[str, torch.Tensor], scale: float) -> Reading[float | None]:
+        """How far the gradients of this rank's own samples are from what they give, before they are averaged."""
+        computed = self._own.take(scale)
+        return difference(computed, own, self._small_gradient) if computed.keys() == own.keys() else NOT_ASKED
 
     def _spoil_gradients(self, step: int, own: Mapping[str, torch.Tensor]) -> None:
         """Do to the gradients what an injected fault asks for at this step."""
@@ -145,6 +250,8 @@ class VerifiedTraining:
         strategy, device = self.strategy, self.group.device
         for kind in _FROM_THE_START:
             self._announce(kind)
+        first = self.epochs.samples.inputs[: self.job.batch_size * self.job.workers]
+        strategy.show(first.to(device))
         start = RankStart(
             rank=self.group.rank,
             world_size=strategy.world_size,
@@ -157,9 +264,11 @@ class VerifiedTraining:
             parameters_total=sum(value.numel() for value in self.reference.model.parameters()),
             parameters_here=strategy.parameters_here(),
             steps_per_epoch=self.job.steps_per_epoch,
+            sample_count=self.job.sample_count,
             stage=strategy.stage,
-            tolerance_gradient=gradient_tolerance(self.job.dtype, device.type),
-            tolerance_parameter=parameter_tolerance(self.job.dtype, device.type, self.job.optimizer),
+            tolerance_gradient=self._tolerance_gradient,
+            tolerance_parameter=self._tolerance_parameter,
+            parameters_kept=strategy.parameters_kept(),
         )
         self._emit("start", start)
 
@@ -178,8 +287,13 @@ class VerifiedTraining:
         self.group.progress.emit(data)
 
 
-def take_steps(training: VerifiedTraining, steps: range) -> Iterator[tuple[str, ...]]:
-    """The digests of all parameters after each of those steps, trained without a look at anything else."""
+def take_steps(training: VerifiedTraining, steps: range) -> Iterator[dict[str, torch.Tensor]]:
+    """All parameters after each of those steps, trained without a look at anything else."""
     for step in steps:
         training.train_step(training.batch_of(step))
-        yield tuple(fact.digest for fact in describe(training.strategy.parameters()))
+        yield training.strategy.parameters()
+
+
+def digests_of(parameters: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """The digest of each of them."""
+    return tuple(fact.digest for fact in describe(parameters))

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpudiag.model.reading import Reading
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.strategies.base import Setup, Strategy
+from gpudiag.training.strategies.ddp import bucket_mebibytes, count_buckets
 
 _PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -35,8 +37,13 @@ class AccelerateStrategy(Strategy):
             cpu=setup.group.device.type == "cpu",
             mixed_precision=_PRECISIONS[setup.job.dtype],
             kwargs_handlers=[
-                DistributedDataParallelKwargs(broadcast_buffers=setup.broadcasts),
-                GradScalerKwargs(init_scale=self.precision.scaler.get_scale()),
+                DistributedDataParallelKwargs(
+                    broadcast_buffers=setup.broadcasts, bucket_cap_mb=bucket_mebibytes(setup.model)
+                ),
+                GradScalerKwargs(
+                    init_scale=self.precision.scaler.get_scale(),
+                    growth_interval=self.precision.growth_interval,
+                ),
             ],
         )
         own = {name: value.clone() for name, value in setup.model.state_dict().items()}
@@ -58,6 +65,10 @@ class AccelerateStrategy(Strategy):
 
         return f"accelerate {__version__}, torch {torch.__version__}"
 
+    def buckets(self) -> Reading[int]:
+        """The buckets of the DDP inside."""
+        return count_buckets(self.model)
+
     def zero_gradients(self) -> None:
         """Forget the gradients of the last step."""
         self.optimizer.zero_grad()
@@ -78,6 +89,6 @@ def _tell_ranks(group: TrainingGroup) -> None:
     os.environ |= {
         "RANK": str(group.rank),
         "WORLD_SIZE": str(group.world_size),
-        "LOCAL_RANK": str(group.local_rank),
+        "LOCAL_RANK": str(group.local_rank if group.device.index is None else group.device.index),
         "LOCAL_WORLD_SIZE": str(group.local_world_size),
     }

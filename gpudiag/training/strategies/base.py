@@ -8,11 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.training_parts import KeptTensor
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.job import TrainingJob
+from gpudiag.training.kept import Digests, digest_optimizer, digest_values, local_part, names_by_id
 from gpudiag.training.precision import Precision
 from gpudiag.training.reference import count_state, make_optimizer
-from gpudiag.training.tensors import difference
+from gpudiag.training.tensors import Tensors, difference
+
+# A model is averaged in about so many parts: frameworks do otherwise with the second part than with the first.
+BUCKETS = 4
+
+ScriptState = dict[str, Any]  # numbers and tensors, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class Strategy(ABC):
     """
 
     framework = "torch"
+    fixed_order = True  # the same gradients are summed in the same order in every run
     model: nn.Module  # what is called
     plain: nn.Module  # what is inside
     optimizer: Any
@@ -42,7 +51,7 @@ class Strategy(ABC):
         """Wrap the model, bring every rank to the same start, make the optimizer."""
         self.job = setup.job
         self.group = setup.group
-        self.precision = Precision(setup.job.dtype, setup.group.device)
+        self.precision = Precision(setup.job, setup.group.device)
         self.plain = setup.model
         self.model = self._wrap(setup)
         self.optimizer = make_optimizer(self.job, self.model)
@@ -65,6 +74,9 @@ class Strategy(ABC):
     def version(self) -> str:
         """The framework and its version."""
         return f"torch {torch.__version__}"
+
+    def show(self, inputs: torch.Tensor) -> None:  # noqa: B027 - most strategies need no look
+        """Let the strategy see a first batch, for what shows only when the model is called."""
 
     @property
     def stage(self) -> int | None:
@@ -101,12 +113,25 @@ class Strategy(ABC):
             if parameter.grad is not None
         }
 
+    def gradients_here(self) -> Reading[int]:
+        """Elements of gradients that this rank keeps between the backward pass and the optimizer's step."""
+        return sum(
+            local_part(value.grad).numel() for value in self.plain.parameters() if value.grad is not None
+        )
+
     def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
         """How far what this rank holds of the gradients is from that of its own samples alone.
 
-        Next to nothing where nobody averaged.
+        Next to nothing where nobody averaged; None where this rank holds nothing of them.
         """
         return difference(self.gradients(), own)
+
+    def held_error(self, expected: Tensors, floor: float) -> float | None:
+        """How far this rank's own part of the averaged gradients is from what it should be, as `difference` has it.
+
+        None where every rank has all of them.
+        """
+        return None
 
     def overwrite_gradient(self, name: str, whole: torch.Tensor) -> None:
         """Put another gradient in the place of that parameter's; for injected faults."""
@@ -126,38 +151,60 @@ class Strategy(ABC):
         """Elements of parameters that this rank keeps between steps."""
         return sum(value.numel() for value in self.plain.parameters())
 
+    def parameters_kept(self) -> tuple[KeptTensor, ...]:
+        """The same by name, where parameters are sharded; nothing where every rank has all of them."""
+        return ()
+
     def optimizer_state_here(self) -> int:
         """Elements of optimizer state that this rank keeps."""
         return count_state(self.optimizer)
+
+    def buckets(self) -> Reading[int]:
+        """In how many parts the gradients are averaged, where the framework tells."""
+        return NOT_ASKED
+
+    def loss_scale(self) -> float:
+        """By how much the loss is multiplied before the backward pass."""
+        return float(self.precision.scaler.get_scale())
 
     @property
     def checkpoint_obstacle(self) -> str | None:
         """Why no checkpoint can be tried here; None where it can."""
         return None
 
-    def checkpoint(self) -> Any:
-        """A checkpoint of this rank's part, written to a file that disappears with this process."""
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - open until it was read back
-        torch.save(self._state(), file)
-        return file
-
-    def reload(self, checkpoint: Any) -> None:
-        """Go on from a checkpoint that another strategy object of this kind wrote."""
-        with checkpoint:
-            checkpoint.seek(0)
-            self._load(torch.load(checkpoint, weights_only=True, map_location=self.group.device))
-
-    def _state(self) -> dict[str, Any]:
+    def kept_state(self) -> Digests:
+        """The digests of all that a checkpoint must give back to this rank, by name."""
         return {
+            **digest_values("model", self.plain.state_dict()),
+            **digest_optimizer(self.optimizer, names_by_id(self.plain.named_parameters())),
+            **digest_values("scaler", self.precision.scaler.state_dict()),
+        }
+
+    def checkpoint(self, script: ScriptState) -> Any:
+        """A checkpoint of this rank's part, written to a file that disappears with this process.
+
+        `script` is what a training script keeps beside the model on this rank; `reload` gives it back.
+        """
+        state = {
             "model": self.plain.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.precision.scaler.state_dict(),
+            "script": script,
         }
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - open until it was read back
+        torch.save(state, file)
+        return file
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def reload(self, checkpoint: Any) -> ScriptState:
+        """Go on from a checkpoint that another strategy object of this kind wrote."""
+        with checkpoint:
+            checkpoint.seek(0)
+            state = torch.load(checkpoint, weights_only=True, map_location=self.group.device)
         self.plain.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.scaler.load_state_dict(state["scaler"])
+        script: ScriptState = state["script"]
+        return script
 
     def close(self) -> None:  # noqa: B027 - most strategies hold nothing
         """Give back what the framework holds; the process group stays."""

@@ -19,6 +19,14 @@ class DataParallelStrategy(Strategy):
     def _note_device(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self._seen.add(str(inputs[0].device))
 
+    def show(self, inputs: torch.Tensor) -> None:
+        """Call the model once: only then does it show on which devices it computes."""
+        with torch.no_grad():
+            self.forward(inputs)
+
+    def own_error(self, own: dict[str, torch.Tensor]) -> None:
+        """Nothing: the one process has the samples of all workers."""
+
     @property
     def world_size(self) -> int:
         """The GPUs that the wrapper divides a batch over."""

@@ -1,9 +1,12 @@
 """DistributedDataParallel: the whole model on every rank, gradients averaged during the backward pass."""
 
+from typing import Any
+
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpudiag.training.strategies.base import Setup, Strategy
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.training.strategies.base import BUCKETS, Setup, Strategy
 
 
 class DdpStrategy(Strategy):
@@ -14,7 +17,28 @@ class DdpStrategy(Strategy):
         with setup.group.announced("wrap"):
             return DistributedDataParallel(
                 setup.model,
+                bucket_cap_mb=bucket_mebibytes(setup.model),
                 device_ids=[device.index] if device.type == "cuda" else None,
                 init_sync=setup.broadcasts,
                 broadcast_buffers=setup.broadcasts,
             )
+
+    def buckets(self) -> Reading[int]:
+        """The buckets that DDP built after its first step."""
+        return count_buckets(self.model)
+
+
+def bucket_mebibytes(model: nn.Module) -> Any:
+    """A size of buckets such that DDP makes several for a model, as it does for large ones; may be a fraction."""
+    size = sum(value.numel() * value.element_size() for value in model.parameters())
+    return size / BUCKETS / 2**20
+
+
+def count_buckets(model: nn.Module) -> Reading[int]:
+    """The buckets that a wrapped model averages its gradients in, once it has built them anew."""
+    if not isinstance(model, DistributedDataParallel):
+        return Missing(MissingReason.NOT_SUPPORTED, "it is not wrapped in DDP")
+    told: Any = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    sizes = str(told.get("rebuilt_bucket_sizes", ""))
+    counted = len([size for size in sizes.split(",") if size.strip()])
+    return counted or Missing(MissingReason.NOT_SUPPORTED, "DDP tells nothing of its buckets")

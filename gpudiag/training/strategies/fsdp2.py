@@ -4,12 +4,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from gpudiag.training.strategies.base import Setup, Strategy, broadcast_model
-from gpudiag.training.tensors import difference
+from gpudiag.model.training_parts import KeptTensor
+from gpudiag.training.kept import local_part
+from gpudiag.training.strategies.base import ScriptState, Setup, Strategy, broadcast_model
+from gpudiag.training.tensors import Tensors, difference
 
 
 class Fsdp2Strategy(Strategy):
@@ -19,6 +24,7 @@ class Fsdp2Strategy(Strategy):
     """
 
     def _wrap(self, setup: Setup) -> nn.Module:
+        self._folder = setup.folder
         if setup.broadcasts:
             broadcast_model(setup.group, setup.model)
         with setup.group.announced("wrap"):
@@ -52,37 +58,75 @@ class Fsdp2Strategy(Strategy):
                 gradient.to_local().copy_(parts[self.group.rank])
 
     def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
-        """How far this rank's shards of the gradients are from those of its own samples alone."""
-        here, expected = {}, {}
+        """How far this rank's shards of the gradients are from those of its own samples alone; None without a shard."""
+        here, expected = self._shards(own)
+        return difference(here, expected) if expected else None
+
+    def held_error(self, expected: Tensors, floor: float) -> float | None:
+        """How far this rank's shards of the averaged gradients are off; None without a shard."""
+        here, parts = self._shards(expected)
+        return difference(here, parts, floor) if parts else None
+
+    def _shards(self, whole: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """This rank's shards of the gradients, and the same parts of others that are whole."""
+        here, parts = {}, {}
         for name, value in self.plain.named_parameters():
-            parts = own[name].chunk(self.group.world_size)
-            if value.grad is not None and self.group.rank < len(parts):
-                here[name], expected[name] = _local(value.grad), parts[self.group.rank]
-        return difference(here, expected)
+            chunks = whole[name].chunk(self.group.world_size)
+            if value.grad is not None and self.group.rank < len(chunks):
+                here[name], parts[name] = local_part(value.grad), chunks[self.group.rank]
+                if here[name].shape != parts[name].shape:  # another number of shards than of ranks
+                    del here[name], parts[name]
+        return here, parts
 
     def parameters_here(self) -> int:
         """Elements of the shards on this rank."""
-        return sum(_local(value).numel() for value in self.plain.parameters())
+        return sum(local_part(value).numel() for value in self.plain.parameters())
 
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "model": {name: _local(value) for name, value in self.plain.state_dict().items()},
-            "optimizer": {},
-            "scaler": self.precision.scaler.state_dict(),
-        }
-        for name, parameter in self.plain.named_parameters():
-            kept = self.optimizer.state[parameter]
-            state["optimizer"][name] = {key: _local(value) for key, value in kept.items()}
-        return state
+    def parameters_kept(self) -> tuple[KeptTensor, ...]:
+        """The elements of each parameter on this rank."""
+        named = self.plain.named_parameters()
+        return tuple(KeptTensor(name, local_part(value).numel(), value.numel()) for name, value in named)
 
-    def _load(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for name, value in self.plain.state_dict().items():
-                _local(value).copy_(state["model"][name])
-        for name, parameter in self.plain.named_parameters():
-            kept = state["optimizer"][name]
-            self.optimizer.state[parameter] = {key: _like(parameter, value) for key, value in kept.items()}
+    @property
+    def checkpoint_obstacle(self) -> str | None:
+        """DCP's ranks read what others wrote, and send each other objects, which torch unpacks with NumPy."""
+        if not self.group.on_one_host:
+            return "torch.distributed.checkpoint needs a folder that all hosts share"
+        return None if _has_numpy() else "torch.distributed.checkpoint needs NumPy"
+
+    def checkpoint(self, script: ScriptState) -> Any:
+        """A checkpoint in the run's folder, by torch's own distributed checkpoint (DCP)."""
+        place = [f"{self._folder}/checkpoint"]
+        with self.group.announced("checkpoint"):
+            torch.distributed.broadcast_object_list(place)  # every rank writes its part beside rank 0's
+            save(self._state(script), checkpoint_id=place[0])
+        return place[0], {name: _blank(value) for name, value in script.items()}
+
+    def reload(self, checkpoint: Any) -> ScriptState:
+        """Go on from a checkpoint."""
+        folder, script = checkpoint
+        state = self._state(script)  # which DCP fills in place
+        with self.group.announced("checkpoint"):
+            load(state, checkpoint_id=folder)
+        set_state_dict(
+            self.plain,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
         self.precision.scaler.load_state_dict(state["scaler"])
+        found: ScriptState = state[self._own_key]
+        return found
+
+    @property
+    def _own_key(self) -> str:
+        """What ranks write under one name DCP takes for one thing, and keeps that of one rank."""
+        return f"script{self.group.rank}"
+
+    def _state(self, script: ScriptState) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.plain, self.optimizer)
+        scaler = self.precision.scaler.state_dict()
+        return {"model": model, "optimizer": optimizer, "scaler": scaler, self._own_key: script}
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,20 +134,15 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor().clone() if isinstance(tensor, DTensor) else tensor.clone()
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def _has_numpy() -> bool:
+    """Whether torch can use NumPy; it may be there and not fit."""
+    try:
+        torch.empty(0).numpy()
+    except RuntimeError:
+        return False
+    return True
 
 
-def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """Optimizer state as it lies beside that parameter: sharded, unless it is a single number."""
-    if local.dim() == 0 or not isinstance(parameter, DTensor):
-        return local
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+def _blank(value: Any) -> Any:
+    """Something of the same kind to be filled, which has nothing of the value."""
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else type(value)()

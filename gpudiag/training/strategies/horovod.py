@@ -18,6 +18,7 @@ class HorovodStrategy(Strategy):
     """`hvd.DistributedOptimizer`; our process group only tells the ranks where Horovod's rendezvous is."""
 
     framework = "horovod"
+    fixed_order = False  # tensors are added up together with those that are ready at the same moment
 
     def __init__(self, setup: Setup) -> None:
         """Join Horovod, bring every rank to the start of rank 0, wrap the optimizer."""

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpudiag.model.reading import Reading
+from gpudiag.model.training_parts import KeptTensor
+from gpudiag.training.kept import Digests, digest_optimizer, digest_values
 from gpudiag.training.reference import make_optimizer
-from gpudiag.training.strategies.base import Setup, Strategy, broadcast_model
+from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strategy, broadcast_model
 
 
 class ZeroStrategy(Strategy):
@@ -31,6 +34,13 @@ class ZeroStrategy(Strategy):
             )
         super().__init__(setup)
         self.optimizer = self._engine.optimizer
+        self._most_gradients = 0
+        # Behind the hooks of the engine, which may take a gradient away.
+        for value in self.plain.parameters():
+            value.register_post_accumulate_grad_hook(self._note_gradients)  # type: ignore[no-untyped-call]
+        if self._scaler is not None:  # DeepSpeed begins with 65536, and would leave out the first steps
+            own = self.precision.scaler.get_scale()
+            self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": own})
 
     def _wrap(self, setup: Setup) -> nn.Module:
         # The engine broadcasts parameters; nobody broadcasts buffers.
@@ -74,9 +84,10 @@ class ZeroStrategy(Strategy):
         self._engine.backward(loss)
 
     def step(self) -> bool:
-        """Let the engine step."""
+        """Let the engine step; False if its loss scaler left the step out, which stage 0 does not tell."""
+        scale = self.loss_scale()
         self._engine.step()
-        return bool(self._engine.was_step_applied())
+        return bool(self._engine.was_step_applied()) and self.loss_scale() >= scale
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """The whole gradients, put together from where the stage keeps them."""
@@ -87,58 +98,105 @@ class ZeroStrategy(Strategy):
             for name, value in self.plain.named_parameters():
                 gradient = value.grad if self._asked == 0 else safe_get_full_grad(value)
                 if gradient is not None:
-                    found[name] = gradient.detach().float() / self._loss_scale()
+                    found[name] = gradient.detach().float() / self.loss_scale()
         return found
 
-    def _loss_scale(self) -> float:
+    def gradients_here(self) -> Reading[int]:
+        """The most elements of gradients that the parameters had at once in a backward pass, so far.
+
+        After it every stage but 0 has the rank's part only: from stage 2 on no more than a bucket is ever whole.
+        """
+        return self._most_gradients
+
+    def _note_gradients(self, _: torch.Tensor) -> None:
+        alive = sum(value.grad.numel() for value in self.plain.parameters() if value.grad is not None)
+        self._most_gradients = max(self._most_gradients, alive)
+
+    def loss_scale(self) -> float:
         """By how much the engine still scales the gradients, which it undoes in its step."""
-        scaler = getattr(self._engine, "torch_autocast_z0_gradscaler", None)
-        if scaler is None:
-            scaler = getattr(self._engine.optimizer, "torch_autocast_gradscaler", None)
-        return 1.0 if scaler is None else float(scaler.get_scale())
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
+    @property
+    def _scaler(self) -> Any:
+        """The loss scaler of the engine; None where the dtype needs none."""
+        of_stage_0 = getattr(self._engine, "torch_autocast_z0_gradscaler", None)
+        return of_stage_0 or getattr(self._engine.optimizer, "torch_autocast_gradscaler", None)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """The whole parameters; of stage 3, put together from the shards."""
         parameters = dict(self.plain.named_parameters())
         gathered: Any = nullcontext()
-        if self._asked == 3:
+        if self._splits_parameters:
             gathered = self._deepspeed.zero.GatheredParameters(list(parameters.values()))
         with self.group.announced("gather"), gathered:
             return {name: value.detach().float().clone() for name, value in parameters.items()}
 
     def parameters_here(self) -> int:
         """Elements of parameters, or of their shards, on this rank."""
-        values = list(self.plain.parameters())
-        if self._asked == 3:
-            shards: list[Any] = list(values)  # the engine hangs each shard on its parameter
-            return sum(shard.ds_tensor.numel() for shard in shards)
-        return sum(value.numel() for value in values)
+        return sum(kept.elements for kept in self.parameters_kept())
+
+    def parameters_kept(self) -> tuple[KeptTensor, ...]:
+        """The elements of each of them."""
+        named: list[tuple[str, Any]] = list(self.plain.named_parameters())
+        if not self._splits_parameters:
+            return tuple(KeptTensor(name, one.numel(), one.numel()) for name, one in named)
+        # the engine hangs each shard on its parameter, and keeps the number of its elements
+        return tuple(KeptTensor(name, one.ds_tensor.numel(), one.ds_numel) for name, one in named)
+
+    @property
+    def _splits_parameters(self) -> bool:
+        """Whether the engine shards parameters, whatever stage it was asked for."""
+        return all(hasattr(value, "ds_tensor") for value in self.plain.parameters())
+
+    def _inner_optimizer(self) -> Any:
+        """The optimizer of torch, which that of the engine drives."""
+        return getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
 
     def optimizer_state_here(self) -> int:
         """Elements of the state of the optimizer inside the engine's."""
-        inner = getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
-        tensors = [value for state in inner.state.values() for value in state.values()]
+        tensors = [value for state in self._inner_optimizer().state.values() for value in state.values()]
         return sum(value.numel() for value in tensors if isinstance(value, torch.Tensor) and value.dim() > 0)
 
     @property
     def checkpoint_obstacle(self) -> str | None:
         """Ranks read what others wrote, so it takes a file system that all hosts share."""
-        one_host = self.group.local_world_size == self.group.world_size
-        return None if one_host else "DeepSpeed needs a folder that all hosts share"
+        return None if self.group.on_one_host else "DeepSpeed needs a folder that all hosts share"
 
-    def checkpoint(self) -> Any:
+    def kept_state(self) -> Digests:
+        """The digests of parameters or shards, buffers, the inner optimizer with its own copy of them, and steps."""
+        parameters: dict[str, Any] = dict(self.plain.named_parameters())
+        split = self._splits_parameters
+        kept = {name: value.ds_tensor if split else value for name, value in parameters.items()}
+        inner = self._inner_optimizer()
+        copies = {
+            f"{number}.{place}": value
+            for number, group in enumerate(inner.param_groups)
+            for place, value in enumerate(group["params"])
+        }
+        steps = {"global_steps": self._engine.global_steps, "loss_scale": self.loss_scale()}
+        return {
+            **digest_values("model", {**kept, **self.buffers()}),
+            **digest_values("copy", copies if self._asked else {}),
+            **digest_optimizer(inner, {}),
+            **digest_values("engine", steps),
+        }
+
+    def checkpoint(self, script: ScriptState) -> Any:
         """A checkpoint in the run's folder."""
         place = [f"{self._folder}/checkpoint"]
+        scripts: list[Any] = [None] * self.group.world_size
         with self.group.announced("checkpoint"):
             torch.distributed.broadcast_object_list(place)  # every rank writes its part beside rank 0's
-            folder = place[0]
-            self._engine.save_checkpoint(folder, tag="train")
-        return folder
+            torch.distributed.all_gather_object(scripts, script)  # one rank writes the client's state
+            self._engine.save_checkpoint(place[0], tag="train", client_state={"scripts": scripts})
+        return place[0]
 
-    def reload(self, checkpoint: Any) -> None:
+    def reload(self, checkpoint: Any) -> ScriptState:
         """Go on from a checkpoint."""
         with self.group.announced("checkpoint"):
-            self._engine.load_checkpoint(checkpoint, tag="train")
+            _, client_state = self._engine.load_checkpoint(checkpoint, tag="train")
+        script: ScriptState = client_state["scripts"][self.group.rank]
+        return script
 
     def close(self) -> None:
         """End the engine, and DeepSpeed's groups with the process group that they are made of."""
@@ -148,10 +206,15 @@ class ZeroStrategy(Strategy):
 
 def _settings(setup: Setup, stage: int) -> dict[str, Any]:
     job = setup.job
+    elements = sum(value.numel() for value in setup.model.parameters())
     settings: dict[str, Any] = {
         "train_batch_size": job.batch_size * setup.group.world_size,
         "train_micro_batch_size_per_gpu": job.batch_size,
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {
+            "stage": stage,
+            "stage3_param_persistence_threshold": 0,
+            "reduce_bucket_size": elements // BUCKETS + 1,
+        },
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 0.0,  # left out, DeepSpeed 0.19 clips to a norm of 1 and says nothing
         "zero_force_ds_cpu_optimizer": False,

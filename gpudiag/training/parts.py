@@ -1,0 +1,179 @@
+"""What a wrong gradient, or a wrong step of the optimizer, is made of: measured on the rank that has it.
+
+Every rank has all samples, so it can compute the gradient of any rank's. A gradient that is wrong for a reason is a
+sum of these with other shares than one over their number, or that of another step; one that is corrupt is neither.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gpudiag.model.training_parts import GradientParts, StepParts
+from gpudiag.training.reference import Reference
+from gpudiag.training.tensors import difference, finite, norm
+
+Tensors = Mapping[str, torch.Tensor]
+
+# So many ranks' gradients are tried at most: each is a forward and a backward pass.
+_RANKS_AT_MOST = 64
+# The elements that make up this share of the squared error are those that are off.
+_NEARLY_ALL = 0.999
+# Sums in another order differ by less, over the size of what is added up, and a flipped bit by more.
+_FLIP_ERROR = 1e-5
+_FLIPS_AT_MOST = 4
+_SHORTER = (torch.bfloat16, torch.float16)
+
+
+@dataclass
+class PartsFinder:
+    """Finds the parts, and remembers the step before, which may be one of them."""
+
+    reference: Reference
+    before: Tensors  # this rank's parameters before the coming step
+    gradient_tolerance: float
+    parameter_tolerance: float
+    _expected: Tensors = field(default_factory=dict)  # gradients of the step before
+    _found: Tensors = field(default_factory=dict)
+    _movement: Tensors = field(default_factory=dict)
+
+    def of_gradient(
+        self, found: Tensors, expected: Tensors, floor: float, at: Tensors, indices: Sequence[torch.Tensor]
+    ) -> GradientParts | None:
+        """The parts of the gradient of this step; None where it is as it should be, or not finite.
+
+        `at` are the single process's parameters before the step, `indices` the samples of each rank.
+        """
+        before, self._expected = self._expected, expected
+        found_before, self._found = self._found, found
+        scale = max(norm(expected), floor) or 1.0
+        names = _off(found, expected, self.gradient_tolerance * scale)
+        if not names or len(indices) > _RANKS_AT_MOST:
+            return None
+        wanted, have = _flat(expected, names), _flat(found, names)
+        of_ranks = [_flat(self.reference.gradients_at(at, one), names) for one in indices]
+        shares, rest = _fit(have, of_ranks)
+        off = _off_most(have - wanted)
+        few = len(off) <= min(_FLIPS_AT_MOST, len(wanted) // 2)
+        return GradientParts(
+            tensors=tuple(names),
+            shares=shares,
+            rest=finite(rest / scale),
+            step_before=_gap(have, before, names, scale),
+            accumulated=_gap(have - wanted, found_before, names, scale),
+            elements_off=len(off),
+            elements=len(wanted),
+            rounded_to=_rounded_to([found[name] for name in found]),
+            flipped_ranks=find_flipped_ranks(have[off], [one[off] for one in of_ranks]) if few else (),
+            flipped_average=few and is_flipped(have[off], wanted[off]),
+        )
+
+    def of_step(self, found: Tensors, expected: Tensors, at: Tensors) -> StepParts | None:
+        """The parts of this step's movement; None where the parameters are as they should be, or not finite.
+
+        `at` are the single process's parameters before the step.
+        """
+        start, self.before = self.before, found
+        wanted = {name: expected[name].double() - at[name].double() for name in expected}
+        movement_before, self._movement = self._movement, wanted
+        names = _off(found, expected, self.parameter_tolerance * (norm(expected) or 1.0))
+        if not names:
+            return None
+        moved = {name: found[name].double() - start[name].double() for name in names}
+        right, have = _flat(wanted, names), _flat(moved, names)
+        (scale, decay), rest = _fit(have, [right, _flat(start, names)])
+        size = float(right.norm()) or 1.0
+        return StepParts(
+            tensors=tuple(names),
+            unmoved=tuple(name for name in names if found[name].equal(start[name])),
+            scale=scale,
+            decay=-decay,
+            rest=finite(rest / size),
+            step_before=_gap(have, movement_before, names, size),
+            elements_off=len(_off_most(_flat(found, names) - _flat(expected, names))),
+            elements=len(right),
+        )
+
+
+def changed_parts(
+    inputs: torch.Tensor, targets: torch.Tensor, right: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[str, ...]:
+    """Which of a batch's inputs and targets are not those of the data set; a NaN is no other sample."""
+    pairs = (("inputs", inputs, right[0]), ("targets", targets, right[1]))
+    return tuple(
+        name
+        for name, found, expected in pairs
+        if not found.equal(expected) and bool(torch.isfinite(found).all())
+    )
+
+
+def _off(found: Tensors, expected: Tensors, limit: float) -> list[str]:
+    """The tensors that are off; all of them where none is by itself."""
+    error = difference(found, expected)
+    gaps = {name: float((found[name].double() - expected[name].double()).norm()) for name in found}
+    whole = norm({name: found[name].double() - expected[name].double() for name in found})
+    if error is None or whole <= limit or found.keys() != expected.keys():
+        return []
+    return [name for name, gap in gaps.items() if gap > limit] or list(found)
+
+
+def _flat(tensors: Tensors, names: Iterable[str]) -> torch.Tensor:
+    return torch.cat([tensors[name].detach().double().flatten().cpu() for name in names])
+
+
+def _fit(found: torch.Tensor, parts: Sequence[torch.Tensor]) -> tuple[tuple[float, ...], float]:
+    """How many times each part is in what was found, and the norm of what is left."""
+    columns = torch.stack(list(parts), dim=1)
+    shares = torch.linalg.lstsq(columns, found.unsqueeze(1)).solution.squeeze(1)
+    return tuple(float(share) for share in shares), float((found - columns @ shares).norm())
+
+
+def _gap(found: torch.Tensor, expected: Tensors, names: Sequence[str], scale: float) -> float | None:
+    """The error against another step's tensors; None before there was one."""
+    if any(name not in expected for name in names):
+        return None
+    return finite(float((found - _flat(expected, names)).norm()) / scale)
+
+
+def _off_most(error: torch.Tensor) -> torch.Tensor:
+    """The places of the elements that make up nearly all of an error."""
+    squares = error.square().sort(descending=True)
+    sums = squares.values.cumsum(0)
+    return squares.indices[: int((sums < _NEARLY_ALL * sums[-1]).sum()) + 1]
+
+
+def find_flipped_ranks(found: torch.Tensor, of_ranks: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """The ranks of whose own gradients one flipped bit in each of these elements explains the average of all.
+
+    Some frameworks divide by the number of ranks before they add up, and some after it.
+    """
+    ranks = len(of_ranks)
+    parts = torch.stack([own / ranks for own in of_ranks])
+    limit = _FLIP_ERROR * (found.abs() + parts.abs().sum(0))
+    handed_in = [found - (parts.sum(0) - part) for part in parts]
+    return tuple(
+        rank
+        for rank, part in enumerate(parts)
+        if _is_flip(handed_in[rank], part, limit)
+        or _is_flip(ranks * handed_in[rank], ranks * part, ranks * limit)
+    )
+
+
+def is_flipped(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether one flipped bit in each of these elements explains what was found."""
+    return _is_flip(found, wanted, _FLIP_ERROR * (found.abs() + wanted.abs()))
+
+
+def _is_flip(found: torch.Tensor, right: torch.Tensor, limit: torch.Tensor) -> bool:
+    bits = right.float().view(torch.int32).unsqueeze(1)
+    masks = torch.tensor([1 << bit for bit in range(31)] + [-(1 << 31)], dtype=torch.int32)
+    flipped = (bits ^ masks).view(torch.float32).double()
+    return bool(((flipped - found.unsqueeze(1)).abs() <= limit.unsqueeze(1)).any(1).all())
+
+
+def _rounded_to(found: Sequence[torch.Tensor]) -> str | None:
+    """The shorter dtype that has all of these numbers, bit for bit."""
+    for dtype in _SHORTER:
+        if all(tensor.to(dtype).to(tensor.dtype).equal(tensor) for tensor in found):
+            return str(dtype).removeprefix("torch.")
+    return None

@@ -1,0 +1,148 @@
+"""Whether a rank whose Python stack stands still works all the same: its processor time, children, files, a sleep."""
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+# A thread that waits uses none; 10 ms is what a loaded machine may leave of a second to one that works.
+_MAIN_SECONDS = 0.01
+# Threads that only watch and flush (NCCL's watchdog, a log writer) stay below.
+_OTHER_THREADS_SHARE = 0.05
+_CHILD_SECONDS = 0.02
+_IO_BYTES = 64 * 1024  # of the whole process, in one look: a heartbeat writes less
+# clock_nanosleep, as Python's time.sleep asks for it from 3.11 on: until a moment of CLOCK_MONOTONIC.
+_SLEEP_CALLS = {"x86_64": 230, "aarch64": 115}
+_ABSOLUTE = 1
+_MAIN_WORKS, _THREADS_WORK = "it uses the processor", "its threads use the processor"
+USE_THE_PROCESSOR = frozenset((_MAIN_WORKS, _THREADS_WORK))
+
+
+@dataclass(slots=True)
+class SignsOfWork:
+    """Compares two looks at this process, its descendants and its main thread.
+
+    Call `read` from one thread that does nothing else: what that thread itself does is taken out.
+    """
+
+    main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
+    root: Path = Path("/proc")
+    clock: Callable[[], float] = time.monotonic
+    _at: float | None = None
+    _main_seconds: float = 0.0
+    _other_seconds: float = 0.0
+    _io_bytes: tuple[int, int] = (0, 0)
+    _children: Mapping[int, tuple[str, float, int]] = field(default_factory=dict)
+    _sleep_until: float | None = None
+    _woken: int = 0
+
+    def read(self, patience_seconds: float, *, network: bool = False) -> str | None:
+        """What has moved since the look before, in words; None where nothing has, and at the first look.
+
+        A sleep counts where it ends within `patience_seconds`, and being woken where the thread waits for the network.
+        """
+        now = self.clock()
+        woken = self._read_woken()
+        signs = (
+            woken if network else None,
+            self._read_processor(now),
+            self._read_children(),
+            self._read_io(),
+            self._read_sleep(now, patience_seconds),
+        )
+        first, self._at = self._at is None, now
+        return None if first else next((sign for sign in signs if sign is not None), None)
+
+    def _read_processor(self, now: float) -> str | None:
+        main = 0.0
+        with suppress(OSError):
+            main = time.clock_gettime(time.pthread_getcpuclockid(self.main))
+        other = time.process_time() - main - time.thread_time()
+        spent, others = main - self._main_seconds, other - self._other_seconds
+        self._main_seconds, self._other_seconds = main, other
+        if spent >= _MAIN_SECONDS:
+            return _MAIN_WORKS
+        passed = now - (self._at or now)
+        return _THREADS_WORK if passed and others >= _OTHER_THREADS_SHARE * passed else None
+
+    def _read_children(self) -> str | None:
+        before, self._children = self._children, self._descendants()
+        for pid, (name, seconds, moved) in self._children.items():
+            if pid not in before:
+                return f"it started {name} (pid {pid})"
+            _, seconds_before, moved_before = before[pid]
+            if seconds - seconds_before >= _CHILD_SECONDS:
+                return f"its child {name} (pid {pid}) uses the processor"
+            if moved - moved_before >= _IO_BYTES:
+                return f"its child {name} (pid {pid}) reads or writes"
+        gone = before.keys() - self._children.keys()
+        return f"its child {before[min(gone)][0]} ended" if gone else None
+
+    def _descendants(self) -> dict[int, tuple[str, float, int]]:
+        """Name, processor seconds and bytes read and written of each process below this one, by pid."""
+        found: dict[int, tuple[str, float, int]] = {}
+        waiting = [os.getpid()]
+        while waiting:
+            for path in self.root.glob(f"{waiting.pop()}/task/*/children"):
+                for pid in map(int, _text(path).split()):
+                    waiting.append(pid)
+                    found[pid] = self._look_at(pid)
+        return found
+
+    def _look_at(self, pid: int) -> tuple[str, float, int]:
+        before, _, after = _text(self.root / str(pid) / "stat").rpartition(")")
+        numbers = after.split()
+        seconds = sum(map(int, numbers[11:15])) / _TICKS if len(numbers) > 14 else 0.0
+        return before.partition("(")[2] or "a process", seconds, sum(self._io_of(str(pid))[:2])
+
+    def _read_io(self) -> str | None:
+        own = sum(self._io_of(f"self/task/{threading.get_native_id()}"))
+        now = (sum(self._io_of("self")) - own, sum(self._io_of(f"self/task/{os.getpid()}")))
+        before, self._io_bytes = self._io_bytes, now
+        moved = now[0] - before[0] >= _IO_BYTES or now[1] > before[1]
+        return "it reads or writes" if moved else None
+
+    def _io_of(self, task: str) -> tuple[int, int]:
+        """Bytes that were read and written; what the page cache served counts."""
+        numbers = dict(
+            line.split(": ") for line in _text(self.root / task / "io").splitlines() if ": " in line
+        )
+        return int(numbers.get("rchar", 0)), int(numbers.get("wchar", 0))
+
+    def _read_woken(self) -> str | None:
+        """That the main thread was woken since the look before, as it is by what comes over the network."""
+        lines = _text(self.root / "self" / "task" / str(os.getpid()) / "status").splitlines()
+        count = next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt")), 0)
+        before, self._woken = self._woken, count
+        return "something still comes over the network" if count > before else None
+
+    def _read_sleep(self, now: float, patience_seconds: float) -> str | None:
+        """That the main thread is in one and the same sleep as at the look before, which ends soon enough."""
+        before, self._sleep_until = self._sleep_until, self._end_of_sleep()
+        until = self._sleep_until
+        if until is None or until != before or not now < until <= now + patience_seconds:
+            return None
+        return f"it sleeps for {until - now:.0f} s more"
+
+    def _end_of_sleep(self) -> float | None:
+        words = _text(self.root / "self" / "task" / str(os.getpid()) / "syscall").split()
+        if len(words) < 5 or words[0] != str(_SLEEP_CALLS.get(os.uname().machine)):
+            return None
+        clock, flags, address = (int(word, 16) for word in words[1:4])
+        if (clock, flags) != (time.CLOCK_MONOTONIC, _ABSOLUTE) or not address:
+            return None
+        # On the main thread's stack, which stays mapped also where the sleep has ended meanwhile.
+        seconds, nanoseconds = (ctypes.c_long * 2).from_address(address)
+        return seconds + nanoseconds / 1e9
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
