@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from gpudiag import __version__
 from gpudiag.errors import GpudiagError
@@ -25,6 +27,7 @@ from gpudiag_api.service_routes import service_routes
 from gpudiag_api.settings import Settings
 
 _CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that are one of some names
+_DIRECT = ("/api/v1/devices",)  # what every page and script asks, again and again
 _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
 
 
@@ -46,8 +49,10 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
         redirect_slashes=False,
     )  # fmt: skip
     inner.state.service = service
-    for routes in (machine_routes(service), run_routes(service), service_routes(service)):
-        inner.include_router(routes)
+    routers = (machine_routes(service), run_routes(service), service_routes(service))
+    for router in routers:
+        inner.include_router(router)
+    inner.state.routes = [route for router in routers for route in router.routes]
     inner.openapi = lambda: describe(inner)  # type: ignore[method-assign]
 
     @inner.get("/openapi.json", include_in_schema=False)
@@ -58,7 +63,8 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
     inner.add_route("/", page.answer, include_in_schema=False)
     inner.add_route("/{path:path}", page.answer, include_in_schema=False)
     _answer_errors(inner)
-    return Gate(inner, service)
+    direct = {route.path: route.endpoint for route in inner.state.routes if route.path in _DIRECT}
+    return Gate(inner, service, direct)
 
 
 def _answer_errors(inner: FastAPI) -> None:
@@ -78,8 +84,17 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     codes = {404: "not_found", 405: "method_not_allowed", 400: "request.malformed"}
     code = codes.get(error.status_code, "request.refused")
     headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed_methods(request))
     problem = Problem(error.status_code, code, str(error.detail), _HINTS.get(error.status_code, ""), headers)
     return answer_problem(request, problem)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """What the address takes, by all routes that have it; HEAD wherever there is GET."""
+    found = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in found for method in route.methods or ()} or {"GET"}  # a file of the page
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 async def _answer_validation(request: Request, error: Exception) -> Response:

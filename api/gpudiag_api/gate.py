@@ -7,7 +7,8 @@ of the service can rely on it: a request that arrives there may read, or act, as
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from time import perf_counter
 from typing import Any
@@ -18,6 +19,7 @@ from starlette.responses import Response
 
 from gpudiag_api.problems import Problem, render_problem
 from gpudiag_api.service import Service
+from gpudiag_api.settings import is_address
 from gpudiag_api.tokens import ACT, READ
 
 Scope = MutableMapping[str, Any]
@@ -25,13 +27,15 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 16 * 1024
 MAX_TARGET_BYTES = 4096
 BODY_SECONDS = 10.0
-COOKIE = "gpudiag_session"
+_SHOWN_CHARACTERS = 80
 ROLE = "gpudiag.role"  # where the scope holds the caller's role
+AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose caller seems to have left, and has not
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = "/api/v1/session"
@@ -50,13 +54,21 @@ _log = logging.getLogger("gpudiag.access")
 class Gate:
     """The one way into the service."""
 
-    def __init__(self, application: Application, service: Service) -> None:
-        """Guard `application`, which answers for `service`."""
+    def __init__(
+        self, application: Application, service: Service, direct: Mapping[str, Endpoint] | None = None
+    ) -> None:
+        """Guard `application`, which answers for `service`.
+
+        What GET asks of the addresses in `direct` is answered by their endpoints at once: they take no parameters, and
+        the way through the application costs twice what the rest of such an answer does.
+        """
         self.service = service
         self._application = application
+        self._direct = direct or {}
         self._settings = settings = service.settings
         self._sessions = service.sessions
         self._host_names = settings.host_names()
+        self._open_to_all = not settings.reading_needs_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or answer why not; log it."""
@@ -84,7 +96,7 @@ class Gate:
                     "path": scope["path"],  # without the query, which is the caller's business
                     "status": status,
                     "seconds": round(perf_counter() - began, 6),
-                    "client": (scope.get("client") or ("-",))[0],
+                    "client": client_of(scope),
                 },
             )
 
@@ -105,7 +117,14 @@ class Gate:
             await Response(status_code=308, headers=there)(scope, receive, send)
             return
         receive = await _read_body(scope, headers, receive)
-        await self._application(scope, receive, send)
+        if scope["method"] == "HEAD":  # as GET; the server itself leaves the body out
+            scope, receive = {**scope, "method": "GET", AS_HEAD: True}, _nothing_follows
+        endpoint = self._direct.get(scope["path"]) if scope["method"] == "GET" else None
+        if endpoint is None:
+            await self._application(scope, receive, send)
+        else:
+            answer = await endpoint(Request(scope, receive))
+            await answer(scope, receive, send)
 
     def _inner_path(self, path: str) -> str:
         """The path below the root path, whether or not the proxy has taken that off."""
@@ -121,7 +140,7 @@ class Gate:
             Problem: why.
         """
         self._check_size(scope)
-        self._check_host(headers)
+        self._check_host(scope, headers)
         role, by_cookie = self._role(scope, headers)
         scope[ROLE] = role
         unsafe = scope["method"] not in _SAFE
@@ -145,33 +164,40 @@ class Gate:
         if "\0" in scope["path"]:
             raise Problem(400, "request.path", "the address holds a null character")
 
-    def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        given = headers.get(b"host", b"").decode("latin-1").lower()
-        try:
-            name = urlsplit(f"//{given}").hostname
-        except ValueError:
-            name = None
-        if not given or name is None:
+    def _check_host(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Refuse a name that is not ours: a page of another site may have had it resolved to this machine.
+
+        A numeric address cannot be turned so. Where others may come it is one of this machine's, also one that it
+        got a moment ago or that a router translates.
+        """
+        name = _host_name(headers.get(b"host", b""))
+        if name is None:
             raise Problem(400, "request.host", "the request names no host")
-        if name not in self._host_names:
-            raise Problem(
-                421, "access.host", f"this service is not {name}",
-                "name it by its address, or start it with --allow-host NAME",
-            )  # fmt: skip
+        if name in self._host_names or (not self._settings.on_loopback and is_address(name)):
+            return
+        shown = name[:_SHOWN_CHARACTERS]
+        ways = f"start it with --allow-host {shown}"
+        reached = (scope.get("server") or ("",))[0]
+        if is_address(reached):
+            ways = f"ask for {self._settings.url_of(reached)}, or {ways}"
+        raise Problem(421, "access.host", f"this service does not know itself as {shown}", ways)
 
     def _role(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
         """What the caller may do, and whether a cookie says so."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
             kind, _, token = authorization.decode("latin-1").partition(" ")
-            return (self._settings.tokens.role_of(token.strip()) if kind.lower() == "bearer" else None), False
-        session = _cookie(headers)
+            return (
+                self.service.role_of_token(client_of(scope), token.strip())
+                if kind.lower() == "bearer"
+                else None
+            ), False
+        session = _cookie(headers, self._settings.cookie)
         role = None if session is None else self._sessions.role_of(session)
         if role is not None:
             return role, True
-        open_to_all = not self._settings.reading_needs_token
         forwarded = any(name in headers for name in _FORWARDED)
-        if open_to_all and not (forwarded and self._settings.tokens):
+        if self._open_to_all and not (forwarded and self._settings.tokens):
             return READ, False
         return None, False
 
@@ -205,6 +231,11 @@ def role_of(request: Request) -> str | None:
     return role
 
 
+def client_of(scope: Scope) -> str:
+    """The address that the request came from; `-` where there is none."""
+    return str((scope.get("client") or ("-",))[0])
+
+
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
     """The headers by name; what must not come twice may not.
 
@@ -219,9 +250,20 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
     return headers
 
 
-def _cookie(headers: dict[bytes, bytes]) -> str | None:
+@lru_cache(256)
+def _host_name(given: bytes) -> str | None:
+    """The host that a Host header names, in lower case, or None."""
     try:
-        found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE)
+        return urlsplit(f"//{given.decode('latin-1').lower()}").hostname
+    except ValueError:
+        return None
+
+
+def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
+    if b"cookie" not in headers:
+        return None
+    try:
+        found = SimpleCookie(headers[b"cookie"].decode("latin-1")).get(name)
     except CookieError:
         return None
     return None if found is None else found.value
@@ -259,6 +301,11 @@ async def _collect(receive: Receive) -> bytes:
             raise _too_large()
         if not message.get("more_body", False):
             return body
+
+
+async def _nothing_follows() -> Message:
+    """What comes after a HEAD: its answer ends at once, also where GET would listen on."""
+    return {"type": "http.disconnect"}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,29 +1,27 @@
 """What the machine is and does: devices, processes, topology, sources, checks, findings, history."""
 
-import asyncio
-import csv
-import io
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from gpudiag.checks.gpu_state import findings_about
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import dumps
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
 from gpudiag.model.live import Live
 from gpudiag.model.report import Report
 from gpudiag.model.service import DeviceDocument, Findings, Processes, Sources, Topology
 from gpudiag.model.timeline import Series, Timeline
-from gpudiag.render.device_words import findings_about
 from gpudiag.render.json import render_json
 from gpudiag.render.metrics import otel_document
 from gpudiag.runs.history import machine_key
 from gpudiag.runs.topology import build_topology
 from gpudiag.runs.usage import list_processes
 from gpudiag.sampler.series import NAMES
+from gpudiag_api.gate import AS_HEAD
+from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
@@ -51,7 +49,10 @@ def machine_routes(service: Service) -> APIRouter:
     async def read_device(request: Request, device: str) -> Response:
         live, snapshot = service.need_live(), _snapshot(service)
         found = _find(snapshot, device)
-        row = next(row for row in live.devices if row.id == found.id)
+        row = next((row for row in live.devices if row.id == found.id), None)
+        if row is None:  # the machine was looked at anew, and the tick that tells it comes in a moment
+            detail, hint = "this GPU has just been found", "ask again in a second"
+            raise Problem(503, "service.starting", detail, hint, {"Retry-After": "1"})
         known = service.watch.findings.findings if service.watch.findings else ()
         about = findings_about(found, known)
         return reply(request, encode_document(DeviceDocument(live.at, snapshot.host, found, row, about)))
@@ -116,12 +117,9 @@ def machine_routes(service: Service) -> APIRouter:
         from_at, to_at = _moment("from", start), _moment("to", end)
         if from_at is not None and to_at is not None and from_at > to_at:
             raise UsageError("from is later than to", hint="from=EARLIER&to=LATER")
-        arguments = (from_at, to_at, step, names, uuids)
-        found = await asyncio.to_thread(service.readings.series, *arguments)
-        if format == "csv":
-            body = await asyncio.to_thread(_render_csv, found, names)
-            return reply(request, encode_body(body, "text/csv; charset=utf-8"))
-        return reply(request, await asyncio.to_thread(_series_document, found))
+        question = Question(from_at, to_at, step, names, uuids, as_csv=format == "csv")
+        has_left = stays if AS_HEAD in request.scope else request.is_disconnected
+        return reply(request, await service.history.answer(question, has_left))
 
     @router.get("/baselines", responses=answers(History, 503), summary="Stored runs and baselines")
     async def read_baselines(request: Request) -> Response:
@@ -210,19 +208,3 @@ def _moment(name: str, text: str | None) -> float | None:
     if not 0 <= seconds <= _MAX_TIME:
         raise UsageError(f"{name}: {text!r} is out of range", hint="Unix seconds, or 2026-11-20T21:04:05Z")
     return seconds
-
-
-def _series_document(series: Series) -> Encoded:
-    return encode_body(dumps(series).encode())
-
-
-def _render_csv(series: Series, names: tuple[str, ...]) -> bytes:
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(("time", "uuid", "nvml_index", *names))
-    for device in series.devices:
-        for row, at in enumerate(series.times):
-            values = [device.series[name][row] for name in names]
-            if any(value is not None for value in values):
-                table.writerow((at, device.uuid, device.nvml_index, *values))
-    return out.getvalue().encode()

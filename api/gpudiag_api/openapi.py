@@ -88,7 +88,7 @@ def describe(application: FastAPI) -> dict[str, Any]:
         schemas |= _document_schemas() | {"Problem": _PROBLEM}
         document["components"]["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
-            "session": {"type": "apiKey", "in": "cookie", "name": "gpudiag_session"},
+            "session": {"type": "apiKey", "in": "cookie", "name": application.state.service.settings.cookie},
         }
         document["security"] = [{}, {"token": []}, {"session": []}]
         application.openapi_schema = document

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps, encode, loads
+from gpudiag.model.printable import escape_steering
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
 from gpudiag.runs.plan_schema import plan_schema
@@ -44,11 +45,12 @@ class NewRun(BaseModel):
     gpus: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=64)
     queue: bool = False
     force: bool = False
+    interpreter: str | None = Field(default=None, max_length=64)
 
     def request(self) -> RunRequest:
         """The same as a noun."""
         plan = {name: tuple(value) if isinstance(value, list) else value for name, value in self.plan.items()}
-        return RunRequest(self.kind, plan, tuple(self.gpus), self.queue, self.force)
+        return RunRequest(self.kind, plan, tuple(self.gpus), self.queue, self.force, self.interpreter)
 
 
 def run_routes(service: Service) -> APIRouter:
@@ -66,6 +68,7 @@ def run_routes(service: Service) -> APIRouter:
             "schema": "gpudiag.runs/1",
             "runs": [encode(run) for run in runs.list_runs(kind, state)],
             "kinds": [_kind_document(kind) for kind in runs.kinds.values()],
+            "interpreters": sorted(service.settings.interpreters),
             "actions_allowed": service.settings.allow_actions,
         }
         return reply(request, encode_body(json.dumps(document, ensure_ascii=False).encode()))
@@ -121,7 +124,7 @@ def run_routes(service: Service) -> APIRouter:
         if body is None:
             raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
         if format != "json":
-            body = _rendered(body, format).encode()
+            body = escape_steering(_rendered(body, format)).encode()
         media_type = _MEDIA_TYPES.get(format, "text/plain; charset=utf-8")
         return reply(request, encode_body(body, media_type))
 

@@ -6,23 +6,26 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from gpudiag.errors import UsageError
+from gpudiag.probe.addresses import read_addresses
 from gpudiag_api.app import create_app
-from gpudiag_api.gate import MAX_HEADER_BYTES, Gate
+from gpudiag_api.gate import Gate
 from gpudiag_api.logs import start_logging
-from gpudiag_api.protocol import TimedProtocol
-from gpudiag_api.settings import Settings
+from gpudiag_api.protocol import BoundedProtocol
+from gpudiag_api.settings import Settings, url_host
 
 _BACKLOG = 2048
 _MAX_CONNECTIONS = 4096
 _OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
+_MOST_ADDRESSES = 4  # a host of containers has dozens; the first are its own
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,12 +57,24 @@ def describe_addresses(settings: Settings) -> list[str]:
     lines = [f"gpudiag serve: {settings.url()}{fragment}"]
     if settings.on_loopback:
         host = socket.gethostname()
-        lines.append(f"  from elsewhere: ssh -L {settings.port}:{settings.url_host()}:{settings.port} {host}")
+        there = url_host(settings.host)
+        lines.append(f"  from elsewhere: ssh -L {settings.port}:{there}:{settings.port} {host}")
+    elif settings.on_every_address:
+        lines += [f"  from elsewhere: {settings.url_of(address)}" for address in _outer_addresses(settings)]
     if settings.tokens and not settings.tokens.made:
         lines.append("  log in with a token of the token file")
     if not settings.allow_actions:
         lines.append("  read only; --allow-actions lets runs be started")
     return lines
+
+
+def _outer_addresses(settings: Settings) -> list[str]:
+    """This machine's addresses by which others may reach it; its name where it shows none."""
+    found = [ip_address(text) for texts in read_addresses().values() for text in texts]
+    wanted = [one for one in found if not one.is_loopback and not one.is_link_local]
+    if settings.host != "::":
+        wanted = [one for one in wanted if one.version == 4]
+    return [str(one) for one in wanted][:_MOST_ADDRESSES] or [socket.gethostname()]
 
 
 def run_service(
@@ -74,7 +89,7 @@ def run_service(
     application = create_app(settings)
     config = uvicorn.Config(
         application,
-        http=TimedProtocol,
+        http=BoundedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -82,7 +97,6 @@ def run_service(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=_make_room() + 1,  # uvicorn refuses at it, not beyond it
-        h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
         ssl_certfile=None if tls is None else str(tls[0]),

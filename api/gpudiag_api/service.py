@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
 from gpudiag.model.live import Live, SamplerState
-from gpudiag.model.reading import NOT_ASKED, Missing
+from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, ServiceHealth
 from gpudiag.model.timeline import TimelineEntry
@@ -21,11 +22,12 @@ from gpudiag.runs.readings import Readings
 from gpudiag.runs.records import RunRecords
 from gpudiag.runs.usage import IdleClock
 from gpudiag.runs.watch import MachineWatch
+from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Cache, Encoded, encode_body
 from gpudiag_api.settings import Settings
-from gpudiag_api.tokens import Sessions
+from gpudiag_api.tokens import Guesses, Sessions
 
 _log = logging.getLogger("gpudiag.service")
 _FRESH = (SamplerState.OK, SamplerState.SLOW, SamplerState.PAUSED, SamplerState.NO_GPU, SamplerState.OFF)
@@ -40,10 +42,12 @@ class Service:
         self.started_at = datetime.now(UTC)
         self.hub = Hub()
         self.sessions = Sessions()
+        self.guesses = Guesses()
         self.cache = Cache()
         self.idle = IdleClock()
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
+        self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
         self.watch = MachineWatch(self._tell, self.readings, self.good_state, polls=settings.polls)
         self.runs = RunManager(
@@ -52,6 +56,7 @@ class Service:
             None if folder is None else folder / "runs",
             None if settings.store is None else RunRecords(settings.store),
             settings.kinds,
+            settings.interpreters,
         )
         self.live: Encoded | None = None
         self._warned: set[str] = set()
@@ -73,6 +78,7 @@ class Service:
             task.remove_done_callback(self._end_by_bug)
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.history.close()
         self.readings.close()
 
     async def wait_for_live(self, seconds: float) -> None:
@@ -93,6 +99,23 @@ class Service:
                 {"Retry-After": "1"},
             )  # fmt: skip
         return self.watch.live
+
+    def role_of_token(self, address: str, token: str) -> str | None:
+        """The role that a token from that address gives, or None.
+
+        Raises:
+            Problem: too many wrong ones came from there.
+        """
+        wait_seconds = self.guesses.wait_seconds(address, token)
+        if wait_seconds > 0:
+            again = str(math.ceil(wait_seconds))
+            raise Problem(
+                429, "access.guesses", "too many wrong tokens came from this address", f"try again in {again} s",
+                {"Retry-After": again},
+            )  # fmt: skip
+        role = self.settings.tokens.role_of(token)
+        self.guesses.note(address, token, right=role is not None)
+        return role
 
     def health(self) -> ServiceHealth:
         """Whether there is fresh data, and what is wedged."""
@@ -134,9 +157,8 @@ class Service:
     def _is_fresh(self, live: Live | None) -> bool:
         if live is None or live.sampler.state not in (SamplerState.OK, SamplerState.SLOW):
             return live is not None
-        last = live.sampler.last_good_at
-        age = datetime.now(UTC) - last if not isinstance(last, Missing) else None
-        return age is not None and age.total_seconds() <= live.sampler.stale_after_seconds
+        age_seconds = self.watch.age_seconds
+        return age_seconds is not None and age_seconds <= live.sampler.stale_after_seconds
 
     def _tell(self, told: Live | Findings | TimelineEntry) -> None:
         self.watch.viewers = len(self.hub.listeners)

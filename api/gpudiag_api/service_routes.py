@@ -15,7 +15,7 @@ from gpudiag.model.schemas import json_schema
 from gpudiag.model.service import ExplanationDocument, ServiceHealth, Session
 from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
 from gpudiag.runs.explain import explain_name
-from gpudiag_api.gate import COOKIE, role_of
+from gpudiag_api.gate import client_of, role_of
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
@@ -98,6 +98,7 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool) -> Enc
     last = sampler.last_good_at
     numbers = ServiceNumbers(
         sampler_state=sampler.state.value,
+        fresh=service.health().ready,
         last_good_at=None if isinstance(last, Missing) else last.timestamp(),
         tick_seconds=None if isinstance(sampler.tick_seconds, Missing) else sampler.tick_seconds,
         restarts=sampler.restarts,
@@ -164,14 +165,14 @@ def _add_session(router: APIRouter, service: Service) -> None:
         summary="Show a token, get a cookie",
     )
     async def open_session(request: Request) -> Response:
-        role = settings.tokens.role_of(await _token(request))
+        role = service.role_of_token(client_of(request.scope), await _token(request))
         if role is None:
             raise Problem(
                 401, "access.token", "this token is not known", headers={"WWW-Authenticate": "Bearer"}
             )
         answer = Response(None, 204, {"Cache-Control": "no-store"})
         answer.set_cookie(
-            COOKIE, sessions.open(role), max_age=int(SESSION_SECONDS), path=settings.root_path or "/",
+            settings.cookie, sessions.open(role), max_age=int(SESSION_SECONDS), path=settings.root_path or "/",
             secure=settings.tls, httponly=True, samesite="strict",
         )  # fmt: skip
         return answer
@@ -183,9 +184,9 @@ def _add_session(router: APIRouter, service: Service) -> None:
         summary="Log out",
     )
     async def close_session(request: Request) -> Response:
-        sessions.close(request.cookies.get(COOKIE, ""))
+        sessions.close(request.cookies.get(settings.cookie, ""))
         answer = Response(None, 204)
-        answer.delete_cookie(COOKIE, path=settings.root_path or "/")
+        answer.delete_cookie(settings.cookie, path=settings.root_path or "/")
         return answer
 
 

@@ -2,11 +2,13 @@
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag_api.tokens import Tokens
 
+COOKIE = "gpudiag_session"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -31,6 +33,7 @@ class Settings:
         "bandwidth",
         "train",
     )  # of runs, as far as the command line has them
+    interpreters: Mapping[str, str] = field(default_factory=dict)  # that runs may name, and their paths
 
     @property
     def on_loopback(self) -> bool:
@@ -42,21 +45,30 @@ class Settings:
         """Whether a caller must show a token to read."""
         return not self.on_loopback
 
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie; browsers keep cookies by host alone, and a host may have two services."""
+        return f"{COOKIE}_{self.port}"
+
     def host_names(self) -> frozenset[str]:
-        """What the Host header may name, in lower case: everything else is another site's page."""
+        """The names that the Host header may have, in lower case; any other is another site's page."""
         names = {*_LOOPBACK_NAMES, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
         if not self.on_loopback:
-            names |= _own_names()
+            names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         return frozenset(names)
 
     def url(self, path: str = "/") -> str:
         """An address that works on this machine."""
-        return f"http{'s' if self.tls else ''}://{self.url_host()}:{self.port}{self.root_path}{path}"
+        return self.url_of("127.0.0.1" if self.on_every_address else self.host, path)
 
-    def url_host(self) -> str:
-        """The address by which this machine reaches the service, as URLs have it."""
-        host = self.host if self.host not in ("0.0.0.0", "::") else "127.0.0.1"  # noqa: S104 - compared
-        return f"[{host}]" if ":" in host else host
+    def url_of(self, host: str, path: str = "/") -> str:
+        """The service's address where that host reaches it."""
+        return f"http{'s' if self.tls else ''}://{url_host(host)}:{self.port}{self.root_path}{path}"
+
+    @property
+    def on_every_address(self) -> bool:
+        """Whether the service listens on all of this machine's addresses."""
+        return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared
 
 
 def is_loopback(host: str) -> bool:
@@ -69,11 +81,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _own_names() -> set[str]:
-    """This machine's names and addresses, in lower case."""
-    names = {socket.gethostname().lower(), socket.getfqdn().lower()}
+def is_address(host: str) -> bool:
+    """Whether that is a numeric address, and no name."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    except OSError:
-        return names
-    return names | {str(address[4][0]).partition("%")[0].lower() for address in found}
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def url_host(host: str) -> str:
+    """A host as URLs have it: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host

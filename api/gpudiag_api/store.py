@@ -5,6 +5,7 @@ from time import monotonic
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.history import History
+from gpudiag.model.masking import mask_text
 
 _DEADLINE_SECONDS = 2.0
 _FRESH_SECONDS = 15.0
@@ -13,7 +14,7 @@ _kept: dict[tuple[str | None, str], tuple[float, History]] = {}
 
 async def read_stored_history(store: str | None, machine: str) -> History:
     """What the store holds about that machine; empty where there is no store, or it does not answer."""
-    at, known = _kept.get((store, machine), (0.0, History(machine, store or "none")))
+    at, known = _kept.get((store, machine), (0.0, History(machine, mask_text(store or "none"))))
     if store is None or (at and monotonic() - at < _FRESH_SECONDS):
         return known
     try:

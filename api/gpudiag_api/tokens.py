@@ -1,11 +1,14 @@
 """Tokens and the roles that they give; sessions of browsers that have shown one."""
 
+import hashlib
 import hmac
 import secrets
+import stat
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from gpudiag.errors import UsageError
 
@@ -17,7 +20,10 @@ _MAX_TOKEN_CHARACTERS = 512
 _HINT = "one `read:TOKEN` or `act:TOKEN` a line, of at least 16 characters: openssl rand -hex 24"
 
 SESSION_SECONDS = 12 * 3600.0
-_MAX_SESSIONS = 1000
+_MAX_SESSIONS = 1000  # of one role: who may only read ends no session of who may act
+MAX_GUESSES = 20
+GUESS_SECONDS = 60.0
+_MAX_ADDRESSES = 1000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,7 +35,7 @@ class Tokens:
 
     def role_of(self, token: str) -> str | None:
         """The role that a token gives, or None; takes as long for a wrong one as for a right one."""
-        given = token.encode("utf-8", "surrogateescape")
+        given = token.encode("utf-8", "surrogatepass")
         found = None
         for role, known in self.known:
             if hmac.compare_digest(given, known.encode()):
@@ -45,13 +51,19 @@ def read_token_file(path: Path) -> Tokens:
     """The tokens in a file of `read:TOKEN` and `act:TOKEN` lines; `#` begins a remark.
 
     Raises:
-        UsageError: it cannot be read, a line is none of these, or a token is too short.
+        UsageError: it cannot be read, others can read it, a line is none of these, or a token is too short.
     """
     try:
+        mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "not a text"
         raise UsageError(f"cannot read the tokens in {path}: {words}", hint=_HINT) from error
+    if stat.S_ISREG(mode) and mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise UsageError(
+            f"{path} holds tokens, and others can read or change it (mode {stat.S_IMODE(mode):04o})",
+            hint=f"chmod 600 {path}",
+        )
     known = []
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
@@ -75,6 +87,45 @@ def make_act_token() -> Tokens:
     return Tokens(((ACT, secrets.token_urlsafe(32)),), made=True)
 
 
+class Guesses:
+    """Wrong tokens by the address that they came from: after some of them, new ones from there are not looked at.
+
+    A token that was right from there stays right, so that nobody is locked out by a neighbour behind the same proxy.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has guessed yet."""
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
+        self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+
+    def wait_seconds(self, address: str, token: str) -> float:
+        """Seconds until a token from there is looked at again; 0 where it is now."""
+        if (address, _digest(token)) in self._right:
+            return 0.0
+        newest = [at for at in self._wrong.get(address, ()) if monotonic() - at < GUESS_SECONDS]
+        return 0.0 if len(newest) < MAX_GUESSES else GUESS_SECONDS - (monotonic() - newest[-MAX_GUESSES])
+
+    def note(self, address: str, token: str, *, right: bool) -> None:
+        """Remember what a token from there was."""
+        if right:
+            self._right[address, _digest(token)] = None
+            _forget_oldest(self._right)
+            return
+        wrong = self._wrong.setdefault(address, [])
+        wrong[:] = [*wrong[1 - MAX_GUESSES :], monotonic()]
+        self._wrong.move_to_end(address)
+        _forget_oldest(self._wrong)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _forget_oldest(known: OrderedDict[Any, Any]) -> None:
+    while len(known) > _MAX_ADDRESSES:
+        known.popitem(last=False)
+
+
 class Sessions:
     """Browsers that have shown a token: a random id in a cookie stands for the role, for 12 hours."""
 
@@ -83,11 +134,12 @@ class Sessions:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def open(self, role: str) -> str:
-        """A new session with that role; the oldest goes where there are too many."""
+        """A new session with that role; the oldest of that role goes where there are too many of it."""
         identity = secrets.token_urlsafe(32)
         self._known[identity] = (role, monotonic() + SESSION_SECONDS)
-        while len(self._known) > _MAX_SESSIONS:
-            self._known.popitem(last=False)
+        alike = [known for known, (of, _) in self._known.items() if of == role]
+        for oldest in alike[:-_MAX_SESSIONS]:
+            del self._known[oldest]
         return identity
 
     def role_of(self, identity: str) -> str | None:

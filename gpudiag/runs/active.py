@@ -1,6 +1,8 @@
 """The active tests of a preflight: run them on ranks, and put together what the ranks told."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpudiag.model.active import (
@@ -28,7 +30,7 @@ from gpudiag.ranks.launch import run_ranks
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
 from gpudiag.runs.telemetry import TelemetryReader
-from gpudiag.runs.workplace import Workplace
+from gpudiag.runs.workplace import Workplace, why_no_peers
 from gpudiag.units import GIB, MIB
 
 _ENTRY = "gpudiag.bandwidth.rank_main:run"
@@ -39,7 +41,8 @@ _GPU_TESTS = {
     "long": (MEMORY_PATTERNS, SUSTAINED),
 }
 _CPU_TESTS = {"quick": (), "standard": (MEMORY_COPY, DETERMINISM), "long": (MEMORY_PATTERNS, SUSTAINED)}
-_RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}
+_RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}  # at least
+_LIMIT_FACTOR = 3.0  # a run may take that much longer than is expected of it: own choice
 _GPU_SUSTAINED_SECONDS = 900.0
 _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
@@ -72,7 +75,7 @@ def plan_active(
     if level not in levels:
         return None
     tests = tuple(test for name in levels[: levels.index(level) + 1] for test in by_level[name])
-    if workplace.world_size < 2:
+    if why_no_peers(workplace) is not None:
         tests = tuple(test for test in tests if test != PEER_COPY)
     if not tests:
         return None
@@ -111,7 +114,7 @@ def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
 
 
 def expected_seconds(plan: ActivePlan, world_size: int) -> float:
-    """About how long the tests take; for people, and never a limit."""
+    """About how long the tests take: GPUs copy from and to the host one after the other, pairs too."""
     on_gpu = plan.device_kind == "cuda"
     seconds = {
         MEMORY_COPY: 2.0,
@@ -125,6 +128,11 @@ def expected_seconds(plan: ActivePlan, world_size: int) -> float:
     }
     start = 10.0 if on_gpu else 5.0
     return start + sum(seconds[test] for test in plan.tests)
+
+
+def limit_seconds(plan: ActivePlan, level: str, world_size: int) -> float:
+    """How long the tests may take at most, by the number of GPUs: a limit for eight is too short for sixteen."""
+    return max(_RUN_SECONDS[level], _LIMIT_FACTOR * expected_seconds(plan, world_size))
 
 
 def measure_active(
@@ -142,7 +150,8 @@ def measure_active(
         UsageError: `python` cannot run ranks, or has no torch.
         LaunchError: the ranks could not be started.
     """
-    telemetry = TelemetryReader(_TELEMETRY_SECONDS[level]) if plan.device_kind == "cuda" else None
+    started = time.monotonic()
+    telemetry = TelemetryReader(_TELEMETRY_SECONDS[level], started) if plan.device_kind == "cuda" else None
 
     def take(event: RankEvent) -> None:
         if telemetry is not None:
@@ -155,8 +164,11 @@ def measure_active(
         run = run_ranks(
             _ENTRY,
             world_size=workplace.world_size,
-            arguments=encode(plan),
-            budgets=Budgets({**DEFAULT_STAGE_SECONDS, MEASURE: _STEP_SECONDS}, _RUN_SECONDS[level]),
+            arguments=encode(replace(plan, numa_nodes=_numa_nodes(workplace))),
+            budgets=Budgets(
+                {**DEFAULT_STAGE_SECONDS, MEASURE: _STEP_SECONDS},
+                limit_seconds(plan, level, workplace.world_size),
+            ),
             faults=faults,
             on_event=take,
             python=python,
@@ -164,11 +176,15 @@ def measure_active(
         )
     finally:
         points = telemetry.finish() if telemetry is not None else ()
-    return _measurement(run, plan, workplace, points)
+    return _measurement(run, plan, workplace, points, started)
 
 
 def _measurement(
-    run: RankRun, plan: ActivePlan, workplace: Workplace, points: tuple[TelemetryPoint, ...]
+    run: RankRun,
+    plan: ActivePlan,
+    workplace: Workplace,
+    points: tuple[TelemetryPoint, ...],
+    started: float,
 ) -> ActiveMeasurement:
     results: dict[str, list[Any]] = {kind: [] for kind in _RESULTS}
     finished: dict[str, set[int]] = {test: set() for test in plan.tests}
@@ -178,6 +194,7 @@ def _measurement(
             results[kind].append(decode(_RESULTS[kind], event.data))
         elif kind == "done":
             finished[event.data["test"]].add(event.rank)
+    results["compute"] = [_counted_from(started, result) for result in results["compute"]]
     versions = (result.get("torch_version") for result in run.results.values())
     nobody = Missing(MissingReason.ERROR, "no rank came to its end")
     return ActiveMeasurement(
@@ -195,3 +212,19 @@ def _measurement(
         timed_out=run.timed_out,
         **{kind: tuple(found) for kind, found in results.items()},
     )
+
+
+def _counted_from(started: float, result: ComputeResult) -> ComputeResult:
+    """The result with its times on the clock of the telemetry; a rank gives them by `time.monotonic`."""
+    times = {
+        name: value - started
+        for name in ("began_seconds", "ended_seconds")
+        if not isinstance(value := getattr(result, name), Missing)
+    }
+    return replace(result, **times)
+
+
+def _numa_nodes(workplace: Workplace) -> tuple[int | None, ...]:
+    """The node of each rank's GPU, by local rank; empty on the CPU, where there is nothing to be near to."""
+    nodes = (device.numa_node for device in workplace.devices)
+    return tuple(None if isinstance(node, Missing) else node for node in nodes)

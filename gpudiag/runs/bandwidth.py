@@ -24,7 +24,7 @@ from gpudiag.runs.gate import complete_results, judge_results
 from gpudiag.runs.history import HistoryKeeper, RunFacts
 from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.state import own_machine_key
-from gpudiag.runs.workplace import Workplace, choose_workplace
+from gpudiag.runs.workplace import Workplace, choose_workplace, why_no_peers
 
 Say = Callable[[str], None]
 
@@ -134,10 +134,13 @@ def plan_tests(plan: BandwidthPlan, place: Workplace) -> Reading[ActivePlan]:
     """The tests of the plan that this workplace can run; why not, where it cannot run one that was named."""
     on_gpu = place.device_kind == "cuda"
     possible: tuple[str, ...] = BANDWIDTH_TESTS if on_gpu else _ON_CPU
-    if on_gpu and place.world_size < 2:
+    no_peers = why_no_peers(place) if on_gpu else None
+    if no_peers is not None:
         possible = tuple(test for test in possible if test != PEER_COPY)
     for test in plan.test:
         if test not in possible:
+            if test == PEER_COPY and on_gpu and place.world_size > 1:
+                return Missing(MissingReason.ERROR, f"{test} cannot be measured: {no_peers}")
             lacks = "two GPUs that are free" if test == PEER_COPY else "a GPU"
             return Missing(MissingReason.ERROR, f"{test} needs {lacks}, and this machine has none to test")
     tests = tuple(test for test in possible if not plan.test or test in plan.test)

@@ -11,7 +11,11 @@ from gpudiag.model.timeline import TimelineEntry, TimelineKind
 from gpudiag.reference.xid import xids
 from gpudiag.runs.live import key_of, throttle_reasons
 
-_LOST = (MissingReason.DEVICE_LOST,)
+_WORDS = {
+    MissingReason.DEVICE_LOST: (TimelineKind.GPU_LOST, "is lost"),
+    MissingReason.RESET_REQUIRED: (TimelineKind.GPU_LOST, "has to be reset"),
+    MissingReason.SOURCE_ABSENT: (TimelineKind.GPU_LOST, "is missing"),
+}
 _RETOLD_SECONDS = 2.0  # a new event set may be told again what an earlier one was told
 
 
@@ -25,6 +29,7 @@ class Changes:
         self._driver: str | None = None
         self._sampler: SamplerState | None = None
         self._restarts = 0
+        self._well: set[str] = set()  # GPUs that answered when the driver last did
         self._away: set[str] = set()  # GPUs that are known to give no answer
         self._throttled: dict[str, tuple[str, ...]] = {}
         self._xids: Counter[tuple[str, int]] = Counter()  # told so far
@@ -32,19 +37,13 @@ class Changes:
         self._generation = 0
         self._generation_at = 0.0
 
-    def compare(self, before: Snapshot | None, after: Snapshot) -> None:
-        """Tell what is otherwise than in the picture before."""
+    def compare(self, after: Snapshot) -> None:
+        """Tell what is otherwise than in the pictures before; a GPU that is missed is a row of it."""
         self._compare_driver(after)
-        known = {} if before is None else {key_of(device): device for device in before.devices}
         nvml_answers = not isinstance(after.driver_version, Missing)
         for device in after.devices:
-            earlier = known.pop(key_of(device), None)
-            self._compare_answers(earlier, device, nvml_answers=nvml_answers)
+            self._compare_answers(device, nvml_answers=nvml_answers)
             self._compare_throttling(device)
-        for device in known.values():
-            if device.responding is True:
-                self._away.add(key_of(device))
-                self._note_device(device, TimelineKind.GPU_LOST, "is not listed any more", "fail")
 
     def note_xid(self, snapshot: Snapshot | None, index: int, code: int, at: float, generation: int) -> None:
         """Tell an Xid that NVML's events reported, once, though a later child may be told it again."""
@@ -81,10 +80,6 @@ class Changes:
         """Tell the start or end of a run."""
         self._note(TimelineKind.RUN, message, severity, at=at)
 
-    def note_service(self, message: str, severity: str = "pass") -> None:
-        """Tell something about the service itself."""
-        self._note(TimelineKind.SERVICE, message, severity)
-
     def _compare_driver(self, after: Snapshot) -> None:
         status = after.source("nvml")
         if status.state in (SourceState.TIMED_OUT, SourceState.NOT_ASKED):
@@ -99,21 +94,19 @@ class Changes:
         else:
             self._note(TimelineKind.DRIVER, f"NVML answers: driver {version} (before: {before})", "pass")
 
-    def _compare_answers(self, before: Device | None, after: Device, *, nvml_answers: bool) -> None:
-        was = None if before is None else before.responding
+    def _compare_answers(self, after: Device, *, nvml_answers: bool) -> None:
         now, key = after.responding, key_of(after)
-        if isinstance(now, Missing):
-            if nvml_answers or was is True:  # before that it is the driver that has not started
-                self._away.add(key)
-            if isinstance(was, Missing) or (before is None and self.number == 0):
-                return  # known, or the first picture: the findings say so
-            lost = now.reason in _LOST
-            kind = TimelineKind.GPU_LOST if lost else TimelineKind.GPU_SILENT
-            words = "is lost" if lost else "does not answer"
-            self._note_device(after, kind, f"{words}: {now.detail}" if now.detail else words, "fail")
-        elif now is True and key in self._away:
-            self._away.discard(key)
-            self._note_device(after, TimelineKind.GPU_BACK, "answers again", "pass")
+        if not isinstance(now, Missing):
+            self._well.add(key)
+            if key in self._away:
+                self._away.discard(key)
+                self._note_device(after, TimelineKind.GPU_BACK, "answers again", "pass")
+        elif nvml_answers and key not in self._away:  # else it is the driver that does not answer
+            self._away.add(key)
+            if key in self._well:  # what was never well the findings say
+                self._well.discard(key)
+                kind, words = _WORDS.get(now.reason, (TimelineKind.GPU_SILENT, "does not answer"))
+                self._note_device(after, kind, f"{words}: {now.detail}" if now.detail else words, "fail")
 
     def _compare_throttling(self, device: Device) -> None:
         reasons: Reading[tuple[str, ...]] = throttle_reasons(device)

@@ -6,7 +6,8 @@ from typing import Any
 
 from gpudiag.collectives.cases import Case
 from gpudiag.collectives.facts import RankFacts
-from gpudiag.collectives.results import RankCase, WrongBuffer, merge_ranks
+from gpudiag.collectives.formulas import BARRIER
+from gpudiag.collectives.results import EarlyExit, RankCase, WrongBuffer, find_early_exit, merge_ranks
 from gpudiag.model.codec import decode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.evidence import Evidence
@@ -18,6 +19,7 @@ from gpudiag.ranks.stages import MEASURE
 _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"
 _DISTANCE_UNITS = {"stale": "rounds", "misplaced": "blocks", "shifted": "elements"}
+_CLOCK = "moments around the call, on one clock"
 _NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
 
 
@@ -40,6 +42,7 @@ class CaseCollector:
         self._told: dict[int, dict[int, RankCase]] = {}
         self._results: dict[int, CollectiveResult] = {}
         self._wrong: list[tuple[float, WrongBuffer]] = []
+        self._passed: list[tuple[float, Case, EarlyExit]] = []
         self._facts: dict[int, RankFacts] = {}
         self._measure_seconds = 0.0
         self._verify_seconds = 0.0
@@ -65,8 +68,19 @@ class CaseCollector:
         return tuple(self._results[index] for index in sorted(self._results))
 
     def incidents(self, hosts: Mapping[int, str]) -> tuple[Incident, ...]:
-        """One incident per wrong buffer that was described; `hosts` says where each rank ran."""
-        return tuple(
+        """One per wrong buffer that was described, and per barrier that was none; `hosts`: where each rank ran."""
+        passed = (
+            Incident(
+                kind=IncidentKind.PASSED,
+                rank=early.rank,
+                host=hosts.get(early.rank, ""),
+                stage=MEASURE,
+                at_seconds=at_seconds,
+                evidence=_describe_early_exit(case, early),
+            )
+            for at_seconds, case, early in self._passed
+        )
+        wrong_data = (
             Incident(
                 kind=IncidentKind.CORRUPTED,
                 rank=wrong.rank,
@@ -77,6 +91,7 @@ class CaseCollector:
             )
             for at_seconds, wrong in self._wrong
         )
+        return (*passed, *wrong_data)
 
     def with_device(self, report: RankReport) -> RankReport:
         """The report with the GPU that the rank said it works on."""
@@ -115,9 +130,21 @@ class CaseCollector:
         if len({len(rank.times_nanoseconds) for rank in everyone}) > 1:
             return  # ranks that fell out of step measured nothing together
         result = merge_ranks(case, everyone, self._world_size, one_clock=self._one_clock)
+        early = find_early_exit(everyone) if case.op == BARRIER and result.verified is False else None
+        if early is not None:
+            self._passed.append((at_seconds, case, early))
         self._results[told.case] = result
         del self._told[told.case]
         self.tell(EventKind.RESULT, at_seconds, result=result)
+
+
+def _describe_early_exit(case: Case, early: EarlyExit) -> tuple[Evidence, ...]:
+    return (
+        Evidence("op", case.op, source=_CLOCK),
+        Evidence("iteration", early.iteration, source=_CLOCK),
+        Evidence("before_rank", early.before_rank, source=_CLOCK),
+        Evidence("early_by", early.early_seconds, unit="s", limit=0, source=_CLOCK),
+    )
 
 
 def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:

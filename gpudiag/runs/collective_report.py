@@ -5,10 +5,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpudiag.checks.collective import collective_outcome, judge_collective
+from gpudiag.checks.collective import judge_collective, tell_missing_gpu
 from gpudiag.checks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
 from gpudiag.collectives.cases import Sweep
-from gpudiag.model.finding import WORST_FIRST, Finding
+from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.history import Baseline
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.report import CollectiveReport
@@ -31,13 +31,14 @@ def build_report(
 
     `earlier` has this machine's own baselines by metric; `one_clock`: all ranks are on one machine.
     """
-    measurement = _measurement(run, sweep, placement, watched, one_clock=one_clock)
+    measurement = build_measurement(run, sweep, placement, watched, one_clock=one_clock)
     judged = explain_by(judge_collective(measurement), watched.movements)
     speed = judge_collective_speed(measurement, placement.devices, os.environ, earlier) if one_clock else ()
-    found = (*judged, *placement.findings, *watched.findings, *explain_by(speed, watched.movements))
-    findings = tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.outcome)))
+    lacks = (tell_missing_gpu(measurement),) if placement.without_gpu else ()
+    found = (*judged, *lacks, *placement.findings, *watched.findings, *explain_by(speed, watched.movements))
+    findings = worst_first(found)
     simulated = None if placement.snapshot is None else placement.snapshot.simulated
-    return CollectiveReport(collective_outcome(findings), measurement, findings, simulated)
+    return CollectiveReport(outcome_of_findings(findings), measurement, findings, simulated)
 
 
 def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> CollectiveReport:
@@ -46,14 +47,15 @@ def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Find
     nothing = RankRun(
         placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
     )
-    measurement = _measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
+    measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
     simulated = None if placement.snapshot is None else placement.snapshot.simulated
     return CollectiveReport(cause.outcome, measurement, (cause, *placement.findings), simulated)
 
 
-def _measurement(
+def build_measurement(
     run: RankRun, sweep: Sweep, placement: Placement, watched: Watched, *, one_clock: bool
 ) -> CollectiveMeasurement:
+    """What was measured and what happened, from the events of a run; nothing is judged."""
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
         collector.take(event)

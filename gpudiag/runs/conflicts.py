@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from gpudiag.checks.availability import signs_of_use
 from gpudiag.errors import RunConflictError, UsageError
-from gpudiag.model.device import Snapshot
+from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.reading import Missing
 
 HOST = "host"  # the lock of runs without GPUs
@@ -39,8 +40,8 @@ class FullQueueError(RunConflictError):
 def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool) -> tuple[str, ...]:
     """The UUIDs of the GPUs that a run may use: those that it names by UUID or index, or what it may have.
 
-    Without names that is every GPU that answers and that nobody computes on; all that answer where there is
-    none, or with `force`.
+    Without names that is every GPU that answers and that nothing shows to be in use; all that answer where there
+    is none, or with `force`.
 
     Raises:
         UsageError: there is no such GPU.
@@ -62,7 +63,7 @@ def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool)
 
 
 def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
-    """Return where nobody computes on those GPUs.
+    """Return where nothing shows those GPUs to be in use.
 
     Raises:
         BusyGpusError: somebody does.
@@ -71,7 +72,12 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
     if users:
         first = users[0]
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
-        message = f"GPU {first['nvml_index']} is used by {first['user']}, pid {first['pid']}{more}"
+        who = (
+            f"is used by {first['user']}, pid {first['pid']}"
+            if first["pid"]
+            else f"is in use: {first['command']}"
+        )
+        message = f"GPU {first['nvml_index']} {who}{more}"
         raise BusyGpusError(message, {"processes": list(users[:20])})
 
 
@@ -81,21 +87,27 @@ def say_lock(lock: tuple[str, ...]) -> str:
 
 
 def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:
-    """The processes that compute on those GPUs."""
-    users: list[dict[str, object]] = []
-    for device in snapshot.devices:
-        if device.id.uuid not in gpus or isinstance(device.processes, Missing):
-            continue
-        index = device.id.nvml_index
-        for process in device.processes:
-            if process.kind != "graphics":
-                users.append(
-                    {
-                        "uuid": device.id.uuid,
-                        "nvml_index": None if isinstance(index, Missing) else index,
-                        "pid": process.pid,
-                        "user": "?" if isinstance(process.user, Missing) else process.user,
-                        "command": "?" if isinstance(process.command, Missing) else process.command,
-                    }
-                )
-    return users
+    """Who computes on those GPUs; one without a pid where only load or memory shows it."""
+    return [user for device in snapshot.devices if device.id.uuid in gpus for user in _users_of_gpu(device)]
+
+
+def _users_of_gpu(device: Device) -> list[dict[str, object]]:
+    index = device.id.nvml_index
+    gpu = {"uuid": device.id.uuid, "nvml_index": None if isinstance(index, Missing) else index}
+    processes = () if isinstance(device.processes, Missing) else device.processes
+    users: list[dict[str, object]] = [
+        {
+            **gpu,
+            "pid": process.pid,
+            "user": "?" if isinstance(process.user, Missing) else process.user,
+            "command": "?" if isinstance(process.command, Missing) else process.command,
+        }
+        for process in processes
+        if process.kind != "graphics"
+    ]
+    signs = signs_of_use(device)
+    if users or not signs or device.responding is not True:
+        return users
+    return [
+        {**gpu, "pid": None, "user": "?", "command": f"{', '.join(signs)}, by no process that is seen here"}
+    ]

@@ -23,6 +23,7 @@ class DeviceRequest:
     sources: tuple[str, ...] | None = None
     deadline_seconds: float = DEADLINE_SECONDS
     kernel_log: bool = False
+    patient: bool = True  # a driver that has to attach GPUs first has more time than the deadline
 
 
 def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
@@ -32,11 +33,19 @@ def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -
     """
     if request.sources is not None:
         return take_snapshot(
-            request.sources, request.deadline_seconds, kernel_log=request.kernel_log, started=started
+            request.sources,
+            request.deadline_seconds,
+            kernel_log=request.kernel_log,
+            started=started,
+            patient=request.patient,
         )
     started = started or start_probes()
     snapshot = take_snapshot(
-        ("nvml",), request.deadline_seconds, kernel_log=request.kernel_log, started=started
+        ("nvml",),
+        request.deadline_seconds,
+        kernel_log=request.kernel_log,
+        started=started,
+        patient=request.patient,
     )
     state = snapshot.source("nvml").state
     if state is SourceState.OK:

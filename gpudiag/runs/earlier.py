@@ -21,13 +21,13 @@ class EarlierResults:
     their speed, and the database library costs more than their start.
     """
 
-    def __init__(self, placement: Placement, store: str | None, *, kept: bool) -> None:
-        """Start reading, where there is something to compare with; `kept` False leaves all history alone."""
+    def __init__(self, placement: Placement, store: str | None) -> None:
+        """Start reading, where there is something to compare with."""
         self._snapshot = placement.snapshot
         self._started = monotonic()
         self._warning = ""
         self._keeper: HistoryKeeper | None = None
-        wanted = kept and (placement.backend == "nccl" or store is not None)
+        wanted = placement.backend == "nccl" or store is not None
         if wanted and placement.snapshot is not None:
             self._keeper = HistoryKeeper(store or default_store(), machine_key(placement.snapshot))
 

@@ -4,18 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
+from gpudiag.checks.same_fault import TOLD_BY
 from gpudiag.errors import ExitStatus
-from gpudiag.model.finding import CheckResult, Outcome, Owner, worst
+from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 
-# Who a finding must belong to, to fail the gate.
-_FAILING_OWNERS = {
-    "any": frozenset(Owner),
-    "host": frozenset((Owner.HARDWARE, Owner.HOST)),
-    "hardware": frozenset((Owner.HARDWARE,)),
-}
 # What says that the machine is not as it was in its last good run.
 _UNACCEPTED = frozenset((CHANGED.code, PORT_GONE.code))
 # A SKIP for these reasons does not apply to this machine; any other is a gap in what was looked at.
@@ -43,11 +38,13 @@ def judge_results(results: Sequence[CheckResult]) -> Outcome:
 def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
     """What the gate says to a script: 0 open, 1 failed, 3 could not tell."""
     verdict = judge_results(report.results)
-    if verdict is not report.verdict:
+    contradicted = verdict is not report.verdict
+    if contradicted:
         verdict = worst((verdict, report.verdict, Outcome.ERROR))
     if _fails(report, plan, verdict):
         return ExitStatus.FAIL
-    if not _looked(report.results):  # also where a finding that this gate is not about is told all the same
+    # Also where a finding that this gate is not about is told all the same.
+    if contradicted or not _looked(report.results):
         return ExitStatus.ERROR
     if verdict is Outcome.ERROR or any(result.outcome is Outcome.ERROR for result in report.results):
         return ExitStatus.ERROR
@@ -89,5 +86,13 @@ def _looked(results: Sequence[CheckResult]) -> bool:
 def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
     if plan.fail_on == "any":
         return verdict is Outcome.FAIL
-    owners = _FAILING_OWNERS[plan.fail_on]
-    return any(finding.outcome is Outcome.FAIL and finding.owner in owners for finding in report.findings())
+    if any(plan.fails_on(finding) for finding in report.findings()):
+        return True
+    return plan.fail_on == "machine" and any(_fails_without_words(result) for result in report.results)
+
+
+def _fails_without_words(result: CheckResult) -> bool:
+    """Whether a check says FAIL, and no finding says of what."""
+    if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(TOLD_BY):
+        return False
+    return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

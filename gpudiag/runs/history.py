@@ -7,17 +7,20 @@ a deadline touches it. What goes wrong is one line for the user.
 import json
 import os
 import select
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from gpudiag.checks.bursts import outcome_of
 from gpudiag.checks.gone import known_gpus_of
 from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode, loads
 from gpudiag.model.device import Snapshot
-from gpudiag.model.history import History, KnownGpus, Sample
+from gpudiag.model.finding import WORST_FIRST
+from gpudiag.model.history import UNREAD, History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
@@ -25,6 +28,7 @@ from gpudiag.runs.state import state_directory
 
 READ_SECONDS = 1.5
 WRITE_SECONDS = 2.0
+STORED_XIDS = 200  # of one run; a millisecond each
 _FILE = "history.db"
 
 
@@ -66,7 +70,8 @@ class HistoryKeeper:
                 return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
         # Not ERROR: what is remembered of a machine is never why it is not fit.
-        return Missing(MissingReason.SOURCE_ABSENT, words), words
+        reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
+        return Missing(MissingReason.SOURCE_ABSENT, reason), words
 
     def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
         """Store the run; what went wrong in one line, empty where it was stored or reading it failed before."""
@@ -189,9 +194,12 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
     emit(("stored",))
 
 
-def wait_for_message(child: GuardedChild, deadline: float) -> None:
-    """Return when the child has said something, has ended, or the time is over; it is not given up."""
-    while child.ending is None and not child.messages:
+def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[str] = ()) -> None:
+    """Return when the child has said something, has ended, or the time is over; it is not given up.
+
+    Messages of the kinds `besides` do not count: that a question is asked is no answer.
+    """
+    while child.ending is None and all(kind in besides for kind, *_ in child.messages):
         # What has come is taken in also when the time is over: the caller may have been busy elsewhere.
         ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
         if not ready:
@@ -202,9 +210,16 @@ def wait_for_message(child: GuardedChild, deadline: float) -> None:
 
 
 def _xids(snapshot: Snapshot) -> list[KernelEvent]:
-    """The GPU faults in the kernel log, which forgets them with the next boot; each with the board it is about."""
+    """The GPU faults in the kernel log, which forgets them with the next boot; each with the board it is about.
+
+    Of a flood only so many as can be written in time: the gravest, and of these the newest.
+    """
     log = snapshot.kernel_log
     faults = [] if isinstance(log, Missing) else [event for event in log if event.xid_code is not None]
+    gravest_first = sorted(
+        range(len(faults)), key=lambda place: (WORST_FIRST.index(outcome_of(faults[place])), -place)
+    )
+    faults = [faults[place] for place in sorted(gravest_first[:STORED_XIDS])]
     boards = {
         device.id.bus_id: device.id.uuid
         for device in snapshot.devices

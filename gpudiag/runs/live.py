@@ -5,20 +5,20 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from gpudiag import __version__
+from gpudiag.checks.availability import signs_of_use
+from gpudiag.checks.gpu_state import count_states, findings_about
 from gpudiag.model.device import Device, Snapshot, SourceState
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.live import LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.service import Findings
-from gpudiag.render.device_words import findings_about
+from gpudiag.reference.vocabulary import FAULT_REASONS
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.tiers import FAST_SECONDS
 
-# Reasons that hold clocks down because something is wrong; a power limit or idleness is not (nvml.h,
-# nvmlClocksEventReason*).
-THROTTLE_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 MAX_FINDINGS = 8  # of a tick; all of them are at /api/v1/findings
 
+_GOOD = ("pass", "warn")
 _NO_TICK = Missing(MissingReason.NOT_ASKED, "no tick yet")
 _NEVER = Missing(MissingReason.NOT_ASKED, "it has not answered since the service started")
 _REMEMBERED = tuple(field.name for field in fields(LastGood) if field.name != "at")
@@ -36,6 +36,7 @@ class SamplerFacts:
     restarts: int
     stuck: int
     since: tuple[SamplerState, datetime] | None  # the state at the last tick, and since when
+    cannot_start: str | None = None  # why there is no sampler to ask the driver
 
 
 def build_live(
@@ -49,6 +50,9 @@ def build_live(
     """The document of one tick; GPUs in the order of their NVML index."""
     known = () if findings is None else findings.findings
     devices = sorted(snapshot.devices, key=_place)
+    sampler = _sampler_status(snapshot, picture, facts)
+    age_seconds = picture.age_seconds()
+    old = age_seconds is not None and age_seconds > sampler.stale_after_seconds
     return Live(
         sequence=sequence,
         at=datetime.now(UTC),
@@ -57,15 +61,28 @@ def build_live(
         version=__version__,
         driver_version=snapshot.driver_version,
         cuda_driver_version=snapshot.cuda_driver_version,
-        verdict=None if findings is None else findings.verdict,
-        headline=_headline(snapshot, known),
-        sampler=_sampler_status(snapshot, picture, facts),
+        verdict=_verdict(findings, old=old),
+        headline=_headline(snapshot, known) if not old else _old_headline(sampler, age_seconds or 0.0),
+        sampler=sampler,
         sources=snapshot.sources,
         devices=tuple(_live_device(device, known, last_good.get(key_of(device))) for device in devices),
         findings_version=0 if findings is None else findings.version,
         finding_count=len(known),
         findings=known[:MAX_FINDINGS],
     )
+
+
+def _old_headline(sampler: SamplerStatus, age_seconds: float) -> str:
+    """How old the numbers are, and why where that is meant to be so."""
+    why = f": {sampler.reason}" if sampler.state is SamplerState.PAUSED else ""
+    return f"the numbers are {age_seconds:.0f} s old{why}"
+
+
+def _verdict(findings: Findings | None, *, old: bool) -> str | None:
+    """What the checks said; numbers that are old say nothing good about now."""
+    if findings is None:
+        return None
+    return Outcome.ERROR.value if old and findings.verdict in _GOOD else findings.verdict
 
 
 def key_of(device: Device) -> str:
@@ -89,7 +106,7 @@ def throttle_reasons(device: Device) -> Reading[tuple[str, ...]]:
     reasons = device.clocks_event_reasons
     if isinstance(reasons, Missing):
         return reasons
-    return tuple(reason for reason in reasons if reason in THROTTLE_REASONS)
+    return tuple(reason for reason in reasons if reason in FAULT_REASONS)
 
 
 def _live_device(device: Device, findings: tuple[Finding, ...], last_good: LastGood | None) -> LiveDevice:
@@ -102,6 +119,7 @@ def _live_device(device: Device, findings: tuple[Finding, ...], last_good: LastG
         last_good_at=_NEVER if last_good is None else last_good.at,
         throttled=throttled if isinstance(throttled, Missing) else bool(throttled),
         last_good=None if responds else last_good,
+        signs_of_use=tuple(signs_of_use(device)) if responds else (),
         **{name: getattr(device, name) for name in _COPIED},
     )
 
@@ -114,23 +132,8 @@ def _place(device: Device) -> int:
 def _headline(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
     """How many GPUs are in which state: `7 healthy, 1 lost`."""
     if not snapshot.devices:
-        return "no GPU"
-    counts: dict[str, int] = {}
-    for device in snapshot.devices:
-        counts[_word(device, findings)] = counts.get(_word(device, findings), 0) + 1
-    order = ("healthy", "with a warning", "faulty", "lost", "silent", "not readable")
-    return ", ".join(f"{counts[word]} {word}" for word in order if word in counts)
-
-
-def _word(device: Device, findings: tuple[Finding, ...]) -> str:
-    if isinstance(device.responding, Missing):
-        reason = device.responding.reason
-        words = {MissingReason.DEVICE_LOST: "lost", MissingReason.TIMED_OUT: "silent"}
-        return words.get(reason, "not readable")
-    about = findings_about(device, findings)
-    if not about:
-        return "healthy"
-    return "with a warning" if about[0].outcome.value == "warn" else "faulty"
+        return "NVML is not asked" if snapshot.source("nvml").state is SourceState.NOT_ASKED else "no GPU"
+    return count_states(snapshot, findings)
 
 
 def _sampler_status(snapshot: Snapshot, picture: NvmlPicture, facts: SamplerFacts) -> SamplerStatus:
@@ -160,8 +163,12 @@ def _state(
         return SamplerState.OFF, "NVML is not asked (--no-poll)"
     if facts.paused:
         return SamplerState.PAUSED, "a bandwidth test runs and must not be disturbed"
+    if late and not picture.wedged():
+        return SamplerState.STARTING, f"the driver is attaching GPU {', '.join(map(str, late))}"
     if late:
         return SamplerState.WEDGED, _wedged_reason(picture, late, facts)
+    if facts.cannot_start is not None:
+        return SamplerState.FAILED, facts.cannot_start
     if facts.silent_seconds is not None:
         return SamplerState.WEDGED, f"the sampler has said nothing for {facts.silent_seconds:.0f} s"
     if picture.failure is not None:

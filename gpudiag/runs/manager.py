@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from gpudiag.errors import RunConflictError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.live import ActiveRun
+from gpudiag.model.masking import mask_text
+from gpudiag.model.printable import escape_steering
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunNews, RunRequest, RunState, RunTold
 from gpudiag.render.report_formats import formats_of
 from gpudiag.runs.conflicts import HOST, FullQueueError, HeldError, choose_gpus, refuse_busy, say_lock
@@ -38,6 +41,9 @@ _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
 
 
+_ENDED_WITH_SERVICE = "the service ended while it ran, and it ended with the service"
+
+
 class RunManager:
     """The runs of one service."""
 
@@ -48,9 +54,14 @@ class RunManager:
         folder: Path | None,
         records: RunRecords | None,
         kinds: tuple[str, ...],
+        interpreters: Mapping[str, str] | None = None,
     ) -> None:
-        """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one."""
+        """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one.
+
+        `interpreters` are those that a request may name, with their paths.
+        """
         self.kinds = run_kinds(kinds)
+        self._interpreters = dict(interpreters or {})
         self._watch = watch
         self._tell = tell
         self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
@@ -110,6 +121,11 @@ class RunManager:
             raise UsageError(
                 f"there is no kind of run {request.kind[:40]!r}", hint=f"one of {', '.join(self.kinds)}"
             )
+        if request.interpreter is not None and request.interpreter not in self._interpreters:
+            known = (
+                ", ".join(sorted(self._interpreters)) or "none: gpudiag serve --python NAME=PATH names one"
+            )
+            raise UsageError(f"there is no interpreter {request.interpreter[:40]!r}", hint=known)
         plan = kind.parse_plan(request.plan, force=request.force)
         force = request.force or getattr(plan, "force", False)
         gpus = choose_gpus(self._watch.snapshot, request.gpus, force=force)
@@ -178,15 +194,17 @@ class RunManager:
         return RunEvents(identity, tuple(one for one in told if one.number > since))
 
     async def log(self, identity: str) -> bytes:
-        """The end of what the run printed.
+        """The end of what the run printed, without secrets and without what would steer a terminal.
 
         Raises:
             RunNotFoundError: there is no such run.
         """
         entry = self._list.find(identity)
         if entry.process is not None:
-            return bytes(entry.process.log)
-        return entry.log or await self._memory.read(entry.run, "log.txt") or b""
+            log = bytes(entry.process.log)
+        else:
+            log = entry.log or await self._memory.read(entry.run, "log.txt") or b""
+        return escape_steering(mask_text(log.decode(errors="replace"))).encode()
 
     async def report(self, identity: str) -> bytes | None:
         """The run's document, None where it wrote none.
@@ -198,6 +216,7 @@ class RunManager:
 
     def _make(self, request: RunRequest, kind: RunKind, plan: Plan, lock: tuple[str, ...]) -> RunEntry:
         now = datetime.now(UTC)
+        named = () if request.interpreter is None else ("--python", self._interpreters[request.interpreter])
         identity = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         run = Run(
             id=identity,
@@ -206,11 +225,11 @@ class RunManager:
             plan=kind.plan_document(plan),
             gpus=() if lock == (HOST,) else lock,
             lock=lock,
-            command=" ".join(("gpudiag", kind.name, *plan.to_argv())),
+            command=shlex.join(("gpudiag", kind.name, *plan.to_argv(), *named)),
             deadline_seconds=kind.deadline_of(plan),
             requested_at=now,
         )
-        return RunEntry(run, kind, plan)
+        return RunEntry(run, kind, plan, flags=named)
 
     def _start(self, entry: RunEntry) -> None:
         kind, plan, run = entry.kind, entry.plan, entry.run
@@ -218,7 +237,7 @@ class RunManager:
         entry.folder = self._memory.folder_of(run)
         try:
             entry.folder.mkdir(parents=True, exist_ok=True)
-            argv = [kind.name, *plan.to_argv(), *kind.outputs(entry.folder)]
+            argv = [kind.name, *plan.to_argv(), *entry.flags, *kind.outputs(entry.folder)]
             entry.process = RunProcess(argv, self._environment(run), self._hear(entry))
         except OSError as error:
             self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror}")
@@ -335,7 +354,10 @@ class RunManager:
         self._list.put_before(earlier)
         lost = [entry for entry in earlier if not entry.has_ended]
         for entry in lost:
-            reason = "the service ended while it ran, and it ended with the service"
+            waited = entry.run.state is RunState.QUEUED
+            reason = (
+                "the service ended before its turn came: start it anew" if waited else _ENDED_WITH_SERVICE
+            )
             self._change(
                 entry, replace(entry.run, state=RunState.LOST, ended_at=datetime.now(UTC), reason=reason)
             )

@@ -13,6 +13,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import TorchFacts
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
+from gpudiag.model.masking import mask_text
 from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
@@ -94,9 +95,9 @@ def _read(path: str) -> Iterator[ReportSource]:
     try:
         documents = _documents(path)
     except OSError as error:
-        yield ReportSource(path, None, error.strerror or str(error))
+        yield ReportSource(mask_text(path), None, error.strerror or mask_text(str(error)))
     except UsageError as error:
-        yield ReportSource(path, None, error.message)
+        yield ReportSource(mask_text(path), None, mask_text(error.message))
     else:
         yield from (ReportSource(place, document) for place, document in documents)
 

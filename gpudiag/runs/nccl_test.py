@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launch import run_ranks
+from gpudiag.ranks.patience import ENDLESS, USUAL
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.runs.collect import CaseCollector
-from gpudiag.runs.collective_report import build_refusal, build_report
+from gpudiag.runs.collective_report import build_measurement, build_refusal, build_report
 from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.torch_extra import require_torch
@@ -57,16 +59,14 @@ def run_nccl_test(
     place: RankPlace | None = None,
     listener: Callable[[RunEvent], None] | None = None,
     *,
-    here: Placement | None = None,
     python: str | None = None,
     store: str | None = None,
 ) -> NcclTestRun:
     """One run on all its ranks, and its report.
 
     `listener` is told of stages, results and findings as they happen, in rank 0's process only.
-    `here` is where the ranks run, on this machine, for a caller that has looked at it already and
-    keeps its own history; `python` is the interpreter that runs them. `store` names where this
-    machine's earlier results are; by default they are in its state directory.
+    `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
+    are; by default they are in its state directory.
 
     Raises:
         UsageError: the plan, the flags and the launcher's variables contradict each other.
@@ -74,7 +74,7 @@ def run_nccl_test(
         LaunchError: the ranks could not be started.
     """
     require_torch("nccl-test", python)
-    setup = _prepare(plan, place or RankPlace(), here, python)
+    setup = _prepare(plan, place or RankPlace(), python)
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
@@ -82,7 +82,7 @@ def run_nccl_test(
         one_clock=setup.one_clock,
     )
     collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
-    past = EarlierResults(setup.placement, store, kept=here is None)
+    past = EarlierResults(setup.placement, store)
     try:
         report, reporter = _measure(setup, collector, past)
     except BaseException:
@@ -93,6 +93,22 @@ def run_nccl_test(
         collector.tell(EventKind.FINDING, seconds, finding=finding)
     collector.tell(EventKind.OUTCOME, seconds, outcome=report.outcome.value)
     return NcclTestRun(report, reporter, past)
+
+
+def measure_collectives(
+    plan: NcclTestPlan, here: Placement, python: str | None = None
+) -> CollectiveMeasurement:
+    """What the plan's sweep measures on ranks of this machine, and what happens to them; nothing is judged.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    require_torch("nccl-test", python)
+    setup = _set_up(plan, None, here, python)
+    watch = start_watch(gpus=here.backend == "nccl")
+    run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True))
+    return build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +138,16 @@ class _Setup:
         return self.environment is None or self.environment.on_one_machine
 
 
-def _prepare(plan: NcclTestPlan, place: RankPlace, here: Placement | None, python: str | None) -> _Setup:
-    environment = None
-    if here is None:
-        environment = read_environment(
-            os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
-        )
-    placement = here or place_ranks(plan, environment, python=python)
+def _prepare(plan: NcclTestPlan, place: RankPlace, python: str | None) -> _Setup:
+    environment = read_environment(
+        os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
+    )
+    return _set_up(plan, environment, place_ranks(plan, environment, python=python), python)
+
+
+def _set_up(
+    plan: NcclTestPlan, environment: RankEnvironment | None, placement: Placement, python: str | None
+) -> _Setup:
     sweep = plan_sweep(
         plan, placement.backend, placement.world_size, placement.max_bytes, float8=placement.float8
     )
@@ -159,6 +178,7 @@ def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
         budgets=Budgets(
             stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: plan.rendezvous_timeout_seconds},
             run_seconds=plan.timeout_seconds,
+            patience=USUAL if plan.timeout_seconds is None else ENDLESS,
         ),
         faults=setup.faults,
         on_event=collector.take,

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gpudiag.checks.loopback import judge_interfaces
+from gpudiag.checks.runner import run_checks
+from gpudiag.checks.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.plan import NcclTestPlan
@@ -18,6 +21,7 @@ from gpudiag.runs.instant import judge_snapshot
 from gpudiag.runs.usable_gpus import (
     free_bytes,
     has_float8,
+    may_have_own_gpus,
     require_context,
     sharing_for,
     usable_devices,
@@ -34,6 +38,10 @@ _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
+
+# What a rank takes of a GPU beside its buffers: NCCL's connections, and the CUDA context of each rank but the
+# first, whose own was there when torch told what is free. Margins by design, of the order that both have.
+_CONNECTION_BYTES, _CONTEXT_BYTES = GIB, GIB // 2
 
 # torch's own answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
@@ -56,6 +64,7 @@ class Placement:
     snapshot: Snapshot | None = None
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
     ranks_share_gpu: bool = False
+    without_gpu: bool = False  # on the CPU because there is no GPU, not because somebody asked for it
     float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
 
 
@@ -92,7 +101,7 @@ def place_ranks(
                 "--backend nccl needs a GPU, and there is no trace of one here",
                 hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU",
             )
-        return _on_cpu(plan, environment, wanted, snapshot)
+        return replace(_on_cpu(plan, environment, wanted, snapshot), without_gpu=True)
     if snapshot.simulated is None:
         snapshot = take(("nvml", "torch"), _SNAPSHOT_SECONDS)
     return _on_gpus(plan, environment, wanted, snapshot)
@@ -141,11 +150,8 @@ def _on_gpus(
     plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
 ) -> Placement:
     require_context(snapshot)
-    findings = tuple(
-        finding
-        for finding in judge_snapshot(snapshot).findings()
-        if finding.outcome in (Outcome.FAIL, Outcome.ERROR)
-    )
+    judged = (*judge_snapshot(snapshot).findings(), *_judge_contexts(snapshot))
+    findings = tuple(finding for finding in judged if finding.outcome in (Outcome.FAIL, Outcome.ERROR))
     usable = usable_devices(snapshot, findings)
     if not usable:
         raise SourceFailedError(
@@ -153,31 +159,65 @@ def _on_gpus(
         )
     world_size = wanted or len(usable)
     here = environment.local_world_size if environment is not None else world_size
-    shared = here > len(usable)
+    shown_one = environment is not None and may_have_own_gpus(snapshot, here, usable)
+    shared = here > len(usable) and not shown_one
+    on_each = 1 if shown_one else -(-here // len(usable))
+    _refuse_too_large(snapshot, usable, plan, on_each)
     asked = plan.max_bytes
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=_largest_for(snapshot, usable, plan, here) if asked is None else asked,
+        max_bytes=_largest_for(snapshot, usable, plan, on_each) if asked is None else asked,
         variables={
             **visibility_for(snapshot, usable),
             **(sharing_for(snapshot, here, usable) if shared else {}),
         },
         findings=findings,
         snapshot=snapshot,
-        devices=tuple(usable),
+        devices=tuple(usable[:here]),
         ranks_share_gpu=shared,
         float8=has_float8(snapshot, usable),
     )
 
 
+def _judge_contexts(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What keeps contexts from starting on some of the GPUs, which are left out."""
+    return tuple(
+        finding for result in run_checks(Context(snapshot), (cuda_context,)) for finding in result.findings
+    )
+
+
 def _largest_for(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    fitting = [
-        _fitting_bytes(plan, free_bytes(snapshot, device), -(-ranks // len(usable))) for device in usable
-    ]
-    known = [size for size in fitting if size is not None]
+    known = _fitting_on(snapshot, usable, plan, ranks, _MEMORY_SHARE)
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
+
+
+def _refuse_too_large(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> None:
+    """Return where the largest size that is asked for fits on every GPU, with that many ranks on each.
+
+    Raises:
+        UsageError: it does not, with what would.
+    """
+    asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
+    possible = min(_fitting_on(snapshot, usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)
+    if asked > possible:
+        needed = format_size(asked * _buffers_per_rank(plan) * ranks)
+        raise UsageError(
+            f"{format_size(asked)} need {needed} of each GPU, which is more than {_ASKED_MEMORY_SHARE:.0%} of the "
+            "memory that is free there",
+            hint=f"--max-bytes {possible} fits",
+        )
+
+
+def _fitting_on(
+    snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int, share: float
+) -> list[int]:
+    """The largest size on each GPU that tells its free memory, with that many ranks on it."""
+    beside = ranks * _CONNECTION_BYTES + (ranks - 1) * _CONTEXT_BYTES
+    free = [free_bytes(snapshot, device) for device in usable]
+    left = [max(0, size - beside) for size in free if not isinstance(size, Missing)]
+    return [size for one in left if (size := _fitting_bytes(plan, one, ranks, share)) is not None]
 
 
 def _fitting_bytes(

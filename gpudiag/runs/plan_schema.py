@@ -35,6 +35,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "batch_size": (1, training.MAX_BATCH_SIZE),
     "seed": (0, training.MAX_SEED),
     "expect_gpus": (0, preflight_plan.MAX_EXPECTED_GPUS),
+    "at_least_gpus": (0, preflight_plan.MAX_EXPECTED_GPUS),
     "duration_seconds": (preflight_plan.MIN_DURATION_SECONDS, preflight_plan.MAX_DURATION_SECONDS),
 }
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}

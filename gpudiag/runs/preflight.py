@@ -18,7 +18,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding
-from gpudiag.model.history import History
+from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement, Measures
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -126,13 +126,12 @@ class Preflight:
             snapshot,
             measures,
             expected_gpus=_or_missing(self._plan.expect_gpus),
+            at_least_gpus=_or_missing(self._plan.at_least_gpus),
             expected_driver=_or_missing(self._plan.expect_driver),
             earlier=earlier,
             baseline=baseline,
             # The store may be slow or broken; the listing's own note of the GPUs is not.
-            known_gpus=finish_known_gpus(self._noted)
-            if isinstance(baseline, Missing)
-            else known_gpus_of(baseline),
+            known_gpus=self._known_gpus(baseline, history),
             expected_machine=self._surroundings.expected_machine,
             history=history,
             samples=samples_of(measures),
@@ -156,7 +155,6 @@ class Preflight:
             "preflight",
             report.verdict.value,
             samples_of(report.measures),
-            keep_snapshot=whole,
             good=good,
         )
         warning = self._keeper.write(facts)
@@ -178,15 +176,16 @@ class Preflight:
             sources,
             max(_INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS) if instant else _LOOK_SECONDS,
             python=self._surroundings.python,
-            host_state=wants(checks, "host_state"),
-            kernel_log=wants(checks, "kernel_log"),
+            host_state=True,  # also where no check wants it: later runs hold its counters against theirs
+            kernel_log=wants(checks, "kernel_log", "xids"),
             started=started,
         )
 
     def _measure(self, snapshot: Snapshot) -> Measures:
         if self._level == INSTANT or not wants(self._checks, *_ON_RANKS):
             return Measures()
-        expected = _or_missing(self._plan.expect_gpus)
+        plan = self._plan
+        expected = _or_missing(plan.at_least_gpus if plan.expect_gpus is None else plan.expect_gpus)
         findings = _gpu_findings(snapshot, expected)
         place = choose_workplace(snapshot, findings, expected, force=self._plan.force)
         if any(check.name == network_loopback.name for check in self._checks):
@@ -245,7 +244,7 @@ class Preflight:
         self, first: Snapshot, history: Reading[History], *, measured: bool
     ) -> tuple[Snapshot, Reading[Snapshot]]:
         """The snapshot to judge, and an earlier one to hold its counters against."""
-        stored = NOT_ASKED if isinstance(history, Missing) else history.last
+        stored = history if isinstance(history, Missing) else history.last
         if self._level == INSTANT or not wants(self._checks, "earlier"):
             return first, stored
         if not first.devices and not measured:
@@ -253,14 +252,21 @@ class Preflight:
         again = take_snapshot(
             ("nvml",),
             _LOOK_SECONDS,
-            host_state=wants(self._checks, "host_state"),
-            kernel_log=wants(self._checks, "kernel_log"),
+            host_state=True,
+            kernel_log=wants(self._checks, "kernel_log", "xids"),
         )
         now = _joined(first, again)
         own_pair = (
             self._level in _OWN_PAIR_LEVELS or isinstance(stored, Missing) or not _comparable(stored, now)
         )
         return now, first if own_pair else stored
+
+    def _known_gpus(self, baseline: Reading[Snapshot], history: Reading[History]) -> Reading[KnownGpus]:
+        """The GPUs of the last good run; where the store does not say them, by the listing's own note."""
+        if not isinstance(baseline, Missing):
+            return known_gpus_of(baseline)
+        noted = finish_known_gpus(self._noted)
+        return history if isinstance(noted, Missing) and isinstance(history, Missing) else noted
 
     def _baseline(self, history: Reading[History], host: str) -> Reading[Snapshot]:
         """This machine in its last good run, or as the user recorded it."""
@@ -274,7 +280,7 @@ def _await_driver(started: StartedProbes) -> float:
     """How many seconds the driver took to wake up, at most five: a device's own deadline starts then."""
     child = started.nvml
     if child is not None:
-        wait_for_message(child, child.started_at + _WAKE_SECONDS)
+        wait_for_message(child, child.started_at + _WAKE_SECONDS, besides=("asking",))
     return 0.0 if child is None else monotonic() - child.started_at
 
 

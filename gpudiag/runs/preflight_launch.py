@@ -14,6 +14,7 @@ from gpudiag.errors import ExitStatus, LaunchError, UsageError
 from gpudiag.model.codec import to_document
 from gpudiag.model.merged import MergedReport
 from gpudiag.model.report import Report
+from gpudiag.ranks.bare_launcher import refuse_bare_launcher
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.link import Link, LinkLostError
 from gpudiag.ranks.meeting import Meeting
@@ -43,7 +44,11 @@ def read_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
     """The place that a launcher gave this process among several; None where it is alone.
 
     Variables that are incomplete are no launcher's: a preflight needs no rank, and goes on without.
+
+    Raises:
+        UsageError: mpirun or srun started several processes, and each would look alone.
     """
+    refuse_bare_launcher(variables)
     try:
         environment = read_environment(variables)
     except UsageError:

@@ -15,7 +15,7 @@ from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 from gpudiag.model.timeline import DeviceSeries, Series, Timeline, TimelineEntry
 from gpudiag.runs.disk import DiskThread
-from gpudiag.sampler.ring import COARSE, FINE, Ring, plan_window, read_window
+from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, Ring, plan_window, read_window
 from gpudiag.sampler.series import NAMES, sample_of
 from gpudiag.sampler.spill import Sampled, Spill
 from gpudiag.sampler.tiers import SLOW_SECONDS
@@ -160,12 +160,16 @@ class Readings:
         def load() -> None:
             spill = Spill(folder)
             ring = spill.load()
+            now = time()
+            ring.forget_after(now)
             entries = []
             for document in spill.load_timeline()[-MAX_ENTRIES:]:
                 try:
-                    entries.append(decode(TimelineEntry, document))
+                    entry = decode(TimelineEntry, document)
                 except GpudiagError:  # written by another version: one line of the past is lost
                     continue
+                if entry.at.timestamp() <= now + CLOCK_SECONDS:
+                    entries.append(entry)
             self._ring = ring
             self.entries.extendleft(reversed(entries))
             self._spill = spill

@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import decode, dumps
 from gpudiag.model.run import Run
-from gpudiag.runs.store import open_engine, parse_store_url, store_errors
+from gpudiag.runs.store import open_engine, parse_store_url, place_of, store_errors
 
 KEPT_RUNS = 500
 
@@ -34,7 +34,7 @@ class RunRecords:
     def __init__(self, store: str) -> None:
         """Use the store at that URL or path; it is opened by the first call."""
         self._url = parse_store_url(store)
-        self._place = store
+        self._place = place_of(self._url)
         self._engine: sql.Engine | None = None
 
     def save(self, machine: str, service: str, run: Run) -> None:

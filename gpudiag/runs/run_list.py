@@ -24,6 +24,7 @@ class RunEntry:
     began: float = 0.0
     log: bytes = b""
     events: tuple[NumberedEvent, ...] = ()
+    flags: tuple[str, ...] = ()  # of the command, beside those of the plan
 
     @property
     def has_ended(self) -> bool:

@@ -3,22 +3,27 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from time import monotonic
 
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.codec import loads
 from gpudiag.model.event import RunEvent
+from gpudiag.model.masking import mask_text
 
 MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
 MAX_EVENTS = 2000
 _MAX_EVENT_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
+_MAX_REASON_CHARACTERS = 400
+_VERDICT = re.compile(r"(?:ERROR|FAIL|WARN|PASS)\b")
 _GRACE_SECONDS = 10.0  # between asking it to end and ending it
 
 
@@ -88,9 +93,11 @@ class RunProcess:
         return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
 
     def why_failed(self, status: int) -> str:
-        """The last words of a run that could not tell, or how it died."""
+        """The sentence of a run that could not tell, or how it died."""
         lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
-        words = lines[-1].strip()[:300] if lines else "it printed nothing"
+        found = [event.finding.message for _, event in self.events if event.finding is not None]
+        said = found[0] if found else sentence_of(lines)
+        words = mask_text(said[:_MAX_REASON_CHARACTERS]) if said else "it printed nothing"
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         return f"{how}: {words}"
 
@@ -171,3 +178,17 @@ class RunProcess:
                     self.events.append((self.event_count, event))
                     self._heard(self, event, "")
         return True
+
+
+def sentence_of(lines: Sequence[str]) -> str:
+    """What a command said: its own sentence with the hint that follows, else its verdict, else its last line."""
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith("gpudiag: "):
+            rest = (line.strip() for line in lines[number + 1 :])
+            return "; ".join((lines[number].removeprefix("gpudiag: ").strip(), *rest))
+    verdicts = [number for number, line in enumerate(lines) if _VERDICT.match(line)]
+    if verdicts:  # what follows it, indented, belongs to it; hints come after that
+        after = lines[verdicts[0] + 1 :]
+        whole = [lines[verdicts[0]], *takewhile(lambda line: line.startswith("  "), after)]
+        return " ".join(line.strip() for line in whole)
+    return lines[-1].strip() if lines else ""

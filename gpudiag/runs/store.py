@@ -25,6 +25,7 @@ from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.history import Baseline, History, KnownGpu, Sample, StoredRun
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
+from gpudiag.model.masking import mask_text
 from gpudiag.model.reading import Missing
 
 SCHEMA_VERSION = 1
@@ -136,6 +137,12 @@ def parse_store_url(text: str) -> URL:
     return url
 
 
+def place_of(url: URL) -> str:
+    """The store in words: its file, or its address without the password."""
+    is_file = url.get_backend_name() == "sqlite" and url.database
+    return str(url.database) if is_file else mask_text(url.render_as_string(hide_password=True))
+
+
 def require_driver(url: URL) -> None:
     """Nothing, where the store's database has its driver here.
 
@@ -155,8 +162,7 @@ class Store:
 
     def __init__(self, url: URL, *, read_only: bool = False) -> None:
         """Open the store at `url`, and make its tables where it is new; `read_only` makes nothing."""
-        is_file = url.get_backend_name() == "sqlite" and url.database
-        self.place = str(url.database) if is_file else url.render_as_string(hide_password=True)
+        self.place = place_of(url)
         with store_errors(self.place):
             self._engine = open_engine(url, read_only=read_only)
             self._empty = False
@@ -249,7 +255,8 @@ def store_errors(place: str) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error, OSError, zlib.error) as error:
         cause = getattr(error, "orig", None) or error
         words = (getattr(cause, "strerror", None) or str(cause)).strip().splitlines()
-        raise StoreError(f"the history at {place}: {words[0] if words else type(cause).__name__}") from error
+        said = mask_text(words[0]) if words else type(cause).__name__
+        raise StoreError(f"the history at {place}: {said}") from error
     except ImportError as error:
         raise StoreError(
             f"the history at {place} needs the driver {error.name}: {_POSTGRESQL_HINT}"

@@ -1,23 +1,14 @@
 """One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import finding_kinds, name_reporters
+from gpudiag.checks.catalogue import finding_kinds, name_reporters, say_limits
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.model.explanation import Explanation
-from gpudiag.reference.codes import CodeEntry, code_entries
 from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.sxid import SXidClass, sxid_source, sxids
-from gpudiag.reference.xid import XidKind, action_text, nvlink5_decodes, xid_source, xids
+from gpudiag.reference.xid import WHO_IS_AT_FAULT, action_text, nvlink5_decodes, xid_source, xids
 
 _CODE_SOURCE = "gpudiag's catalogue of findings, docs/findings.md"
-_NO_ENTRY = CodeEntry("", "", "", ())
-_OWNERS = {
-    XidKind.HARDWARE: "the GPU or the machine",
-    XidKind.APPLICATION: "the job's own code; the GPU is fine",
-    XidKind.DRIVER: "the driver or its firmware",
-    XidKind.SYMPATHETIC: "another Xid of the same burst",
-    XidKind.INFORMATIONAL: "nobody: a fact to know",
-}
 _CLASSES = {
     SXidClass.ALWAYS_FATAL: "always fatal: FAIL",
     SXidClass.FATAL: "fatal: FAIL where a GPU reports an NVLink error in the same burst, else WARN",
@@ -54,7 +45,7 @@ def explain_xid(code: int) -> Explanation:
         title=xid.meaning.rstrip("."),
         meaning=xid.note,
         facts=(
-            f"who is at fault: {_OWNERS[xid.kind]}",
+            f"who is at fault: {WHO_IS_AT_FAULT[xid.kind]}",
             f"outcome: {xid.outcome.value}{nonfatal}",
             *then,
             *(_subcodes() if code == _NETWORK_UNIT_XID else ()),
@@ -106,6 +97,7 @@ def explain_failure(failure: Failure) -> Explanation:
         topic=failure.id,
         title=failure.title,
         meaning=failure.cause,
+        facts=(f"who must act: {failure.owner.value}", f"written by {failure.program}"),
         remedy=failure.mend,
         proof=failure.proof,
         source=failure.source,
@@ -113,8 +105,6 @@ def explain_failure(failure: Failure) -> Explanation:
 
 
 def _explain_code(kind: FindingKind) -> Explanation:
-    entry = code_entries().get(kind.code, _NO_ENTRY)
-    check = next((check for check in BUILTIN if kind in check.reports), None)
     failure = failures().get(kind.code)
     in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
     return Explanation(
@@ -122,10 +112,10 @@ def _explain_code(kind: FindingKind) -> Explanation:
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",
         meaning=kind.meaning,
         facts=(f"reported by {name_reporters(kind)}", *in_logs),
-        reads=entry.reads or (", ".join(check.reads) if check else ""),
-        limit=entry.limit or (check.limit if check else ""),
+        reads=kind.basis.reads,
+        limit=kind.basis.limit,
         remedy=kind.remedy,
-        look_also=entry.look_also,
+        look_also=kind.basis.look_also,
         source=_CODE_SOURCE,
     )
 
@@ -135,8 +125,8 @@ def _explain_check(check: Check) -> Explanation:
         topic=check.name,
         title=f"a check of level {check.level.name.lower()}",
         meaning=f"It passes when {check.title}.",
-        reads=", ".join(check.reads),
-        limit=check.limit,
+        reads=", ".join(check.readings),
+        limit=say_limits(check),
         remedy=f"To run it alone: `gpudiag preflight --only {check.name}`.",
         look_also=tuple(kind.code for kind in check.reports),
         source=_CODE_SOURCE,

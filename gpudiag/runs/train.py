@@ -5,11 +5,12 @@ import platform
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import RunEvent
-from gpudiag.model.finding import WORST_FIRST, Outcome, worst
+from gpudiag.model.finding import Outcome, worst, worst_first
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.training import Advice, StrategyMeasurement, StrategyResult, TrainingPlan, TrainingReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
@@ -18,6 +19,7 @@ from gpudiag.ranks.launch import TORCH, run_ranks
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
+from gpudiag.runs.gpu_frameworks import lack_on_gpus
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
@@ -33,6 +35,22 @@ _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
 # DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
 _PRELOAD = (*TORCH, "torch._dynamo")
+# What each rank of a framework would import by itself, also what its own start loads late. On CPUs only: asked meanwhile
+# for GPUs, CUDA would be up in the process that is forked. Nothing of it is initialised before its rank does.
+_TRY_PRELOAD = MappingProxyType(
+    {
+        "deepspeed": (
+            "deepspeed",
+            "deepspeed.module_inject.auto_ep_layer",
+            "deepspeed.runtime.zero.muon.muon_optimizer",
+            "deepspeed.ops.triton_ops",
+            "torch._dynamo.debug_utils",
+        ),
+        "accelerate": ("accelerate", "accelerate.state", "accelerate.utils"),
+        "horovod": ("horovod.torch",),
+    }
+)
+_PRELOAD_FSDP2 = ("gpudiag.training.strategies.fsdp2",)  # with torch's sharding and its checkpoints
 # TensorFlow has no reading of integers or images here; see training/mirrored_main.py.
 _MIRRORED_WORKLOADS = ("regression", "classification")
 
@@ -114,15 +132,14 @@ def run_training(
 
 def build_report(results: tuple[StrategyResult, ...], placement: Placement, hosts: int = 1) -> TrainingReport:
     """The report over all strategies: the worst of them, with all their findings, and which to choose."""
-    findings = [finding for result in results for finding in result.findings] + list(placement.findings)
-    findings.sort(key=lambda finding: WORST_FIRST.index(finding.outcome))
+    findings = (*(finding for result in results for finding in result.findings), *placement.findings)
     ran = tuple(result.outcome for result in results if result.outcome is not Outcome.SKIP)
     outcome = worst((*ran, *(finding.outcome for finding in placement.findings))) if ran else Outcome.ERROR
     return TrainingReport(
         outcome=outcome,
         host=socket.gethostname(),
         strategies=results,
-        findings=tuple(findings),
+        findings=worst_first(findings),
         advice=_advise(placement, hosts) if len(results) > 1 else (),
         machine=describe_machine(placement),
         simulated=None if placement.snapshot is None else placement.snapshot.simulated,
@@ -191,9 +208,11 @@ def _run_strategy(
 
 
 def measure_strategies(
-    plan: TrainingPlan, here: Placement, *, python: str | None = None
+    plan: TrainingPlan, here: Placement, *, python: str | None = None, fresh_groups: bool = True
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks told under each strategy of the plan that can run `here`, for a caller that judges by itself.
+
+    Without `fresh_groups` the ranks keep the process group that they began with, as far as the strategy can.
 
     Raises:
         LaunchError: ranks could not be started.
@@ -201,7 +220,11 @@ def measure_strategies(
     place = _Place(None, here, here.world_size, {} if python is None else {"": python})
     able = [facts for name, facts in strategy_facts().items() if name in plan.strategy]
     able = [facts for facts in able if _why_not(plan, facts, place) is None]
-    return tuple(_measure(plan, facts, (), place, number)[0] for number, facts in enumerate(able))
+    measured = (
+        _measure(plan, facts, (), place, number, fresh_groups=fresh_groups)
+        for number, facts in enumerate(able)
+    )
+    return tuple(measurement for measurement, _ in measured)
 
 
 def _measure(
@@ -210,6 +233,8 @@ def _measure(
     faults: tuple[TrainingFault | Fault, ...],
     place: _Place,
     number: int,
+    *,
+    fresh_groups: bool = True,
 ) -> tuple[StrategyMeasurement, bool]:
     """One strategy on its ranks, and whether this process reports it."""
     job = TrainingJob(
@@ -223,6 +248,7 @@ def _measure(
         seed=plan.seed,
         workers=place.world_size,
         run=number,
+        fresh_groups=fresh_groups,
         faults=tuple(fault for fault in faults if isinstance(fault, TrainingFault)),
     )
     run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
@@ -233,6 +259,8 @@ def _run(
     plan: TrainingPlan, facts: StrategyFacts, job: TrainingJob, place: _Place, faults: tuple[Fault, ...]
 ) -> RankRun:
     mirrored = facts.name == "mirrored"
+    on_cpu = place.device_kind == "cpu"
+    late = _TRY_PRELOAD.get(facts.framework, ()) if on_cpu else ()
     place.teller.start_ranks()
     return run_ranks(
         _MIRRORED_ENTRY if mirrored else _ENTRY,
@@ -246,8 +274,9 @@ def _run(
         faults=faults,
         on_event=place.teller.take,
         python=place.python_for(facts),
-        variables=place.placement.variables,
+        variables={**place.placement.variables, **({"DS_ACCELERATOR": "cpu"} if on_cpu else {})},
         preload=() if mirrored else _PRELOAD,
+        try_preload=(*late, *(_PRELOAD_FSDP2 if facts.name == "fsdp2" else ())),
     )
 
 
@@ -273,7 +302,7 @@ def _why_no_fault(
 
 def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[str, str | None] | None:
     """Why a strategy cannot run here, and the command that helps; None if it can."""
-    if facts.name == "data-parallel" and (place.device_kind == "cpu" or place.world_size < 2):
+    if facts.name == "data-parallel" and min(len(place.placement.devices), place.world_size) < 2:
         return "it needs at least two GPUs; on fewer it only calls the model, and averages nothing", None
     if facts.one_process and place.environment is not None:
         return "one process drives all its workers: start it without a launcher", None
@@ -286,4 +315,4 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
     absent = absent_modules(facts.modules, place.python_for(facts))
     if absent:
         return f"{absent[0]} is not installed", facts.install
-    return None
+    return lack_on_gpus(facts.framework, place.python_for(facts)) if place.device_kind == "cuda" else None

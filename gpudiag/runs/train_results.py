@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from gpudiag.checks.training import judge_training, training_outcome
+from gpudiag.checks.training import judge_training
 from gpudiag.checks.training_verifications import is_verified, list_verifications
 from gpudiag.model.codec import decode
-from gpudiag.model.finding import Outcome
+from gpudiag.model.finding import Outcome, outcome_of_findings
 from gpudiag.model.measure import InjectedFault
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.training import (
@@ -29,6 +29,7 @@ from gpudiag.training.job import TrainingJob
 _TYPES: dict[str, type] = {
     "start": RankStart,
     "step": RankStep,
+    "late_step": RankStep,
     "epoch_end": RankEpochEnd,
     "proof": RankProof,
     "speed": RankSpeed,
@@ -72,6 +73,7 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
         injected=(*run.injected, *faults),
         seconds=run.seconds,
         timed_out=run.timed_out,
+        late_steps=tuple(told["late_step"]),
     )
 
 
@@ -80,13 +82,14 @@ def build_result(measurement: StrategyMeasurement) -> StrategyResult:
     facts = strategy_facts()[measurement.strategy]
     findings = judge_training(measurement)
     verifications = list_verifications(measurement, findings)
-    speeds = measurement.speeds if len(measurement.speeds) == measurement.world_size else ()
-    pace = _pace(speeds)
+    tellers = 1 if facts.one_voice else measurement.world_size
+    speeds = measurement.speeds if len(measurement.speeds) == tellers else ()
+    pace = _pace(speeds, measurement.world_size)
     return StrategyResult(
         strategy=measurement.strategy,
         kind=facts.kind,
         framework=measurement.starts[0].framework if measurement.starts else facts.framework,
-        outcome=training_outcome(findings),
+        outcome=outcome_of_findings(findings),
         world_size=measurement.world_size,
         workload=measurement.workload,
         dtype=measurement.dtype,
@@ -132,7 +135,7 @@ def skipped_result(
     )
 
 
-def _pace(speeds: Sequence[RankSpeed]) -> dict[str, Any]:
+def _pace(speeds: Sequence[RankSpeed], workers: int) -> dict[str, Any]:
     """Samples per second, step times and scaling; a step is as long as on its slowest rank."""
     if not speeds:
         return {}
@@ -146,7 +149,7 @@ def _pace(speeds: Sequence[RankSpeed]) -> dict[str, Any]:
         "samples_per_second": per_second,
         "step_p50_seconds": p50,
         "step_p99_seconds": _p99(slowest),
-        "scaling_efficiency": NOT_ASKED if alone is None else per_second / (len(speeds) * alone),
+        "scaling_efficiency": NOT_ASKED if alone is None else per_second / (workers * alone),
     }
 
 

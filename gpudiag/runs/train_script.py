@@ -2,33 +2,36 @@
 
 import os
 import socket
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpudiag.checks.collective import judge_injection
-from gpudiag.checks.training import training_outcome
-from gpudiag.checks.training_script import judge_hang, judge_late, judge_script
+from gpudiag.checks.script_hang import HangLimits, judge_hang, judge_late
+from gpudiag.checks.training_script import judge_script
+from gpudiag.checks.training_script_proof import judge_proof
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import encode
+from gpudiag.model.codec import decode, encode
 from gpudiag.model.event import RunEvent
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.plan import NcclTestPlan, require_between
+from gpudiag.model.reading import Missing
+from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
 from gpudiag.ranks.launch import TORCH, run_ranks
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.script_output import show_output
+from gpudiag.runs.script_watch import ELSEWHERE, ScriptWatch
 from gpudiag.runs.train import DEFAULT_CPU_RANKS, describe_machine
 from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.training.script_main import ScriptJob
+from gpudiag.training.stack_watch import users_place
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -58,33 +61,6 @@ class ScriptRun:
     reporter: bool
 
 
-@dataclass
-class _HangWatch:
-    """Follows which ranks stand still, and where."""
-
-    world_size: int
-    stacks: dict[int, list[str]] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
-    groups: dict[int, int] = field(default_factory=dict)
-
-    def take(self, event: RankEvent) -> None:
-        """Take what a rank told."""
-        kind = event.data.get("kind")
-        if kind == "still":
-            self.stacks[event.rank] = event.data["stack"]
-        elif kind == "moves":
-            self.stacks.pop(event.rank, None)
-        elif kind == "done":
-            self.finished.add(event.rank)
-            self.stacks.pop(event.rank, None)
-        if kind in ("group", "done"):
-            self.groups[event.rank] = max(self.groups.get(event.rank, 0), event.data["size"])
-
-    def sees_hang(self) -> bool:
-        """Whether every rank stands still, or has finished, and one at least has not."""
-        return bool(self.stacks) and len(self.stacks) + len(self.finished) == self.world_size
-
-
 def run_script(
     plan: ScriptPlan,
     place: RankPlace | None = None,
@@ -112,8 +88,8 @@ def run_script(
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     teller = TrainingTeller(0, listener if environment is None or environment.rank == 0 else None)
     teller.start_ranks()
-    run = _run(plan, environment, placement, world_size, faults, python)
-    report = _report(plan, placement, run)
+    run, words = _run(plan, environment, placement, world_size, faults, python)
+    report = _report(plan, placement, run, words)
     teller.tell_report(report)
     return ScriptRun(report, run.reporter)
 
@@ -125,18 +101,19 @@ def _run(
     world_size: int,
     faults: tuple[Fault, ...],
     python: str | None,
-) -> RankRun:
-    watch = _HangWatch(world_size)
-    with _output_shown() as descriptor:
+) -> tuple[RankRun, tuple[str, ...]]:
+    """The run, and the lines of its output in which a library says what went wrong."""
+    watch = ScriptWatch(world_size, plan.hang_seconds)
+    with show_output() as output:
         job = ScriptJob(
             path=str(plan.path.resolve()),
             arguments=plan.arguments,
             output_pid=os.getpid(),
-            output_descriptor=descriptor,
+            output_descriptor=output.descriptor,
             master_port=_free_port(),
             hang_seconds=plan.hang_seconds,
         )
-        return run_ranks(
+        run = run_ranks(
             _ENTRY,
             world_size=world_size,
             arguments=encode(job),
@@ -146,11 +123,13 @@ def _run(
             ),
             faults=faults,
             on_event=watch.take,
-            is_over=watch.sees_hang,
+            is_over=watch.is_over,
             python=python,
             variables=placement.variables,
             preload=() if absent_modules(("torch",), python) else TORCH,
+            explanations=output.explanations,
         )
+    return run, output.explanations()
 
 
 def _parse_fault(text: str, world_size: int) -> Fault:
@@ -163,27 +142,6 @@ def _parse_fault(text: str, world_size: int) -> Fault:
     return fault
 
 
-@contextmanager
-def _output_shown() -> Iterator[int]:
-    """A descriptor for ranks to write to; what comes is shown on standard error as it comes."""
-    reading, writing = os.pipe()
-
-    def show() -> None:
-        while chunk := os.read(reading, 65536):
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.flush()
-
-    shower = threading.Thread(target=show, name="gpudiag-script-output", daemon=True)
-    shower.start()
-    try:
-        yield writing
-    finally:
-        os.close(writing)
-        shower.join(5.0)  # a process that the script left behind may still hold the pipe
-        if not shower.is_alive():
-            os.close(reading)
-
-
 def _free_port() -> int:
     """A port that nobody listens on; the script's rank 0 will, for env://."""
     with socket.socket() as probe:
@@ -191,8 +149,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _report(plan: ScriptPlan, placement: Placement, run: RankRun) -> TrainingReport:
-    watch = _replay(run)
+def _report(plan: ScriptPlan, placement: Placement, run: RankRun, words: Sequence[str]) -> TrainingReport:
+    watch = _replay(plan, run)
     script = ScriptResult(
         script=str(plan.path),
         world_size=run.world_size,
@@ -203,22 +161,41 @@ def _report(plan: ScriptPlan, placement: Placement, run: RankRun) -> TrainingRep
         seconds=run.seconds,
     )
     finished = len(run.results) == run.world_size
-    findings = judge_script(script, host=run.host, finished=finished)
+    findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
-        findings = (
-            judge_hang(
-                watch.stacks, sorted(watch.finished), {report.rank: report.host for report in run.reports}
-            ),
-        )
+        hosts = {report.rank: report.host for report in run.reports}
+        limits = HangLimits(plan.hang_seconds, watch.patience_seconds)
+        working = watch.working | _moving(run, watch, str(plan.path.resolve()))
+        findings = (judge_hang(watch.still, working, sorted(watch.finished), hosts, limits),)
     elif run.timed_out and not findings:
-        findings = (judge_late(run.seconds, watch.stacks, sorted(watch.finished), run.host),)
+        findings = (judge_late(run.seconds, watch.still, sorted(watch.finished), run.host),)
+    seen = {
+        event.rank: decode(ScriptFacts, event.data)
+        for event in run.events
+        if event.data.get("kind") == "looked"
+    }
+    proof, verifications = judge_proof(seen, script, run.host, ended_well=not findings)
     missed = judge_injection(run.injected, run.host)
-    return _build(placement, script, (*findings, *missed, *placement.findings))
+    script = replace(script, verifications=verifications)
+    told = (*findings, *proof, *missed, *placement.findings)
+    return _build(placement, script, worst_first(told))
 
 
-def _replay(run: RankRun) -> _HangWatch:
+def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, ScriptPlace]:
+    """The ranks that told nothing because their code moves: where they were when the run was ended."""
+    silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished
+    stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
+    return {
+        rank: replace(ELSEWHERE, place=users_place(stacks[rank], script), stack=stacks[rank])
+        if rank in stacks
+        else ELSEWHERE
+        for rank in silent
+    }
+
+
+def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
     """Where the ranks were when the run ended, from what all processes of a launch know alike."""
-    watch = _HangWatch(run.world_size)
+    watch = ScriptWatch(run.world_size, plan.hang_seconds)
     for event in run.events:
         if run.given_up and watch.sees_hang():
             break
@@ -228,7 +205,7 @@ def _replay(run: RankRun) -> _HangWatch:
 
 def _build(placement: Placement, script: ScriptResult, findings: tuple[Finding, ...]) -> TrainingReport:
     return TrainingReport(
-        outcome=training_outcome(findings),
+        outcome=outcome_of_findings(findings),
         host=socket.gethostname(),
         strategies=(),
         findings=findings,

@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 
-from gpudiag.checks.traces import gpu_traces
+from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import SourceFailedError, UsageError
 from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
 
-_FLOAT8_SINCE, _FLOAT8_CAPABILITY = (2, 24), (9, 0)  # of NCCL, of GPUs
+# Of NCCL, of torch (before, it refuses to reduce them on GPUs of 9.0), and of GPUs.
+_FLOAT8_NCCL, _FLOAT8_TORCH, _FLOAT8_CAPABILITY = (2, 24), (2, 8), (9, 0)
 _SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
 
 
 def require_context(snapshot: Snapshot) -> None:
-    """Return where torch can use the GPUs.
+    """Return where torch can use at least one of the GPUs.
 
     Raises:
-        SourceFailedError: it cannot, with the trace of a GPU and the cause; or they are simulated.
+        SourceFailedError: it can use none, with the trace of a GPU and the cause; or they are simulated.
     """
     if snapshot.simulated is not None:
         raise SourceFailedError(
@@ -30,7 +31,7 @@ def require_context(snapshot: Snapshot) -> None:
         cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
     elif isinstance(torch.cuda_runtime_version, Missing):
         cause = f"torch {torch.version} is a build without CUDA"
-    elif torch.context_starts is True:
+    elif torch.context_starts is True or any(_starts(view) for view in snapshot.views):
         return
     elif isinstance(torch.context_starts, Missing):
         cause = torch.context_starts.detail or "no CUDA context starts"
@@ -43,19 +44,19 @@ def require_context(snapshot: Snapshot) -> None:
 
 
 def usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Device]:
-    """The GPUs that answer, that no check found a fault on, and that torch may use."""
+    """The GPUs that answer, without a fault that a check found, on which torch starts a context; as CUDA numbers them."""
     faulty = {
         finding.subject.uuid
         for finding in findings
         if finding.outcome is Outcome.FAIL and isinstance(finding.subject, DeviceSubject)
     }
-    return [
-        device
+    found = [
+        (view.source_index, device)
         for device in snapshot.devices
-        if not isinstance(device.responding, Missing)
-        and device.id.uuid not in faulty
-        and _torch_sees(snapshot, device)
+        if not isinstance(device.responding, Missing) and device.id.uuid not in faulty
+        if (view := _torch_view(snapshot, device)) is not None
     ]
+    return [device for _, device in sorted(found, key=lambda pair: pair[0])]
 
 
 def free_bytes(snapshot: Snapshot, device: Device) -> Reading[int]:
@@ -66,25 +67,33 @@ def free_bytes(snapshot: Snapshot, device: Device) -> Reading[int]:
     return view.memory_free_bytes
 
 
-def _torch_sees(snapshot: Snapshot, device: Device) -> bool:
-    return _torch_view(snapshot, device) is not None
+def _starts(view: DeviceView) -> bool:
+    return view.source == "torch" and view.context_starts is True
 
 
 def _torch_view(snapshot: Snapshot, device: Device) -> DeviceView | None:
     """The GPU as torch shows it; a MIG instance has a UUID of its own, and its GPU's bus id."""
     for view in snapshot.views:
         same = view.uuid == device.id.uuid or view.bus_id == device.id.bus_id
-        if view.source == "torch" and same:
+        if _starts(view) and same:
             return view
     return None
 
 
 def visibility_for(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where one of those that torch sees is not usable."""
-    seen = [device for device in snapshot.devices if _torch_sees(snapshot, device)]
-    if len(seen) == len(usable):
+    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where torch counts one that is not usable."""
+    counted = [view for view in snapshot.views if view.source == "torch"]
+    if len(counted) == len(usable):
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
+
+
+def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> bool:
+    """Whether a launcher may have shown each of its ranks here a GPU of its own: this process sees one of several.
+
+    Whether it has, the ranks find out together (ranks/sharing.py).
+    """
+    return len(usable) == 1 and max(len(snapshot.devices), len(pci_gpus(snapshot))) >= ranks
 
 
 def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[str, str]:
@@ -110,9 +119,11 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dic
 
 
 def has_float8(snapshot: Snapshot, usable: Sequence[Device]) -> bool:
-    """Whether NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
-    version = None if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
-    if version is None or isinstance(version, Missing) or _version(version) < _FLOAT8_SINCE:
+    """Whether torch, NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
+    torch = snapshot.torch
+    if isinstance(torch, Missing) or _version(torch.version.partition("+")[0]) < _FLOAT8_TORCH:
+        return False
+    if isinstance(torch.nccl_version, Missing) or _version(torch.nccl_version) < _FLOAT8_NCCL:
         return False
     capabilities = [device.compute_capability for device in usable]
     return all(

@@ -20,19 +20,21 @@ from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.live import ActiveRun, LastGood, Live
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import Report
 from gpudiag.model.service import Findings
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
 from gpudiag.probe.inventory import join_answers
-from gpudiag.probe.nvml_answer import nvml_answer_of
+from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
 from gpudiag.probe.start import SIMULATED
 from gpudiag.runs.changes import Changes
 from gpudiag.runs.good_state import GoodState
 from gpudiag.runs.history import machine_key
 from gpudiag.runs.live import SamplerFacts, build_live, key_of, last_good_of
 from gpudiag.runs.readings import Readings
+from gpudiag.runs.seen_gpus import SeenGpus
 from gpudiag.sampler.inspector import Inspector, Surroundings, unknown_surroundings
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.supervisor import Supervisor, Trouble
@@ -47,6 +49,9 @@ _CONCERNS_HOST = (
     TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
 )  # fmt: skip
+# After these other sources have to be asked before they can be compared with NVML.
+_OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
+_XID_EVENTS = 1000  # kept for the checks; a flood of them tells no more
 _LOOKED_SECONDS = 20.0  # after the last look at the API, it is sampled slowly
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
@@ -85,6 +90,11 @@ class MachineWatch:
         self._supervisor = Supervisor(self._take, self._trouble, environment)
         self._inspector = Inspector(self._take_surroundings, environment)
         self._changes = Changes(self._note)
+        self._seen = SeenGpus()
+        self._untold_xids: list[
+            tuple[int, int, float, int]
+        ] = []  # index, code, time, the sampler's generation
+        self._xid_events: deque[KernelEvent] = deque(maxlen=_XID_EVENTS)
         self._last_good: dict[str, LastGood] = {}
         self._earlier: deque[tuple[float, Snapshot]] = deque()
         self._looked_at = self._began = monotonic()
@@ -134,6 +144,11 @@ class MachineWatch:
         self._set_pace()
 
     @property
+    def age_seconds(self) -> float | None:
+        """Seconds since the last tick; None before the first."""
+        return self._picture.age_seconds()
+
+    @property
     def restarts(self) -> int:
         """How often the sampler's child ended or was given up."""
         return self._supervisor.restarts
@@ -160,9 +175,9 @@ class MachineWatch:
     def _take(self, message: dict[str, Any]) -> None:
         self._heard_at = monotonic()
         changed = self._picture.take(message)
-        for index, code, at in message.get("xids", ()):
-            self._changes.note_xid(self.snapshot, index, code, at, self._supervisor.generation)
-        if changed or self.snapshot is None:
+        xids = message.get("xids", ())
+        self._untold_xids += [(index, code, at, self._supervisor.generation) for index, code, at in xids]
+        if changed or xids or self.snapshot is None:
             self._join()
         elif message["kind"] == "tick":
             self._refresh()
@@ -178,7 +193,7 @@ class MachineWatch:
         self._publish()
 
     def _trouble(self) -> Trouble:
-        waited = [seconds for _, seconds in self._picture.late().values()]
+        waited = list(self._picture.wedged().values())
         if self._picture.starting is not None:
             waited.append(monotonic() - self._picture.starting[1])
         if self._picture.lost():
@@ -194,14 +209,40 @@ class MachineWatch:
         unanswered = self._polls and not picture.has_answer()
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first picture without it would be a false alarm
+        if self._picture.is_filling() and self.snapshot is not None:
+            return  # a fresh child has counted the GPUs and not read them yet: what was read last still stands
         if surroundings is None:
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
-        answers = surroundings.answers(picture.answer() if self._polls else nvml_answer_of(None))
+        answers = surroundings.answers(self._nvml_answer())
         simulated = self._environment.get(SIMULATED) or None
-        snapshot = join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
-        self._changes.compare(self.snapshot, snapshot)
-        self.snapshot = snapshot
+        snapshot = self._seen.recognise(
+            join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
+        )
+        self._seen.note(snapshot)
+        shown = replace(snapshot, devices=(*snapshot.devices, *self._seen.rows_of_missing(snapshot)))
+        self._changes.compare(shown)
+        self.snapshot = shown
+        self._note_last_good()  # the first picture may come after the only tick that there is
+        self._tell_xids()
         self._judge(snapshot)
+
+    def _tell_xids(self) -> None:
+        """Put on the timeline what NVML's events told, now that it is known which GPU has which index."""
+        untold, self._untold_xids = self._untold_xids, []
+        for index, code, at, generation in untold:
+            self._changes.note_xid(self.snapshot, index, code, at, generation)
+
+    def _asks_nvml(self) -> bool:
+        """Whether NVML's silence would be the driver's: somebody asks it, or has."""
+        return self._polls and (self._picture.has_answer() or self._supervisor.cannot_start is None)
+
+    def _nvml_answer(self) -> NvmlAnswer:
+        if self._asks_nvml():
+            return self._picture.answer()
+        answer = nvml_answer_of(None)
+        if not self._polls:
+            return answer
+        return replace(answer, status=replace(answer.status, reason=self._supervisor.cannot_start))
 
     def _judge(self, snapshot: Snapshot) -> None:
         now = monotonic()
@@ -212,9 +253,15 @@ class MachineWatch:
             self._earlier.append((now, snapshot))
         good = self.good_state.baseline
         known = good if isinstance(good, Missing) else known_gpus_of(good)
-        context = Context(snapshot, earlier=earlier, baseline=good, known_gpus=known)
+        if not isinstance(snapshot.driver_version, Missing):  # else the driver is what is missing
+            known = self._seen.known(known)
+        context = Context(
+            snapshot, earlier=earlier, baseline=good, known_gpus=known, xid_events=tuple(self._xid_events)
+        )
         results = run_checks(context, INSTANT_CHECKS)
         outcome = verdict(results)
+        if not self._asks_nvml() and outcome in (Outcome.PASS, Outcome.WARN):
+            outcome = Outcome.ERROR  # the host may be well; of the GPUs nothing was seen
         self.report = Report(outcome, results, snapshot)
         findings = tuple(
             finding for finding in findings_worst_first(results) if finding.outcome is not Outcome.PASS
@@ -232,16 +279,24 @@ class MachineWatch:
         assert self.snapshot is not None  # noqa: S101 - the caller has looked
         devices = tuple(self._picture.with_fast(device) for device in self.snapshot.devices)
         snapshot = replace(self.snapshot, devices=devices, taken_at=datetime.now(UTC))
-        self._changes.compare(self.snapshot, snapshot)
+        self._changes.compare(snapshot)
         self.snapshot = snapshot
 
     def _remember(self, at: float) -> None:
+        self._note_last_good()
         for device in self.snapshot.devices if self.snapshot is not None else ():
             if device.responding is True:
-                last_good = last_good_of(device, datetime.fromtimestamp(at, UTC))
-                if last_good is not None:
-                    self._last_good[key_of(device)] = last_good
                 self.readings.add(device, at)
+
+    def _note_last_good(self) -> None:
+        """Keep what is shown of each GPU, should it, or the sampler, fall silent from now on."""
+        if self.snapshot is None or self._picture.tick_at is None:
+            return
+        at = datetime.fromtimestamp(self._picture.tick_at, UTC)
+        for device in self.snapshot.devices:
+            last_good = last_good_of(device, at) if device.responding is True else None
+            if last_good is not None:
+                self._last_good[key_of(device)] = last_good
 
     def _keep_house(self) -> None:
         self._set_pace()
@@ -271,6 +326,7 @@ class MachineWatch:
             interval_seconds=self.interval_seconds,
             restarts=self._supervisor.restarts,
             stuck=self._supervisor.stuck,
+            cannot_start=self._supervisor.cannot_start,
             since=None if self.live is None else (self.live.sampler.state, self.live.sampler.since),
         )
         self.live = build_live(
@@ -290,6 +346,12 @@ class MachineWatch:
     def _note(self, entry: TimelineEntry) -> None:
         if entry.kind in _CONCERNS_HOST:
             self._inspector.ask_soon()
+        if entry.kind in _OTHER_GPUS:
+            self._inspector.ask_others_anew()
+        if entry.kind is TimelineKind.XID:
+            self._xid_events.append(
+                KernelEvent(KernelEventKind.XID, entry.at, "", gpu_uuid=entry.uuid, xid_code=entry.xid_code)
+            )
         self.readings.note(entry)
         self._tell(entry)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpudiag.checks.availability import judge_availability
+from gpudiag.checks.modes import tell_exclusive
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.active import Untested
 from gpudiag.model.device import Device, Snapshot
@@ -25,6 +26,13 @@ class Workplace:
     devices: tuple[Device, ...] = ()
     untested: tuple[Untested, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)  # for the ranks: only the GPUs that are tested
+
+
+def why_no_peers(place: Workplace) -> str | None:
+    """Why no rank can copy to another one's GPU; None where all can."""
+    if place.world_size < 2:
+        return "there is one GPU to test, and no peer"
+    return tell_exclusive(place.devices)
 
 
 def choose_workplace(
@@ -58,7 +66,7 @@ def _on_gpus(snapshot: Snapshot, findings: Sequence[Finding], *, force: bool) ->
             chosen.append(device)
             continue
         busy += used is not None
-        untested.append(Untested(device.id.uuid, _name(device), unfit or used or ""))
+        untested.append(Untested(device.id.uuid, _name(device), unfit or used or "", used is not None))
     if not chosen:
         reason = MissingReason.NOT_ASKED if busy else MissingReason.ERROR
         words = "; ".join(f"{one.name}: {one.reason}" for one in untested) or "no GPU can be used"
@@ -118,7 +126,8 @@ def _without_context(snapshot: Snapshot) -> Missing | None:
         return Missing(
             MissingReason.ERROR, f"torch {torch.version} is a build without CUDA, and a GPU is here"
         )
-    if torch.context_starts is True:
+    views = [view for view in snapshot.views if view.source == "torch"]
+    if torch.context_starts is True or any(view.context_starts is True for view in views):
         return None
     cause = torch.context_starts.detail if isinstance(torch.context_starts, Missing) else ""
     return Missing(MissingReason.ERROR, f"torch cannot use the GPUs: {cause or 'no CUDA context starts'}")

@@ -1,12 +1,14 @@
 // The shell: where we are, which views there are, what is wrong with the data, and the view itself.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { clock, seconds, timeZone } from "./format";
+import { useTicks } from "./load";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
 import { Command, Loading, Notice } from "./parts/notice";
+import { Outdated } from "./parts/status";
 import { link, parseRoute, type Route } from "./route";
-import { useStore } from "./store";
+import { outdatedSince, useStore } from "./store";
 import { chooseTheme, chosenTheme, type Theme } from "./theme";
 import { LogIn } from "./views/log_in";
 import { Overview } from "./views/overview";
@@ -32,9 +34,18 @@ function useRoute(): Route {
   return parseRoute(hash);
 }
 
+// Since when the numbers are old; the whole page is dimmed then, whichever view is open.
+function useOutdated(): number | null {
+  useTicks(1); // they grow old while nothing happens
+  const since = useStore(outdatedSince);
+  useLayoutEffect(() => void document.documentElement.toggleAttribute("data-outdated", since !== null), [since !== null]);
+  return since;
+}
+
 export function App() {
   const live = useStore((state) => state.live);
   const session = useStore((state) => state.session);
+  const outdated = useOutdated();
   const route = useRoute();
   const [view] = useState({ last: route.view + route.subject });
   const locked = session !== null && session.token_required && session.role === null;
@@ -54,7 +65,9 @@ export function App() {
         {locked ? <LogIn /> : live ? (
           <>
             <Banners live={live} />
-            <View route={route} live={live} />
+            <div class="view">
+              <Outdated.Provider value={outdated}><View route={route} live={live} /></Outdated.Provider>
+            </div>
           </>
         ) : <Waiting />}
       </main>

@@ -70,8 +70,10 @@ const REASONS: Record<string, string> = {
   function_not_found: "driver too old",
   no_permission: "no permission",
   device_lost: "GPU lost",
+  reset_required: "GPU must be reset",
   source_absent: "no source",
   timed_out: "no answer in time",
+  attaching: "the driver starts it",
   not_asked: "not asked",
   error: "error",
 };

@@ -1,5 +1,7 @@
 // The documents of docs/api.md, as far as the page reads them. A missing reading is null; `missing` has its reason.
 
+import type { LiveReadings, Readings } from "./readings";
+
 export type Missing = Record<string, string>;
 export type Health = "ok" | "warn" | "fail" | "error";
 export type Outcome = "pass" | "warn" | "fail" | "error" | "skip";
@@ -62,39 +64,21 @@ export interface MigInstance extends WithMissing {
   memory_used_bytes: number | null;
 }
 
-export interface LastGood {
+export interface LastGood
+  extends Pick<Readings, "utilization_percent" | "memory_used_bytes" | "temperature_celsius" | "power_draw_watts" | "sm_clock_mhz"> {
   at: string;
-  utilization_percent: number | null;
-  memory_used_bytes: number | null;
-  temperature_celsius: number | null;
-  power_draw_watts: number | null;
-  sm_clock_mhz: number | null;
 }
 
-export interface LiveDevice extends WithMissing {
-  uuid: string | null;
-  bus_id: string | null;
+export interface LiveDevice extends WithMissing, LiveReadings {
   nvml_index: number | null;
   responding: boolean | null;
   health: Health;
   finding_codes: string[];
-  name: string | null;
-  utilization_percent: number | null;
-  memory_total_bytes: number | null;
-  memory_used_bytes: number | null;
-  temperature_celsius: number | null;
-  memory_temperature_celsius: number | null;
-  temperature_slowdown_celsius: number | null;
-  power_draw_watts: number | null;
-  power_limit_enforced_watts: number | null;
-  sm_clock_mhz: number | null;
-  sm_clock_max_mhz: number | null;
-  clocks_event_reasons: string[] | null;
   throttled: boolean | null;
-  mig_mode: string | null;
   mig_instances: MigInstance[] | null;
   processes: GpuProcess[] | null;
   last_good: LastGood | null;
+  signs_of_use: string[];
   [reading: string]: unknown;
 }
 

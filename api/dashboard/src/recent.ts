@@ -4,7 +4,8 @@ import { useEffect, useReducer } from "preact/hooks";
 import { read } from "./api";
 import { seconds } from "./format";
 import { gpuKey } from "./parts/gpu";
-import type { Live, LiveDevice, Series, TimelineEntry } from "./model";
+import type { Live, Series, TimelineEntry } from "./model";
+import { maskOf } from "./reasons";
 import { state, useEvents } from "./store";
 
 export const RECENT_SECONDS = 600;
@@ -17,19 +18,6 @@ export const RECENT_SERIES = [
   "temperature_celsius",
   "sm_clock_mhz",
   "clocks_event_mask",
-];
-
-// Bits of `clocks_event_mask`, in the order of docs/api.md.
-export const EVENT_REASONS = [
-  "gpu_idle",
-  "applications_clocks_setting",
-  "sw_power_cap",
-  "hw_slowdown",
-  "sync_boost",
-  "sw_thermal_slowdown",
-  "hw_thermal_slowdown",
-  "hw_power_brake_slowdown",
-  "display_clocks_setting",
 ];
 
 export interface Recent {
@@ -64,15 +52,6 @@ export function fromSeries(series: Series): Recent {
   return { times, devices: new Map(devices), events: series.events };
 }
 
-function maskOf(device: LiveDevice): number | null {
-  const reasons = device.clocks_event_reasons;
-  if (!reasons) return null;
-  return reasons.reduce((mask, reason) => {
-    const bit = EVENT_REASONS.indexOf(reason);
-    return bit < 0 ? mask : mask | (1 << bit);
-  }, 0);
-}
-
 function append(recent: Recent, live: Live): Recent {
   const at = seconds(live.at);
   const last = recent.times.at(-1);
@@ -86,7 +65,7 @@ function append(recent: Recent, live: Live): Recent {
     const gap = (): null[] => recent.times.map(() => null);
     const next: Record<string, (number | null)[]> = {};
     for (const name of RECENT_SERIES) {
-      const value = name === "clocks_event_mask" ? maskOf(device) : (device[name] as number | null);
+      const value = name === "clocks_event_mask" ? device.clocks_event_reasons && maskOf(device.clocks_event_reasons) : (device[name] as number | null);
       next[name] = [...(before[name] ?? gap()).slice(drop), value];
     }
     devices.set(uuid, next);

@@ -12,6 +12,7 @@ export interface State {
   session: Session | null;
 }
 
+const SLOWEST_NEWS_SECONDS = 5; // somebody looks: a tick a second
 const HIDDEN_MS = 30_000; // then the stream is given up: the sampler slows down when nobody looks
 
 export let state: State = {
@@ -63,6 +64,27 @@ export function useEvents(listener: (event: StreamEvent) => void, dependencies: 
 // The service's clock: the page's own may be wrong, and ages must not be.
 export const serviceNow = (): number =>
   (state.live ? Date.parse(state.live.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+
+const tooOld = (at: number, live: Live): boolean =>
+  serviceNow() - at > Math.max(live.sampler.stale_after_seconds, SLOWEST_NEWS_SECONDS);
+
+// Since when the service itself has said nothing, in seconds of its clock; null: it speaks. Then its word does not count:
+// it may be gone, or stopped, or the computer with this page was asleep.
+export function silentSince({ live, connection }: State): number | null {
+  if (!live) return null;
+  const told = Date.parse(live.at) / 1000;
+  return tooOld(told, live) || connection === "lost" ? told : null;
+}
+
+// Since when the page has had no numbers that can be called current; null: they are current. The service says so too, in
+// its verdict, for as long as it speaks.
+export function outdatedSince(now: State): number | null {
+  if (!now.live) return null;
+  const silent = silentSince(now);
+  const read = now.live.sampler.last_good_at === null ? null : Date.parse(now.live.sampler.last_good_at) / 1000;
+  if (silent !== null) return read === null ? silent : Math.min(silent, read);
+  return read !== null && tooOld(read, now.live) ? read : null;
+}
 
 function receive(event: StreamEvent): void {
   if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });

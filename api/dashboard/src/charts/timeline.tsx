@@ -5,7 +5,9 @@ import { clock, dateClock, seconds, words } from "../format";
 import type { TimelineEntry } from "../model";
 import { gpuName } from "../parts/gpu";
 import { Table } from "../parts/table";
-import { EVENT_REASONS, type Recent } from "../recent";
+import type { Recent } from "../recent";
+import { reasonsOf } from "../reasons";
+import type { EventReason } from "../vocabulary";
 
 interface Lane {
   uuid: string;
@@ -15,15 +17,7 @@ interface Lane {
 interface Span {
   from: number;
   to: number;
-  reasons: string[];
-}
-
-// What costs speed for a cause is drawn strong; the power cap is how a busy GPU works, and is drawn light.
-const STRONG = new Set(["hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"]);
-const SHOWN = new Set([...STRONG, "sw_power_cap", "sync_boost"]);
-
-export function reasonsOf(mask: number): string[] {
-  return EVENT_REASONS.filter((reason, bit) => SHOWN.has(reason) && (mask >> bit) & 1);
+  reasons: EventReason[]; // a fault is drawn strong, what costs speed otherwise (a busy GPU's power cap) light
 }
 
 export function spansOf(times: number[], masks: (number | null)[]): Span[] {
@@ -96,9 +90,9 @@ function LaneRow({ name, from, to, spans, events }: LaneRowProps) {
         {spans.map((span) => (
           <span
             key={span.from}
-            class={`span ${span.reasons.some((reason) => STRONG.has(reason)) ? "strong" : "light"}`}
+            class={`span ${span.reasons.some((reason) => reason.means === "fault") ? "strong" : "light"}`}
             style={{ left: place(span.from), width: extent(span) }}
-            title={`${clock(span.from)} – ${clock(span.to)}: ${span.reasons.map(words).join(", ")}`}
+            title={`${clock(span.from)} – ${clock(span.to)}: ${span.reasons.map(({ word }) => words(word)).join(", ")}`}
           />
         ))}
         {events.map((event) => (
@@ -114,7 +108,7 @@ function LaneRow({ name, from, to, spans, events }: LaneRowProps) {
 function TimelineTable({ rows, events }: { rows: { lane: Lane; spans: Span[] }[]; events: TimelineEntry[] }) {
   const lines = [
     ...rows.flatMap(({ lane, spans }) =>
-      spans.map((span) => ({ at: span.from, gpu: gpuName(lane), text: `${span.reasons.map(words).join(", ")} until ${clock(span.to)}` })),
+      spans.map((span) => ({ at: span.from, gpu: gpuName(lane), text: `${span.reasons.map(({ word }) => words(word)).join(", ")} until ${clock(span.to)}` })),
     ),
     ...events.map((event) => ({ at: seconds(event.at), gpu: event.nvml_index === null ? "machine" : `GPU ${event.nvml_index}`, text: event.message })),
   ].sort((a, b) => b.at - a.at);

@@ -13,15 +13,15 @@ export function Banners({ live }: { live: Live }) {
   const connection = useStore((state) => state.connection);
   const sampler = live.sampler;
   const age = serviceNow() - seconds(live.at);
-  const limit = Math.max(sampler.stale_after_seconds, 2 * sampler.interval_seconds);
+  const lost = connection === "lost";
   return (
     <div class="banners">
       {live.simulated && (
         <Notice title={`Simulated GPUs: ${live.simulated}`}>No real GPU was read; every number on this page is made up.</Notice>
       )}
-      {age > limit ? (
+      {lost || age > Math.max(sampler.stale_after_seconds, 2 * sampler.interval_seconds) ? (
         <Notice tone="fail" title={`No news for ${duration(Math.round(age))}: these numbers are from ${clock(seconds(live.at))}.`} announce="These numbers are old.">
-          {connection === "lost" ? "gpudiag serve cannot be reached, and the page keeps trying. " : "gpudiag serve sends nothing. "}
+          {lost ? "gpudiag serve cannot be reached, and the page keeps trying. " : "gpudiag serve sends nothing. "}
           Is it still running on {live.host}? <Command>gpudiag serve</Command> starts it; <Command>gpudiag</Command> answers without it.
         </Notice>
       ) : (

@@ -4,6 +4,7 @@ import { clock, DASH, gib, plural, program, reasonText, seconds, shortName, word
 import { Spark } from "../charts/spark";
 import type { GpuProcess, LiveDevice } from "../model";
 import type { Recent } from "../recent";
+import { shortReason } from "../reasons";
 import { gpuKey, gpuLink, gpuName } from "./gpu";
 import { Meter, Reading } from "./reading";
 import { Status } from "./status";
@@ -11,18 +12,13 @@ import { Status } from "./status";
 const COLUMNS = ["GPU", "Health", "Utilisation", "Memory GiB", "Power W", "Temp", "SM MHz", "Throttle", "Used by"];
 const SPARK_POINTS = 60;
 
-// What a row has room for; the whole names are in the title and in the timeline.
-const THROTTLE_WORDS: Record<string, string> = {
-  sw_power_cap: "power cap",
-  hw_slowdown: "slowdown",
-  sw_thermal_slowdown: "heat",
-  hw_thermal_slowdown: "heat",
-  hw_power_brake_slowdown: "power brake",
-  applications_clocks_setting: "clocks set",
-  display_clocks_setting: "display clocks",
-};
+interface GpuTableProps {
+  devices: LiveDevice[];
+  recent: Recent;
+  driverAnswers: boolean; // only a driver that answers can say that a GPU is missing
+}
 
-export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: Recent }) {
+export function GpuTable({ devices, recent, driverAnswers }: GpuTableProps) {
   return (
     <table class="gpus" role="table">
       <caption class="unseen">GPUs now</caption>
@@ -31,14 +27,19 @@ export function GpuTable({ devices, recent }: { devices: LiveDevice[]; recent: R
       </thead>
       <tbody role="rowgroup">
         {devices.map((device) => (
-          <GpuRow key={gpuKey(device)} device={device} load={recent.devices.get(gpuKey(device))?.utilization_percent ?? []} />
+          <GpuRow
+            key={gpuKey(device)}
+            device={device}
+            load={recent.devices.get(gpuKey(device))?.utilization_percent ?? []}
+            driverAnswers={driverAnswers}
+          />
         ))}
       </tbody>
     </table>
   );
 }
 
-function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] }) {
+function GpuRow({ device, load, driverAnswers }: { device: LiveDevice; load: (number | null)[]; driverAnswers: boolean }) {
   const name = device.name ? shortName(device.name) : "";
   const parts = device.mig_instances?.length ?? 0;
   return (
@@ -47,7 +48,7 @@ function GpuRow({ device, load }: { device: LiveDevice; load: (number | null)[] 
         <a href={gpuLink(device)}>{gpuName(device)}</a> <span class="name">{name}{parts > 0 && `, ${plural(parts, "MIG instance")}`}</span>
       </th>
       <td role="cell" data-label="Health" class="health"><HealthCell device={device} /></td>
-      {device.responding ? <Readings device={device} load={load} /> : <SilentCells device={device} />}
+      {device.responding ? <Readings device={device} load={load} /> : <SilentCells device={device} driverAnswers={driverAnswers} />}
     </tr>
   );
 }
@@ -86,7 +87,7 @@ function Readings({ device, load }: { device: LiveDevice; load: (number | null)[
 }
 
 // A GPU that does not answer stays a row: why, and what it said last.
-function SilentCells({ device }: { device: LiveDevice }) {
+function SilentCells({ device, driverAnswers }: { device: LiveDevice; driverAnswers: boolean }) {
   const last = device.last_good;
   const before = [
     last?.utilization_percent != null && `${last.utilization_percent}%`,
@@ -96,23 +97,33 @@ function SilentCells({ device }: { device: LiveDevice }) {
   ].filter(Boolean);
   return (
     <td role="cell" data-label="State" colSpan={COLUMNS.length - 2} class="gone">
-      <b>{device.missing?.responding === "source_absent" ? "not readable" : reasonText(device.missing?.responding)}.</b>
+      <b>{whySilent(device, driverAnswers)}.</b>
       {last ? <> Last good at {clock(seconds(last.at))}: {before.join(", ")}.</> : <> No good reading since the service started.</>}
     </td>
   );
+}
+
+// In the words of the headline: "1 of 8 missing", "8 unread".
+function whySilent(device: LiveDevice, driverAnswers: boolean): string {
+  if (device.missing?.responding !== "source_absent") return reasonText(device.missing?.responding);
+  if (!driverAnswers) return "unread";
+  return device.bus_id ? `missing; it was at ${device.bus_id}` : "missing";
 }
 
 function Throttle({ device }: { device: LiveDevice }) {
   if (device.clocks_event_reasons === null) return <Reading of={device} field="clocks_event_reasons">{DASH}</Reading>;
   const reasons = device.clocks_event_reasons.filter((reason) => reason !== "gpu_idle");
   if (!reasons.length) return <span class="calm">none</span>;
-  const text = [...new Set(reasons.map((reason) => THROTTLE_WORDS[reason] ?? words(reason)))].join(", ");
+  const text = [...new Set(reasons.map((reason) => shortReason(reason)))].join(", ");
   return <span title={reasons.map(words).join(", ")}>{device.throttled ? <Status state="warn" text={text} /> : text}</span>;
 }
 
 function Users({ device }: { device: LiveDevice }) {
   if (device.processes === null) return <Reading of={device} field="processes">{DASH}</Reading>;
-  if (!device.processes.length) return <span class="calm">free</span>;
+  if (!device.processes.length) {
+    const signs = (device.signs_of_use ?? []).join(", ");
+    return signs ? <span title={`${signs}; no process is seen from here`}>in use</span> : <span class="calm">free</span>;
+  }
   const [first, ...rest] = device.processes.map(holder);
   return <span title={device.processes.map((process) => process.command ?? `pid ${process.pid}`).join("\n")}>{first}{rest.length > 0 && ` +${rest.length}`}</span>;
 }

@@ -1,19 +1,23 @@
 // The one sentence a person opens the page for: is this machine fit, and if not, what is it.
 
-import { plural } from "../format";
+import { clock, plural } from "../format";
 import type { Live } from "../model";
 import { link } from "../route";
+import { silentSince, useStore } from "../store";
 import { Status } from "./status";
 
 const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail: "FAIL", error: "CANNOT TELL" };
 
 export function Verdict({ live }: { live: Live }) {
-  const verdict = live.verdict ?? "none";
+  // The service says by itself when its numbers are old; when it is the service that is silent, the page must.
+  const since = useStore(silentSince);
+  const was = since !== null && live.verdict !== "error" ? live.verdict : null;
+  const verdict = was ? "error" : live.verdict;
   return (
-    <section class={`verdict ${verdict}`} aria-label="Verdict">
+    <section class={`verdict ${verdict ?? "none"}`} aria-label="Verdict">
       <p class="headline">
-        {live.verdict ? <Status state={live.verdict} text={WORDS[live.verdict] ?? live.verdict} large /> : <Status state="skip" text="Nothing judged yet" large />}
-        <span class="sentence">{live.headline}</span>
+        {verdict ? <Status state={verdict} text={WORDS[verdict] ?? verdict} large /> : <Status state="skip" text="Nothing judged yet" large />}
+        <span class="sentence">{was ? `At ${clock(since!)} it was ${WORDS[was]}: ${live.headline}` : live.headline}</span>
       </p>
       {live.finding_count > 0 && (
         <p class="more"><a href={link("checks")}>{plural(live.finding_count, "finding")}: what and why</a></p>

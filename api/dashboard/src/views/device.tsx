@@ -35,7 +35,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
     <>
       <h1>{gpuName(device)} <small>{device.name && shortName(device.name)}</small></h1>
       <Neighbours devices={live.devices} device={device} />
-      <GpuTable devices={[device]} recent={recent} />
+      <GpuTable devices={[device]} recent={recent} driverAnswers={live.driver_version !== null} />
       {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
       <section>
         <h2>The last 10 min <a class="aside" href={link("history", "", { device: gpuKey(device) })}>longer</a></h2>
@@ -70,9 +70,8 @@ function Neighbours({ devices, device }: { devices: LiveDevice[]; device: LiveDe
 }
 
 function withNvlinks(whole: Record<string, unknown>): Record<string, unknown> {
-  const links = whole.nvlinks as NvLink[] | null | undefined;
-  if (!links?.length) return whole;
-  return { ...whole, nvlinks_active: `${links.filter((one) => one.active).length} of ${links.length}` };
+  const { nvlinks, ...others } = whole as { nvlinks?: NvLink[] | null };
+  return nvlinks?.length ? { ...others, nvlinks: `${nvlinks.filter((one) => one.active).length} of ${nvlinks.length}` } : others;
 }
 
 function Facts({ whole }: { whole: Record<string, unknown> }) {

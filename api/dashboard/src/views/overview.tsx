@@ -23,7 +23,7 @@ export function Overview({ live }: { live: Live }) {
       <h1 class="unseen">GPUs of {live.host}</h1>
       <Verdict live={live} />
       <ActiveRuns live={live} />
-      {live.devices.length === 0 ? <NoGpu live={live} /> : <GpuTable devices={live.devices} recent={recent} />}
+      {live.devices.length === 0 ? <NoGpu live={live} /> : <GpuTable devices={live.devices} recent={recent} driverAnswers={live.driver_version !== null} />}
       {live.findings.length > 0 && (
         <section>
           <h2>What to look at first</h2>

@@ -32,7 +32,7 @@ function HowToStart({ session }: { session: Session | null }) {
   if (!session?.actions_allowed) {
     return (
       <Notice title="This service only looks; it starts nothing.">
-        Restart it with <Command>gpudiag serve --allow-actions</Command> to start runs from here, or start one in a terminal: <Command>gpudiag nccl-test</Command>. Runs appear here either way.
+        Restart it with <Command>gpudiag serve --allow-actions</Command> to start runs from here. A run that you start in a terminal, with <Command>gpudiag nccl-test</Command>, prints its report there and does not appear on this page.
       </Notice>
     );
   }

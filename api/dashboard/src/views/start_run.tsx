@@ -63,7 +63,7 @@ function GpuChoice({ live, chosen, choose }: { live: Live; chosen: string[]; cho
         return (
           <label class="check" key={uuid}>
             <input type="checkbox" checked={on} onChange={() => choose(on ? chosen.filter((one) => one !== uuid) : [...chosen, uuid])} />
-            {gpuName(device)}{device.processes?.length ? " (in use)" : ""}
+            {gpuName(device)}{device.processes?.length || device.signs_of_use?.length ? " (in use)" : ""}
           </label>
         );
       })}

@@ -1,0 +1,168 @@
+"""Readings over a range of time as bodies: made by one thread in small steps, once for all who ask the same.
+
+A day of eight GPUs takes a third of a second of processor. Made in the event loop, or by as many threads as there are
+readers, it would hold up every other answer; one call of the JSON encoder over all of it would, too.
+"""
+
+import asyncio
+import csv
+import io
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from time import monotonic, time
+
+from gpudiag.model.codec import encode, to_document
+from gpudiag.model.timeline import DeviceSeries, Series
+from gpudiag.runs.readings import Readings
+from gpudiag_api.problems import Problem
+from gpudiag_api.replies import Encoded, encode_body
+
+_KEPT_BODIES = 8
+MAX_WAITING_QUESTIONS = 64  # a third of a second each
+_FRESH_SECONDS = 1.0  # of a range that ends now, at its finest
+_MAX_FRESH_SECONDS = 30.0
+
+HasLeft = Callable[[], Awaitable[bool]]
+
+
+async def stays() -> bool:
+    """That the asker is still there."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which readings, over which range, and how they are written."""
+
+    from_at: float | None
+    to_at: float | None
+    step_seconds: float | None
+    names: tuple[str, ...]
+    uuids: tuple[str, ...] | None
+    as_csv: bool = False
+
+
+class HistoryBodies:
+    """The newest answers to questions about one service's readings."""
+
+    def __init__(self, readings: Readings) -> None:
+        """Answer from these readings."""
+        self._readings = readings
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._made: OrderedDict[Question, tuple[float, asyncio.Future[Encoded]]] = OrderedDict()
+
+    async def answer(self, question: Question, has_left: HasLeft = stays) -> Encoded:
+        """The body; who asks the same while it is being made, or a moment later, gets the same.
+
+        Questions take turns; one whose asker has left by its turn is not answered.
+
+        Raises:
+            Problem: too many wait already, or the asker has left.
+        """
+        if question not in self._made and self._waiting >= MAX_WAITING_QUESTIONS:
+            raise Problem(
+                503, "history.busy", "too many ask for other ranges of time", "ask again in a few seconds",
+                {"Retry-After": "5"},
+            )  # fmt: skip
+        self._waiting += 1
+        try:
+            async with self._turn:
+                making = self._fresh(question)
+                if making is None:
+                    if await has_left():
+                        raise Problem(400, "request.left", "nobody waits for this answer")
+                    making = asyncio.get_running_loop().run_in_executor(self._thread, self._make, question)
+                    self._made[question] = (monotonic() + _fresh_seconds(question), making)
+                    while len(self._made) > _KEPT_BODIES:
+                        self._made.popitem(last=False)
+                try:
+                    return await asyncio.shield(making)
+                except Exception:
+                    self._made.pop(question, None)
+                    raise
+        finally:
+            self._waiting -= 1
+
+    def _fresh(self, question: Question) -> asyncio.Future[Encoded] | None:
+        """The body that was made for that question, if it is still good."""
+        until, making = self._made.get(question, (0.0, None))
+        return None if making is None or until < monotonic() or making.cancelled() else making
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, question: Question) -> Encoded:
+        found = self._readings.series(
+            question.from_at, question.to_at, question.step_seconds, question.names, question.uuids
+        )
+        if question.as_csv:
+            made = encode_body(_render_csv(found, question.names), "text/csv; charset=utf-8")
+        else:
+            made = encode_body("".join(_json_parts(found)).encode())
+        made.compressed()  # here, and not in the event loop
+        return made
+
+
+def _fresh_seconds(question: Question) -> float:
+    """How long an answer stays good: what ends now gets a point more with each step."""
+    step = question.step_seconds or _FRESH_SECONDS
+    lasts = 0.0 if question.from_at is None else (question.to_at or time()) - question.from_at
+    return min(max(_FRESH_SECONDS, step, lasts / 2000), _MAX_FRESH_SECONDS)
+
+
+def _json_parts(series: Series) -> Iterator[str]:
+    """The document of `gpudiag.series/1` in parts, each of which the encoder writes in a moment."""
+    document = to_document(replace(series, devices=()))
+    opening = "{"
+    for name, value in document.items():
+        yield f"{opening}{json.dumps(name)}: "
+        opening = ", "
+        if name == "devices":
+            yield from _devices_parts(series.devices)
+        else:
+            yield json.dumps(value, ensure_ascii=False, allow_nan=False)
+    yield "}"
+
+
+def _devices_parts(devices: tuple[DeviceSeries, ...]) -> Iterator[str]:
+    opening = "["
+    for device in devices:
+        document = encode(replace(device, series={}))
+        yield opening
+        opening = ", "
+        inner = "{"
+        for name, value in document.items():
+            yield f"{inner}{json.dumps(name)}: "
+            inner = ", "
+            if name == "series":
+                yield from _series_parts(device)
+            else:
+                yield json.dumps(value, ensure_ascii=False)
+        yield "}"
+    yield "[]" if opening == "[" else "]"
+
+
+def _series_parts(device: DeviceSeries) -> Iterator[str]:
+    opening = "{"
+    for name, values in device.series.items():
+        yield f"{opening}{json.dumps(name)}: {json.dumps(values, allow_nan=False)}"
+        opening = ", "
+    yield "{}" if opening == "{" else "}"
+
+
+def _render_csv(series: Series, names: tuple[str, ...]) -> bytes:
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("time", "uuid", "nvml_index", *names))
+    for device in series.devices:
+        for row, at in enumerate(series.times):
+            values = [device.series[name][row] for name in names]
+            if any(value is not None for value in values):
+                table.writerow((at, device.uuid, device.nvml_index, *values))
+    return out.getvalue().encode()

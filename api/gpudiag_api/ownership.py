@@ -1,0 +1,74 @@
+"""Which folder is a service's own: one of each machine, real or simulated, and held by one service at a time."""
+
+import fcntl
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudiag.errors import UsageError
+from gpudiag.probe.start import SIMULATED
+
+_FOLDER, _SIMULATED_FOLDER = "service", "service-simulated"
+_LOCK = "lock"
+_MAX_NAME_CHARACTERS = 80
+_WAIT_SECONDS = 3.0  # for a disk that works; one that does not is no reason to wait
+
+
+def service_folder(state: Path) -> Path:
+    """Where the service of this machine remembers: what is simulated is never mixed with what is real."""
+    simulated = os.environ.get(SIMULATED)
+    if not simulated:
+        return state / _FOLDER
+    return state / _SIMULATED_FOLDER / re.sub(r"[^\w.+-]", "-", simulated)[:_MAX_NAME_CHARACTERS]
+
+
+@dataclass
+class _Held:
+    """What became of the lock, told by the thread that asks for it."""
+
+    descriptor: int | None = None
+    holder: str | None = None
+
+
+def hold_folder(folder: Path, address: str) -> None:
+    """Hold the folder for this process's life; a folder that cannot be written is told of by what writes there.
+
+    Raises:
+        UsageError: another service holds it.
+    """
+    held = _Held()
+    # A thread, because the disk may hang, and then the service goes on without its memory.
+    asking = threading.Thread(target=_ask, args=(folder, address, held), daemon=True)
+    asking.start()
+    asking.join(_WAIT_SECONDS)
+    if held.holder is not None:
+        raise UsageError(
+            f"another gpudiag serve remembers in {folder}: {held.holder}",
+            hint="use that one, or give this one a folder of its own: GPUDIAG_STATE_DIR=DIR gpudiag serve ...",
+        )
+
+
+def _ask(folder: Path, address: str, held: _Held) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        said = os.read(descriptor, 200).decode(errors="replace").strip()
+        held.holder = said or "it has just started"
+        os.close(descriptor)
+        return
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return
+    held.descriptor = (
+        descriptor  # never closed: the kernel lets go of it when the process ends, however it ends
+    )
+    with open(descriptor, "w", closefd=False) as file:
+        file.truncate()
+        file.write(f"process {os.getpid()}, {address}\n")

@@ -1,0 +1,262 @@
+"""The lines of a log, of a compressed one too; or one sentence that says why it cannot be read."""
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+HEAD_BYTES = 1 << 30  # read whole; about 40 seconds
+TAIL_BYTES = 64 << 20  # of what comes after, the end is kept
+MAX_LINE_BYTES = 20_000  # of one line, half from each end: a progress bar may be one line of megabytes
+MAX_FILES = 1000  # of one folder
+
+_CHUNK_BYTES = 1 << 20
+_SNIFFED_BYTES = 1 << 16
+_TEXT_CONTROLS = b"\t\n\r\x08\x0c\x1b\x07"
+_CONTROLS = bytes(number for number in (*range(32), 127) if number not in _TEXT_CONTROLS)
+_MAX_CONTROL_SHARE = 0.05
+_NO_LOGS = frozenset(
+    [
+        ".bin",
+        ".c",
+        ".cc",
+        ".cfg",
+        ".conf",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".csv",
+        ".gif",
+        ".h",
+        ".html",
+        ".ini",
+        ".ipynb",
+        ".jpeg",
+        ".jpg",
+        ".js",
+        ".json",
+        ".lock",
+        ".md",
+        ".npy",
+        ".npz",
+        ".onnx",
+        ".parquet",
+        ".pdf",
+        ".pickle",
+        ".pkl",
+        ".png",
+        ".pt",
+        ".pth",
+        ".py",
+        ".pyc",
+        ".safetensors",
+        ".sh",
+        ".so",
+        ".sqlite",
+        ".tar",
+        ".toml",
+        ".ts",
+        ".tsx",
+        ".whl",
+        ".yaml",
+        ".yml",
+        ".zip",
+    ]
+)
+_LOGS_ALL_THE_SAME = frozenset({"error.json"})  # torchrun's error file of a rank
+
+
+class LogRefused(Exception):
+    """Why a file cannot be read as a log, in one sentence."""
+
+
+@dataclass(slots=True)
+class LogLines:
+    """The lines of one log with their numbers from 1, read piece by piece."""
+
+    stream: BinaryIO
+    head_bytes: int = HEAD_BYTES
+    tail_bytes: int = TAIL_BYTES
+    lines_read: int = 0
+    bytes_left_out: int = 0
+    _lines_left_out: int = field(default=0, init=False)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Each line with its number; what lies between the head and the tail is left out.
+
+        Raises:
+            LogRefused: the stream is compressed and damaged before anything could be read.
+        """
+        part = b""
+        bytes_read = 0
+        for chunk in self._chunks():
+            bytes_read += len(chunk)
+            *lines, part = (part + chunk).split(b"\n")
+            part = _cut(part)
+            yield from self._number(lines)
+            if bytes_read >= self.head_bytes:
+                yield from self._number([part])
+                self.lines_read -= 1  # it goes on in what is left out
+                yield from self._tail()
+                return
+        if part:
+            yield from self._number([part])
+
+    def _number(self, lines: list[bytes]) -> Iterator[tuple[int, bytes]]:
+        for line in lines:
+            self.lines_read += 1
+            yield self.lines_read, line if len(line) <= MAX_LINE_BYTES else _cut(line)
+
+    def _tail(self) -> Iterator[tuple[int, bytes]]:
+        kept: deque[bytes] = deque()
+        kept_bytes = 0
+        for chunk in self._chunks():
+            kept.append(chunk)
+            kept_bytes += len(chunk)
+            while kept_bytes - len(kept[0]) >= self.tail_bytes:
+                dropped = kept.popleft()
+                kept_bytes -= len(dropped)
+                self.bytes_left_out += len(dropped)
+                self.lines_read += dropped.count(b"\n")
+        lines = b"".join(kept).removesuffix(b"\n").split(b"\n") if kept else []
+        yield from self._number(lines)
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            try:
+                chunk = self.stream.read(_CHUNK_BYTES)
+            except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+                if not self.lines_read:
+                    raise LogRefused(f"it is damaged: {error}") from error
+                return  # what could be unpacked is read
+            if not chunk:
+                return
+            yield chunk
+
+
+def open_lines(stream: BinaryIO, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> LogLines:
+    """The lines of a log, unpacked where it is compressed.
+
+    Raises:
+        LogRefused: it is binary, an archive, or of a compression whose library is not there.
+    """
+    unpacked = _unpack(_Peekable(stream))
+    start = unpacked.peek(_SNIFFED_BYTES)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        text = unpacked.read(head_bytes).decode("utf-16", errors="replace")
+        return LogLines(BytesIO(text.encode()), head_bytes, tail_bytes)
+    _refuse_binary(start)
+    return LogLines(cast(BinaryIO, unpacked), head_bytes, tail_bytes)
+
+
+def log_files(folder: Path) -> tuple[list[Path], int]:
+    """The files of a folder that may be logs, by name, and how many others there are; hidden folders are left alone."""
+    found: list[Path] = []
+    others = 0
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file():
+            continue
+        suffix = path.suffix.lower()
+        is_log = path.name in _LOGS_ALL_THE_SAME or suffix not in _NO_LOGS
+        if is_log and len(found) < MAX_FILES:
+            found.append(path)
+        else:
+            others += 1
+    return found, others
+
+
+class _Peekable:
+    """A stream whose beginning can be looked at."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._ahead = b""
+
+    def peek(self, size: int) -> bytes:
+        """Up to `size` bytes, which the next `read` gives again."""
+        while len(self._ahead) < size:
+            more = self._read_inner(size - len(self._ahead))
+            if not more:
+                break
+            self._ahead += more
+        return self._ahead[:size]
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        if not self._ahead:
+            return bytes(self._stream.read(size))
+        if size < 0 or size >= len(self._ahead):
+            taken, self._ahead = self._ahead, b""
+            return taken
+        taken, self._ahead = self._ahead[:size], self._ahead[size:]
+        return taken
+
+    def readable(self) -> bool:
+        """Yes: what unpacks it asks."""
+        return True
+
+    def _read_inner(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            if self._ahead:
+                return b""
+            raise LogRefused(f"it is damaged: {error}") from error
+
+
+def _unpack(stream: _Peekable) -> _Peekable:
+    start = stream.peek(6)
+    source = cast(BinaryIO, stream)
+    if start.startswith(b"\x1f\x8b"):
+        return _Peekable(gzip.GzipFile(fileobj=source))
+    if start.startswith(b"BZh"):
+        return _Peekable(bz2.BZ2File(source))
+    if start.startswith(b"\xfd7zXZ\x00"):
+        return _Peekable(lzma.LZMAFile(source))
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return _Peekable(_open_zstd(source))
+    return stream
+
+
+def _open_zstd(source: BinaryIO) -> Any:
+    """A stream that unpacks zstd, by the standard library (Python 3.14) or one that is installed."""
+    try:
+        return import_module("compression.zstd").ZstdFile(source)
+    except ImportError:
+        pass
+    for name, opener in (("zstandard", "ZstdDecompressor"), ("pyzstd", "ZstdFile")):
+        try:
+            made = getattr(import_module(name), opener)
+        except ImportError:
+            continue
+        return made().stream_reader(source) if opener == "ZstdDecompressor" else made(source)
+    raise LogRefused("it is compressed with zstd, and no library for that is here: unpack it with `zstd -d`")
+
+
+def _refuse_binary(start: bytes) -> None:
+    kinds = (
+        (b"PK\x03\x04", "it is a zip archive (or a torch checkpoint): unpack it and give the logs in it"),
+        (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive: unpack it and give the logs in it"),
+        (b"\x7fELF", "it is a program or a core dump, not a log"),
+        (b"LPKSHHRH", "it is a journal of systemd: give `journalctl --file FILE` on standard input"),
+    )
+    for magic, sentence in kinds:
+        if start.startswith(magic):
+            raise LogRefused(sentence)
+    if start[257:262] == b"ustar":
+        raise LogRefused("it is a tar archive: unpack it with `tar xf` and give the folder")
+    controls = len(start) - len(start.translate(None, _CONTROLS))
+    if start and controls / len(start) > _MAX_CONTROL_SHARE:
+        raise LogRefused("it is a binary file, not a log")
+
+
+def _cut(line: bytes) -> bytes:
+    half = MAX_LINE_BYTES // 2
+    return line if len(line) <= 2 * half else line[:half] + line[-half:]
