@@ -49,7 +49,7 @@ COMMANDS = {
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
     "history": LazyCommand("gpudiag.cli.history", "history", "Stored runs, baselines and drift."),
     "explain": LazyCommand(
-        "gpudiag.cli.explain", "explain", "What a finding, an Xid or a log means, and what to do."
+        "gpudiag.cli.explain", "explain", "What a finding, an Xid or logs mean, and what to do."
     ),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."

@@ -7,6 +7,7 @@ KeyboardInterrupt              130
 TerminatedError (SIGTERM)      143
 BrokenPipeError                141, and nothing is said: the reader has gone
 OSError: disk full and so on   3: the result could not be written
+OSError: no file can be opened 3: the limit of open files is too low
 anything else                  70: our bug, never the user's machine
 """
 
@@ -19,6 +20,8 @@ import click
 from gpudiag.errors import ExitStatus, GpudiagError
 
 _REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 _INDENT = "  "
@@ -66,6 +69,8 @@ def describe_failure(error: BaseException) -> Failure:
         return Failure(ExitStatus.PIPE_CLOSED)
     if isinstance(error, OSError) and error.errno in _REFUSED_WRITES:
         return Failure(ExitStatus.ERROR, _sentences(f"the result could not be written: {error.strerror}"))
+    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+        return _describe_lack_of_descriptors(error)
     return _describe_bug(error)
 
 
@@ -91,6 +96,19 @@ def _describe_usage(error: click.ClickException) -> Failure:
     return Failure(ExitStatus.USAGE, _sentences(words[:1].lower() + words[1:], hint))
 
 
+def _describe_lack_of_descriptors(error: OSError) -> Failure:
+    """This process, or the whole machine, may open no more files: a setting, and neither a fault nor a bug."""
+    import resource
+
+    if error.errno == errno.ENFILE:
+        words, hint = "this machine has as many files open as it may", "see /proc/sys/fs/file-nr and file-max"
+    else:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        words = f"the limit of open files is too low: this process may have {limit} open (ulimit -n)"
+        hint = "raise it, for example: ulimit -n 4096"
+    return Failure(ExitStatus.ERROR, _sentences(words, hint))
+
+
 def _parameters(context: click.Context | None) -> list[click.Parameter]:
     return [] if context is None else context.command.get_params(context)
 
@@ -104,12 +122,16 @@ def _describe_bug(error: BaseException) -> Failure:
         f"internal error, a bug of gpudiag and not of this machine: {type(error).__name__}: {error}{place}"
     )
     if os.environ.get(DEBUG_VARIABLE):
-        trace = "".join(traceback.format_exception(error)).rstrip().splitlines()
+        from gpudiag.model.masking import mask_text
+
+        trace = mask_text("".join(traceback.format_exception(error)).rstrip()).splitlines()
         return Failure(ExitStatus.INTERNAL, _sentences(message), tuple(trace))
     hint = f"run it again with {DEBUG_VARIABLE}=1 and report the traceback"
     return Failure(ExitStatus.INTERNAL, _sentences(message, hint))
 
 
 def _sentences(message: str, hint: str = "") -> tuple[str, ...]:
-    first = f"gpudiag: {message}"
-    return (first, f"{_INDENT}{hint}") if hint else (first,)
+    from gpudiag.model.masking import mask_text  # late, as traceback above: most commands never fail
+
+    first = f"gpudiag: {mask_text(message)}"
+    return (first, f"{_INDENT}{mask_text(hint)}") if hint else (first,)

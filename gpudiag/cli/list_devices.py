@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.listing import ListOptions, list_machine
@@ -44,7 +45,7 @@ _MIN_WATCH_SECONDS = 1.0
     default=DEADLINE_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Longest wait for an answer.",
+    help="Longest wait for an answer; unless it is given, 5 s more for each GPU that the driver attaches first.",
 )
 @json_option
 @output_option
@@ -69,7 +70,8 @@ def list_devices(
     given = {"--sources": sources, "--wide": wide, "--watch": watch, "--json": as_json, "--output": output}
     _refuse_conflicts(wanted, ids, [option for option, value in given.items() if value])
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
-    request = DeviceRequest(names, deadline)
+    given_deadline = click.get_current_context().get_parameter_source("deadline")
+    request = DeviceRequest(names, deadline, patient=given_deadline is ParameterSource.DEFAULT)
     return list_machine(ListOptions(request, wide, as_json, wanted, ids, watch, output), started)
 
 

@@ -85,7 +85,7 @@ def _request(options: ListOptions) -> DeviceRequest:
     """What to ask: with the kernel log, unless nothing but the readings is wanted."""
     asked = options.request
     judged = not options.as_json or options.wanted is not None
-    return DeviceRequest(asked.sources, asked.deadline_seconds, kernel_log=judged)
+    return DeviceRequest(asked.sources, asked.deadline_seconds, judged, asked.patient)
 
 
 def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 
 from gpudiag.cli.interrupts import end_quietly
+from gpudiag.cli.streams import guard_standard_streams
 from gpudiag.runs.early import start_early
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
 _PROGRAM = "gpudiag"
+_RANK_COMMANDS = ("nccl-test", "train")
 _INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by then
 
 
@@ -29,14 +31,17 @@ def run() -> NoReturn:
     end_quietly()
     gc.disable()  # until the command's own work starts (commands.py): imports make no garbage, 5 ms saved
     _open_standard_files()
+    guard_standard_streams()
     # Before the imports that it overlaps with; a shell that completes words asks no GPU.
     started = None if _COMPLETE_VARIABLE in os.environ else start_early(sys.argv[1:])
     if started is None:
-        _catch_termination()
+        _catch_termination(sys.argv[1:])
     try:
         status = main(sys.argv[1:], started)
     except KeyboardInterrupt:  # once more, while the first one was being told
         status = _INTERRUPTED
+    except SystemExit as end:  # the run was ended by a signal, and says with which status
+        status = end.code if isinstance(end.code, int) else _INTERRUPTED
     _flush()
     if started is not None:
         # A listing has nothing to clean up, here or on SIGTERM: the kernel kills its children with it.
@@ -115,8 +120,11 @@ def _report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         raise error
     failure = describe_failure(error)
-    for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
-        print(line, file=sys.stderr)
+    try:
+        for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
+            print(line, file=sys.stderr)
+    except OSError:  # the terminal was closed: the status is all that is left to tell
+        pass
     return int(failure.status)
 
 
@@ -140,8 +148,17 @@ def _open_standard_files() -> None:
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))
 
 
-def _catch_termination() -> None:
-    """Let SIGTERM run what has to be cleaned up; exit status 143, as that of a process that it kills."""
+def _catch_termination(argv: Sequence[str]) -> None:
+    """Let SIGTERM run what has to be cleaned up; exit status 143, as that of a process that it kills.
+
+    A rank of a launch only notes it: torchrun sends it to the others when one has died, and they
+    have a report to write about that.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and argv and argv[0] in _RANK_COMMANDS:
+        from gpudiag.ranks.interrupts import note_termination
+
+        note_termination()
+        return
     import signal
 
     signal.signal(signal.SIGTERM, _terminate)

@@ -55,7 +55,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     "--backend",
     default="auto",
     metavar="NAME",
-    help=f"{', '.join(BACKENDS)}; auto takes gloo only where there is no trace of a GPU.",
+    help=f"{', '.join(BACKENDS)}; auto takes gloo only where there is no trace of a GPU, and then could not tell (3).",
 )
 @click.option("--nproc", type=int, metavar="N", help="Ranks.  [default: the usable GPUs, or 4 gloo ranks]")
 @click.option(
@@ -100,7 +100,12 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     help="Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
     "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="For the whole run.  [default: none]")
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="For the whole run; what heals within is a warning.  [default: none]",
+)
 @click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
 @click.option("--python", metavar="PATH", help="Your job's interpreter: its torch is run.")
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from gpudiag.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_LOCAL_RANK_FLAG = "gpudiag.local_rank_flag"  # in the meta of a context, which nested ones share
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -46,15 +48,24 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
         metavar="N",
         hidden=hidden,
         expose_value=False,
-        callback=lambda context, parameter, number: _take_local_rank(number),
+        callback=lambda context, parameter, number: _take_local_rank(context, number),
         help="As launchers give it; LOCAL_RANK wins.",
     )
 
 
-def _take_local_rank(number: int | None) -> None:
-    """Hand on what a launcher gives as a flag to where ranks look for it."""
+def _take_local_rank(context: click.Context, number: int | None) -> None:
+    """Hand on what a launcher gives as a flag to where ranks look for it, and keep the flag for a user's script."""
     if number is not None:
         os.environ.setdefault("LOCAL_RANK", str(number))
+        # click does not tell which of the two it was: torch writes the one, deepspeed the other.
+        underscored = any(word.startswith("--local_rank") for word in sys.argv)
+        context.meta[_LOCAL_RANK_FLAG] = f"--local{'_' if underscored else '-'}rank={number}"
+
+
+def local_rank_flag(context: click.Context) -> tuple[str, ...]:
+    """The flag by which the launcher told the local rank, as it wrote it; empty where it did not."""
+    flag = context.meta.get(_LOCAL_RANK_FLAG)
+    return () if flag is None else (flag,)
 
 
 def json_option(command: _Command) -> _Command:

@@ -14,7 +14,7 @@ from gpudiag.cli.preflight_output import render_one, sayer, warn, write_reports
 from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
-from gpudiag.model.preflight_plan import FAIL_ON, PreflightPlan
+from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.render.report_formats import REPORT_FORMATS
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  gpudiag preflight                               under 30 s
-  gpudiag preflight --level instant --reason      for a job prolog
+  gpudiag preflight                               quick: some 45 s and 4 s for each GPU
+  gpudiag preflight --level instant --fail-on machine --reason   for a prolog
   gpudiag preflight --report junit=r.xml --report markdown=s.md
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
 _RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")  # of launchers
-_LEVEL_HELP = "instant (< 2 s, readings only), quick (< 30 s), standard (< 3 min), long.  [default: quick]"
+_LEVEL_HELP = "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long.  [default: quick]"
 
 
 def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -74,6 +74,7 @@ def _reports(
 )
 @click.option("--skip", callback=_names, metavar="NAME,...", help="Not these checks or topics.")
 @click.option("--expect-gpus", type=int, metavar="N", help="How many GPUs there must be.")
+@click.option("--at-least-gpus", type=int, metavar="N", help="Or no fewer than so many (Slurm's Gres).")
 @click.option("--expect-driver", metavar="VERSION", help="Which driver: 580.105.08, or a branch such as 580.")
 @click.option(
     "--expect",
@@ -84,8 +85,9 @@ def _reports(
 @click.option(
     "--fail-on",
     default="any",
-    metavar="OWNER",
-    help=f"{', '.join(FAIL_ON)}: whose FAIL exits 1.  [default: any]",
+    metavar="WHAT",
+    help="Which FAIL exits 1: any; machine: what keeps jobs off it, whoever must act; "
+    "host, hardware: what they must mend.  [default: any]",
 )
 @click.option("--strict", is_flag=True, help="WARN exits 1; a check skipped for a gap exits 3.")
 @click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
@@ -124,6 +126,9 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
+    from gpudiag.ranks.bare_launcher import refuse_bare_launcher
+
+    refuse_bare_launcher(os.environ)
     if any(name in os.environ for name in _RANK_VARIABLES):
         from gpudiag.runs.preflight_launch import read_launch
 
@@ -140,7 +145,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
         Preflight(plan, surroundings, sayer(plan), warn, events.write) as run,
     ):
         report = run.run(started)
-        sys.stdout.write(render_one(form, report))
+        sys.stdout.write(render_one(form, report, plan))
         sys.stdout.flush()  # the verdict is out, whatever becomes of files and history
         status = exit_status(report, plan)
         written = write_reports(report, options["reports"])
@@ -155,6 +160,7 @@ def _plan_from(options: dict[str, Any]) -> PreflightPlan:
         "only",
         "skip",
         "expect_gpus",
+        "at_least_gpus",
         "expect_driver",
         "fail_on",
         "strict",

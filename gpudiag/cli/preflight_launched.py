@@ -65,16 +65,19 @@ def _look(
         own = exit_status(report, plan)
         written = write_reports(report, options["reports"])
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
-        status = _tell_all(launch, form, report, own) if launch.tells else _hand_in(launch, form, report, own)
+        told = (launch, form, report, plan, own)
+        status = _tell_all(*told) if launch.tells else _hand_in(*told)
         warning = run.remember()
     warn_unremembered(warning)
     return status
 
 
-def _tell_all(launch: PreflightLaunch, form: str, report: Report, own: ExitStatus) -> ExitStatus:
+def _tell_all(
+    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
+) -> ExitStatus:
     """Print the report of this machine, or the merged one of several; the exit status of all."""
     if launch.on_one_machine:
-        sys.stdout.write(render_one(form, report))
+        sys.stdout.write(render_one(form, report, plan))
         status = own
     else:
         gathered = launch.gather(report, own)
@@ -85,12 +88,14 @@ def _tell_all(launch: PreflightLaunch, form: str, report: Report, own: ExitStatu
     return status
 
 
-def _hand_in(launch: PreflightLaunch, form: str, report: Report, own: ExitStatus) -> ExitStatus:
+def _hand_in(
+    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
+) -> ExitStatus:
     """Give rank 0 the report; where it takes none, print it here."""
     status = launch.hand_in(report, own)
     if status is not None:
         return status
-    sys.stdout.write(render_one(form, report))
+    sys.stdout.write(render_one(form, report, plan))
     sys.stdout.flush()
     warn("rank 0 took no report, so this one is of this machine alone")
     return own if own is ExitStatus.FAIL else ExitStatus.ERROR

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from gpudiag.model.report import Report
 
 
-def render_one(form: str, report: Report) -> str:
-    """The report of one machine in that format, or `reason`."""
+def render_one(form: str, report: Report, plan: PreflightPlan) -> str:
+    """The report of one machine in that format, or `reason`: why the plan's gate says what it says."""
     if form == "reason":
         from gpudiag.render.reason import render_reason
 
-        return render_reason(report)
+        return render_reason(report, plan)
     if form != "text":
         return render_report(form, report)
     from gpudiag.render.report_text import render_report_text

@@ -3,12 +3,14 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
 import click
 
+from gpudiag.cli.streams import steer
 from gpudiag.model.codec import dumps
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.units import format_size
@@ -70,8 +72,9 @@ class EventFile:
 
     def _give_up(self, error: OSError) -> None:
         words = f"events end, cannot write to {self._path}: {error.strerror or error}"
-        clear = _CLEAR_LINE if sys.stderr.isatty() else ""
-        print(f"{clear}gpudiag: {words}", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            steer(sys.stderr, _CLEAR_LINE)
+        print(f"gpudiag: {words}", file=sys.stderr, flush=True)
         self._path = None
         if self._file is not None:
             with contextlib.suppress(OSError):  # what was not written is still in its buffer
@@ -109,7 +112,8 @@ class ProgressLine:
     def warn(self, sentence: str) -> None:
         """Say the sentence on standard error, in the place of the progress."""
         self._write("")
-        print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "ProgressLine":
         """The line, still empty."""
@@ -122,9 +126,14 @@ class ProgressLine:
         self._write("")
 
     def _write(self, text: str) -> None:
-        if self._stream is not None:
-            self._stream.write(_CLEAR_LINE + text)
+        if self._stream is None:
+            return
+        try:
+            steer(self._stream, _CLEAR_LINE)
+            self._stream.write(text)
             self._stream.flush()
+        except OSError:  # the terminal was closed: nobody looks any more, and the run is what counts
+            self._stream = None
 
 
 def events_option(command: _Command) -> _Command:

@@ -1,5 +1,7 @@
 """`gpudiag serve`: the service with its page, its API and its metrics."""
 
+import os
+import re
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,8 +15,9 @@ from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.runs.history import default_store
 from gpudiag.runs.state import state_directory
 
-_NEEDED = ("fastapi", "uvicorn")
+_NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES = """\b
 Examples:
   gpudiag serve                                    http://127.0.0.1:8765
@@ -42,6 +45,12 @@ Ctrl-C) it ends its runs and exits 0."""
 @click.option(
     "--allow-host", multiple=True, metavar="NAME", help="A name that a proxy calls this service by."
 )
+@click.option(
+    "--python",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="An interpreter that a run may name, and no other: your jobs' own.",
+)
 def serve(**options: Any) -> ExitStatus:
     """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.
 
@@ -52,12 +61,15 @@ def serve(**options: Any) -> ExitStatus:
         raise UsageError(
             f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
         )
+    from gpudiag_api.ownership import hold_folder
     from gpudiag_api.server import describe_addresses, open_socket, run_service
 
     settings = _settings(options)
     tls = _tls(options)
     listening = open_socket(settings)
     settings = replace(settings, port=listening.getsockname()[1])
+    if settings.state_folder is not None:
+        hold_folder(settings.state_folder, settings.url())
     for line in describe_addresses(settings):
         print(line, file=sys.stderr, flush=True)
     run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
@@ -65,6 +77,7 @@ def serve(**options: Any) -> ExitStatus:
 
 
 def _settings(options: dict[str, Any]) -> Any:
+    from gpudiag_api.ownership import service_folder
     from gpudiag_api.settings import Settings
     from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
 
@@ -81,10 +94,11 @@ def _settings(options: dict[str, Any]) -> Any:
         tokens=tokens,
         allow_actions=options["allow_actions"],
         polls=not options["no_poll"],
-        state_folder=state_directory() / "service",
+        state_folder=service_folder(state_directory()),
         store=options["store"] or default_store(),
         tls=options["tls_cert"] is not None,
         kinds=tuple(COMMANDS),
+        interpreters=_interpreters(options["python"]),
     )
     if settings.reading_needs_token and options["token_file"] is None:
         raise UsageError(
@@ -92,6 +106,21 @@ def _settings(options: dict[str, Any]) -> Any:
             hint="add --token-file FILE, or listen on 127.0.0.1 and use ssh -L",
         )
     return settings
+
+
+def _interpreters(texts: tuple[str, ...]) -> dict[str, str]:
+    """Paths by name, from `NAME=PATH`."""
+    found = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"--python {text} is not NAME=PATH", hint="such as torch28=/opt/torch28/bin/python"
+            )
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"--python {text}: {path or 'nothing'} is not there, or cannot be run")
+        found[name] = path
+    return found
 
 
 def _root_path(text: str) -> str:

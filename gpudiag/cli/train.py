@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, local_rank_option, output_option, parse_names
+from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option, parse_names
 from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.cli.verdicts import EXIT_STATUSES
@@ -29,7 +29,10 @@ from gpudiag.model.training import (
 _FORMATS = ("text", "json", "markdown")
 # What a script decides by itself, and all that advice goes by: other flags would be taken and do nothing.
 _NOT_FOR_SCRIPTS = ("strategy", "workload", "steps", "batch_size", "dtype", "optimizer", "seed")
-_FOR_ADVICE = ("advise", "parameters", "output_format", "as_json", "output")
+_FOR_ADVICE = (
+    *("advise", "parameters", "nodes", "dtype", "optimizer", "no_master_weights"),
+    *("output_format", "as_json", "output"),
+)
 FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 
 
@@ -80,7 +83,7 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
     type=float,
     default=60.0,
     metavar="SECONDS",
-    help="With --script: no rank moves for so long.  [default: 60]",
+    help="With --script: no rank moves for so long; 30 times as long where one works and others wait for it.  [default: 60]",
 )
 @click.option(
     "--python",
@@ -90,6 +93,10 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
 )
 @click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
+@click.option("--nodes", type=int, metavar="N", help="With --advise: machines alike.  [default: the job's]")
+@click.option(
+    "--no-master-weights", is_flag=True, help="With --advise: bfloat16 alone, without float32 weights."
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="For each strategy.")
 @click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
@@ -111,7 +118,13 @@ def train(**options: Any) -> ExitStatus:
     if options["advise"]:
         from gpudiag.runs.advise import advise_strategy
 
-        report = advise_strategy(options["parameters"])
+        given = {name: options[name] for name in ("dtype", "optimizer") if _is_given(name)}
+        report = advise_strategy(
+            options["parameters"],
+            nodes=options["nodes"],
+            master_weights=not options["no_master_weights"],
+            **given,
+        )
         return status_with_file(ExitStatus.PASS, kept=_print(report, options))
     plan = plan_from(options)
     if options["script"] is not None:
@@ -159,7 +172,8 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
 
     script = ScriptPlan(
         path=options["script"],
-        arguments=tuple(options["script_arguments"]),
+        # A launcher that tells the local rank by a flag puts it before the script's own arguments.
+        arguments=(*local_rank_flag(click.get_current_context()), *options["script_arguments"]),
         nproc=plan.nproc,
         backend=plan.backend,
         inject=plan.inject,
@@ -206,12 +220,23 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         )
     if options["parameters"] is not None and not options["advise"]:
         raise UsageError("--parameters is for --advise", hint="gpudiag train --advise --parameters 7B")
+    if options["nodes"] is not None and not options["advise"]:
+        raise UsageError("--nodes is for --advise", hint="a launcher says how many nodes train")
+    if options["no_master_weights"] and not options["advise"]:
+        raise UsageError(
+            "--no-master-weights is for --advise", hint="gpudiag train --advise --no-master-weights"
+        )
     if options["advise"]:
         _refuse(lambda name: name not in _FOR_ADVICE, "is for a run, and --advise runs nothing")
     if options["script"] is None:
         _refuse(lambda name: name == "hang_after", "is for --script FILE")
     else:
         _refuse(lambda name: name in _NOT_FOR_SCRIPTS, "is not for --script: the script decides that itself")
+
+
+def _is_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:

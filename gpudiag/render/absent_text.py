@@ -14,12 +14,12 @@ def render_absent(snapshot: Snapshot, traces: tuple[Trace, ...], style: Style = 
         seen = "; ".join(trace.text for trace in traces)
         lines += [
             style.paint(line, "red")
-            for line in wrapped(f"No working GPU on {snapshot.host}, which has one: {seen}.")
+            for line in wrapped(f"No working GPU on {snapshot.host}, and traces of one: {seen}.")
         ]
         following = "Next: gpudiag (the verdict and what to do)"
     else:
         lines += wrapped(
             f"No GPU on {snapshot.host}, and no trace of one (PCI bus, /dev, driver, allocation)."
         )
-        following = "Next: gpudiag nccl-test (CPU ranks) | gpudiag simulate h100x8 -- gpudiag list"
+        following = "Next: gpudiag nccl-test --backend gloo | gpudiag simulate h100x8 -- gpudiag list"
     return "\n".join([*lines, "", render_sources(snapshot, style).rstrip("\n"), following]) + "\n"

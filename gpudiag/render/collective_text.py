@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from gpudiag.checks.collective_speed import COLLECTIVE_SPEED
 from gpudiag.checks.movements import describe_movement
 from gpudiag.collectives.formulas import BARRIER
-from gpudiag.model.evidence import DeviceSubject, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import Missing, Reading
@@ -13,13 +12,12 @@ from gpudiag.model.report import CollectiveReport
 from gpudiag.render.collective_tables import name_group, render_results
 from gpudiag.render.fact_words import evidence_lines
 from gpudiag.render.launcher_words import say_launcher
+from gpudiag.render.report_words import say_subject_and_host
 from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 from gpudiag.units import format_seconds
 
 SHOWN_FINDINGS = 3
 _NAMED_OPERATIONS = 3
-
-_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
 
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
@@ -39,7 +37,7 @@ def _verdict_lines(report: CollectiveReport, style: Style) -> list[str]:
     word = report.outcome.value.upper()
     simulated = f" SIMULATED {report.simulated}" if report.simulated else ""
     first, *more = wrapped(f"{word}{simulated} {_verdict(report)}", indent="  ")
-    return [style.paint(word, _COLOURS[report.outcome]) + first[len(word) :], *more]
+    return [style.paint_outcome(first, report.outcome.value), *more]
 
 
 def _verdict(report: CollectiveReport) -> str:
@@ -84,7 +82,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     """One finding; `told` says that the verdict already gave its message."""
-    lines = wrapped(f"{finding.code}: {name_subject(finding.subject)}", indent="  ")
+    lines = wrapped(f"{finding.code}: {say_subject_and_host(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
@@ -94,7 +92,7 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
     """One line per code for the findings that are not shown whole."""
     by_code: dict[str, list[str]] = {}
     for finding in findings:
-        by_code.setdefault(finding.code, []).append(name_subject(finding.subject))
+        by_code.setdefault(finding.code, []).append(say_subject_and_host(finding.subject))
     return [
         line
         for code, subjects in by_code.items()
@@ -102,17 +100,6 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
             f"{len(subjects)} more {code}: {', '.join(subjects)} (--json has all)", indent="  "
         )
     ]
-
-
-def name_subject(subject: Subject) -> str:
-    """What a finding is about, in a few words: `rank 2 on a1`."""
-    if isinstance(subject, RankSubject):
-        return f"rank {subject.rank} on {subject.host}"
-    if isinstance(subject, DeviceSubject):
-        return f"GPU {_text(subject.uuid)} on {subject.host}"
-    if isinstance(subject, HostSubject):
-        return subject.host
-    return subject.kind
 
 
 def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, style: Style) -> list[str]:
@@ -133,7 +120,7 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
         return []
     by_subject: dict[str, list[str]] = {}
     for movement in measurement.moved:
-        by_subject.setdefault(name_subject(movement.subject), []).append(describe_movement(movement))
+        by_subject.setdefault(say_subject_and_host(movement.subject), []).append(describe_movement(movement))
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
     return wrapped(f"Moved meanwhile: {told}.", indent="  ")
 

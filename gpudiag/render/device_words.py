@@ -2,9 +2,8 @@
 
 from datetime import datetime
 
+from gpudiag.checks.gpu_state import GpuState
 from gpudiag.model.device import Device, GpuProcess, MigInstance
-from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.units import format_gib, format_seconds
 
@@ -15,13 +14,13 @@ _MISSING_WORDS = {
     MissingReason.FUNCTION_NOT_FOUND: "the driver is too old to report it",
     MissingReason.NO_PERMISSION: "no permission to read it",
     MissingReason.DEVICE_LOST: "the GPU is lost",
+    MissingReason.RESET_REQUIRED: "the GPU must be reset first",
     MissingReason.SOURCE_ABSENT: "its source is not here",
     MissingReason.TIMED_OUT: "no answer by the deadline",
+    MissingReason.ATTACHING: "the driver is still attaching the GPU",
     MissingReason.NOT_ASKED: "not asked",
     MissingReason.ERROR: "the driver answered with an error",
 }
-# What STATE says for the findings that people know by one word.
-_STATES = {"gpu.lost": "LOST", "gpu.hung": "HUNG", "gpu.missing": "MISSING", "gpu.not_read": "UNREAD"}
 # Programs that run others: the script's name says more than theirs.
 _INTERPRETERS = ("python", "bash", "sh", "torchrun", "mpirun")
 
@@ -107,37 +106,11 @@ def short_command(command: str) -> str:
     return names[0]
 
 
-def findings_about(device: Device, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The findings whose subject is this GPU, in the order given; observations without a fault left out."""
-    return tuple(
-        finding
-        for finding in findings
-        if isinstance(finding.subject, DeviceSubject)
-        and finding.outcome is not Outcome.PASS
-        and _same_device(finding.subject, device)
-    )
-
-
-def say_state(device: Device, findings: tuple[Finding, ...]) -> str:
-    """The word for a GPU's state: `ok`, `warn`, or what is wrong in capitals."""
-    if not findings:
-        return "ok" if device.responding is True else "SILENT"
-    worst = findings[0]
-    if worst.outcome is Outcome.WARN:
-        return "warn"
-    return _STATES.get(worst.code, worst.outcome.value.upper())
-
-
-def _same_device(subject: DeviceSubject, device: Device) -> bool:
-    pairs = (
-        (subject.uuid, device.id.uuid),
-        (subject.bus_id, device.id.bus_id),
-        (subject.nvml_index, device.id.nvml_index),
-    )
-    for theirs, ours in pairs:
-        if not isinstance(theirs, Missing) and not isinstance(ours, Missing):
-            return theirs == ours
-    return False
+def say_state(state: GpuState) -> str:
+    """The word in a table: `ok`, `suspect`, or what is wrong in capitals."""
+    if state is GpuState.HEALTHY:
+        return "ok"
+    return state.value if state is GpuState.SUSPECT else state.value.upper()
 
 
 def _memory_used(process: GpuProcess) -> int:

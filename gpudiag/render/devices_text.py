@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from gpudiag.checks.availability import Candidate
+from gpudiag.checks.gpu_state import GpuState, findings_about, judge_state
 from gpudiag.model.device import Device, GpuProcess, MigInstance, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.render.device_words import (
     NO_VALUE,
-    findings_about,
     say_index,
     say_instance_name,
     say_memory_gib,
@@ -62,10 +62,11 @@ def _rows(
 ) -> list[tuple[Sequence[str], str]]:
     """The rows of one GPU, each with its colour: its own, then its MIG instances."""
     about = findings_about(device, findings)
-    state = say_state(device, about)
+    judged = judge_state(snapshot, device, about)
+    state = say_state(judged)
     boards = [_board(device), *[""] * len(about)]  # which board it is stands in its first note only
     marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
-    colour = {"ok": "", "warn": "yellow"}.get(state, "red")
+    colour = {GpuState.HEALTHY: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
         cells[0] = _plain(say_name(device))

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gpudiag.checks.availability import Candidate
+from gpudiag.checks.gpu_state import GpuState, findings_about, judge_state
 from gpudiag.model.device import (
     Device,
     EccLocation,
@@ -17,8 +18,9 @@ from gpudiag.model.device import (
 from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
+from gpudiag.reference.declaration import Declared
+from gpudiag.reference.readings import TOPICS
 from gpudiag.render.device_words import (
-    findings_about,
     say_index,
     say_instance_name,
     say_memory_gib,
@@ -28,7 +30,6 @@ from gpudiag.render.device_words import (
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
 from gpudiag.render.wide_details import say_fabric, say_pcie_errors, say_peers, say_throttle_seconds
-from gpudiag.render.wide_topics import TOPICS
 from gpudiag.units import format_rate, format_size
 
 _LABEL_WIDTH = 11
@@ -54,27 +55,29 @@ def render_wide(
 
 def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], style: Style) -> list[str]:
     name = "name not known" if isinstance(device.name, Missing) else device.name
-    state = say_state(device, findings)
-    lines = [style.paint(f"GPU {say_index(device)}  {name}  {state}", "bold" if state == "ok" else "red")]
+    state = judge_state(snapshot, device, findings)
+    colour = "bold" if state is GpuState.HEALTHY else "red"
+    lines = [style.paint(f"GPU {say_index(device)}  {name}  {say_state(state)}", colour)]
     for finding in findings:
         lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")
     absent: dict[str, list[str]] = {}
-    for label, phrases in TOPICS if device.responding is True else TOPICS[:1]:
-        lines += _topic(label, _said(device, phrases, snapshot.taken_at, absent))
+    for label, readings in TOPICS if device.responding is True else TOPICS[:1]:
+        lines += _topic(label, _said(device, readings, snapshot.taken_at, absent))
     return [*lines, *_topic("no value", _absences(absent))]
 
 
-def _said(
-    device: Device, phrases: tuple[tuple[str, str], ...], now: datetime, absent: dict[str, list[str]]
-) -> str:
+def _said(device: Device, readings: tuple[Declared, ...], now: datetime, absent: dict[str, list[str]]) -> str:
     """The readings of one topic in words; those that are not there are noted under their reason."""
     said = []
-    for name, words in phrases:
+    for declared in readings:
+        if not declared.words:
+            continue
+        name = declared.name
         reading = getattr(device.id if name in ("uuid", "bus_id", "cuda_ordinal") else device, name)
         if isinstance(reading, Missing):
             absent.setdefault(reading.reason.value.replace("_", " "), []).append(name)
         else:
-            said.append(words.format(_value(name, reading, now)))
+            said.append(declared.words.format(_value(name, reading, now)))
     return ", ".join(part for part in said if part)
 
 

@@ -1,6 +1,13 @@
-"""An explanation as text: one topic, or what was recognised in a log."""
+"""An explanation as text: one topic, or what was recognised in logs."""
 
-from gpudiag.model.explanation import Explanation, LogExplanation, Role, Sighting
+from gpudiag.model.explanation import (
+    Explanation,
+    LogExplanation,
+    LogRead,
+    Role,
+    Sighting,
+    UnknownError,
+)
 from gpudiag.render.one_line import one_line
 from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
 
@@ -18,41 +25,98 @@ def render_explanation(explanation: Explanation, style: Style = PLAIN) -> str:
 
 
 def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
-    """What was recognised in a log, the likeliest cause first, each with its lines, cause and mend."""
-    name = one_line(log.name)
-    left_out = f" (of the middle, {log.bytes_left_out:,} bytes were left out)" if log.bytes_left_out else ""
-    if not log.sightings:
-        words = f"no known failure in {_lines(log.lines_read)}{left_out}" if log.lines_read else "it is empty"
-        following = next_lines("gpudiag preflight (this machine)", "gpudiag nccl-test (ranks, network)")
-        return "\n".join([*wrapped(f"{name}: {words}."), *following]) + "\n"
-    count = len(log.sightings)
-    found = "1 known failure" if count == 1 else f"{count} known failures, the likeliest cause first"
-    lines = wrapped(f"{name}: {found}, in {_lines(log.lines_read)}{left_out}")
+    """What was recognised in logs, the likeliest cause first, each with its lines, cause and mend."""
+    lines: list[str] = []
+    for read in log.logs:
+        if read.refused:
+            lines += wrapped(f"{one_line(read.name)}: not read: {read.refused}.")
+    read_logs = [read for read in log.logs if not read.refused]
+    if read_logs:
+        lines += _summary(log, read_logs)
     has_cause = any(sighting.role is not Role.SYMPTOM for sighting in log.sightings)
-    for place, sighting in enumerate(log.sightings, start=1):
+    several = len(log.logs) > 1
+    causes = [sighting for sighting in log.sightings if sighting.role is not Role.SYMPTOM]
+    symptoms = [sighting for sighting in log.sightings if sighting.role is Role.SYMPTOM]
+    place = 0
+    for sighting in causes:
+        place += 1
+        lines += ["", *_sighting(place, sighting, style, False, several)]
+    for error in log.unknown:
+        place += 1
+        lines += ["", *_unknown(place, error, style, several)]
+    for sighting in symptoms:
+        place += 1
         # What a cause explains needs no advice of its own.
-        brief = has_cause and sighting.role is Role.SYMPTOM
-        lines += ["", *_sighting(place, sighting, style, brief)]
+        lines += ["", *_sighting(place, sighting, style, has_cause or bool(log.unknown), several)]
     return "\n".join(lines) + "\n"
 
 
-def _sighting(place: int, sighting: Sighting, style: Style, brief: bool) -> list[str]:
+def _summary(log: LogExplanation, read_logs: list[LogRead]) -> list[str]:
+    count = sum(read.lines_read for read in read_logs)
+    name = one_line(read_logs[0].name) if len(read_logs) == 1 else f"{len(read_logs)} logs"
+    left_out = sum(read.bytes_left_out for read in read_logs)
+    of = f"{_lines(count)}{f' ({left_out:,} bytes before the end were left out)' if left_out else ''}"
+    if not count:
+        return wrapped(f"{name}: it is empty.")
+    known = len(log.sightings)
+    if not known and not log.unknown:
+        following = next_lines("gpudiag preflight (this machine)", "gpudiag nccl-test (ranks, network)")
+        return [*wrapped(f"{name}: no known failure in {of}."), *following]
+    found = "1 known failure" if known == 1 else f"{known} known failures, the likeliest cause first"
+    if not known:
+        found = (
+            "an error that gpudiag does not know"
+            if len(log.unknown) == 1
+            else "errors that gpudiag does not know"
+        )
+    elif log.unknown:
+        found += ", and an error that gpudiag does not know"
+    return wrapped(f"{name}: {found}, in {of}")
+
+
+def _unknown(place: int, error: UnknownError, style: Style, several: bool) -> list[str]:
+    where = f"{one_line(error.log)} line {error.line}" if several else f"line {error.line}"
+    rank = f", printed by {one_line(error.rank, 60)}" if error.rank else ""
+    times = f", {error.count} times" if error.count > 1 else ""
+    heading = wrapped(f"{place}. UNKNOWN ({where}{times}{rank})", indent="   ")
+    heading[0] = heading[0].replace("UNKNOWN", style.paint("UNKNOWN", "yellow"), 1)
+    lines = [*heading, *wrapped(one_line(error.text, 320), first="   | ", indent="   | ")]
+    lines += _labelled("Your line", one_line(error.where, 240))
+    lines += _labelled("Means", error.meaning)
+    return lines + _labelled(
+        "Do", "Read the lines before it; if the job is right, test the machine: `gpudiag preflight`."
+    )
+
+
+def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several: bool) -> list[str]:
     explanation, role = sighting.explanation, sighting.role.value.upper()
-    where = _where(sighting)
+    where = f"{one_line(sighting.log)} {_where(sighting)}" if several else _where(sighting)
     heading = wrapped(f"{place}. {role} {explanation.topic}: {explanation.title} ({where})", indent="   ")
     heading[0] = heading[0].replace(role, style.paint(role, _ROLE_COLOURS[sighting.role]), 1)
     excerpt = wrapped(one_line(sighting.excerpt, 240), first="   | ", indent="   | ")
+    lines = [*heading, *excerpt]
+    if sighting.went_on:
+        lines += _labelled("But", "the run went on after it")
     if sighting.follows:
-        return [*heading, *excerpt, *_labelled("Follows", f"from {sighting.follows}")]
-    return [*heading, *excerpt, *([] if brief else _body(explanation, brief=True))]
+        return [*lines, *_labelled("Follows", f"from {sighting.follows}")]
+    if brief:
+        return lines
+    owner = f"{sighting.owner.value}; written by {sighting.program}" if sighting.owner else ""
+    return [
+        *lines,
+        *_labelled("Your line", one_line(sighting.where, 240)),
+        *_labelled("Who", owner),
+        *_body(explanation, brief=True),
+    ]
 
 
 def _where(sighting: Sighting) -> str:
     numbers = ", ".join(str(number) for number in sighting.lines[:_MAX_NUMBERS])
+    others = f", also in {len(sighting.other_logs)} more" if sighting.other_logs else ""
     if sighting.count == 1:
         return f"line {numbers}"
     more = sighting.count - len(sighting.lines[:_MAX_NUMBERS])
-    return f"lines {numbers}" + (f" and {more} more" if more > 0 else "")
+    return f"lines {numbers}" + (f" and {more} more" if more > 0 else "") + others
 
 
 def _body(explanation: Explanation, *, brief: bool = False) -> list[str]:

@@ -11,6 +11,8 @@ _RULED_OUT = "ruled_out"
 _STACK = "stack"  # of it, `stuck_at` says where it is
 # Said by the amount: `size 64 KiB` and not `size bytes 64 KiB`.
 _UNITS_IN_NAMES = (" bytes", " seconds")
+# How C++ says what ended the process, and the lines of its stack.
+_THROWN, _FRAME = "what():", "frame #"
 # Where the source says what the fact is, the name is left out.
 _OTHER_NAMES = {"stderr": "standard error"}
 
@@ -67,10 +69,15 @@ def say_after_source(fact: Evidence) -> str:
 
 
 def _telling_line(text: str) -> str:
-    """The last line, but for the code that Python quotes under a warning, and the stack after a crash."""
+    """The last line, but for the code that Python quotes under a warning, and what follows the words of a crash."""
     lines = text.rstrip().split("\n")
-    crash = next((line for line in lines if line.startswith("Fatal Python error")), None)
-    return crash or next((line for line in reversed(lines) if line[:1].strip()), lines[-1].strip())
+    for line in lines:
+        if line.startswith("Fatal Python error"):
+            return line
+        if line.lstrip().startswith(_THROWN):
+            return line.partition(_THROWN)[2].strip()
+    told = (line for line in reversed(lines) if line[:1].strip() and not line.startswith(_FRAME))
+    return next(told, lines[-1].strip())
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,6 @@ from gpudiag.units import format_rate, significant
 
 MAX_RUNS = 10
 MAX_BASELINES = 40
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
 
 
 def render_history(history: History, style: Style = PLAIN) -> str:
@@ -28,11 +27,7 @@ def _runs(history: History, style: Style) -> list[str]:
     columns = (Column("RUN", right=True), Column("WHEN (UTC)"), Column("KIND"), Column("OUTCOME"))
     rows = [(str(run.id), _when(run.at), run.kind, run.outcome.upper()) for run in history.runs[:MAX_RUNS]]
     heading, *lines = render_table(columns, rows)
-    painted = [
-        line.removesuffix(run.outcome.upper())
-        + style.paint(run.outcome.upper(), _COLOURS.get(run.outcome, ""))
-        for line, run in zip(lines, history.runs, strict=False)
-    ]
+    painted = [style.paint_outcome(line, run.outcome) for line, run in zip(lines, history.runs, strict=False)]
     more = len(history.runs) - MAX_RUNS
     return [heading, *painted, *([f"and {more} earlier: --json has all"] if more > 0 else [])]
 

@@ -8,14 +8,12 @@ from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
-    say_fact,
     say_machine,
     say_message,
     say_owners,
     say_reason,
-    say_remedy,
-    say_subject,
 )
+from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 50  # GitHub cuts a summary at 1 MiB
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$@])")
@@ -27,9 +25,11 @@ def render_markdown(report: Report) -> str:
     covered = coverage(report)
     parts = [_heading(report, faults), f"{escape_markdown(covered.sentence())}."]
     if faults:
-        parts.append(_findings_table(faults[:MAX_FINDINGS]))
-    if len(faults) > MAX_FINDINGS:
-        parts.append(f"And {len(faults) - MAX_FINDINGS} more findings: the JSON report has all.")
+        told = tell_once(faults)
+        parts.append(_findings_table(told[:MAX_FINDINGS]))
+        left = sum(one.count for one in told[MAX_FINDINGS:])
+        if left:
+            parts.append(f"And {left} more findings: the JSON report has all.")
     parts.append(_checks_fold(report))
     return "\n\n".join(parts) + "\n"
 
@@ -50,17 +50,17 @@ def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
     return "\n".join(lines)
 
 
-def _findings_table(faults: tuple[Finding, ...]) -> str:
+def _findings_table(told: tuple[Told, ...]) -> str:
     rows = ["| outcome | code | where | what | evidence | do |", "| --- | --- | --- | --- | --- | --- |"]
-    for finding in faults:
-        facts = "<br>".join(escape_markdown(say_fact(fact)) for fact in finding.evidence)
+    for one in told:
+        message = one.message if one.count > 1 else say_message(one.finding)
         cells = (
-            finding.outcome.value.upper(),
-            escape_markdown(finding.code),
-            escape_markdown(say_subject(finding.subject)),
-            escape_markdown(say_message(finding)),
-            facts,
-            escape_markdown(say_remedy(finding)),
+            one.finding.outcome.value.upper(),
+            escape_markdown(one.finding.code),
+            escape_markdown(one.subject),
+            escape_markdown(message),
+            "<br>".join(map(escape_markdown, one.facts)),
+            escape_markdown(one.remedy),
         )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -19,7 +19,6 @@ _WORDS = {
     Outcome.FAIL: "fail",
     Outcome.ERROR: "could not be judged",
 }
-_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 
 
 def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
@@ -49,7 +48,7 @@ def _verdict(merged: MergedReport, style: Style) -> list[str]:
     parts = "; ".join(f"{counts[outcome]:,} {_WORDS[outcome]}" for outcome in order if counts[outcome])
     count = len(merged.machines)
     lines = wrapped(f"{word} {count:,} machine{'s' * (count != 1)}: {parts}", indent="  ")
-    lines[0] = style.paint(word, _COLOURS[merged.verdict]) + lines[0][len(word) :]
+    lines[0] = style.paint_outcome(lines[0], merged.verdict.value)
     simulated = sum(machine.simulated is not None for machine in merged.machines)
     if simulated:
         lines.append(f"  {simulated:,} of them SIMULATED: no real GPU was read there")
@@ -64,7 +63,7 @@ def _group(group: FindingGroup, machines: int, style: Style) -> list[str]:
     more = f" and {count - MAX_MACHINES_NAMED:,} more" if count > MAX_MACHINES_NAMED else ""
     heading = f"{word} {count:,}: {one_line(group.code)}{owner}: {named}{more}"
     lines = wrapped(heading, indent="  ")
-    lines[0] = style.paint(word, _COLOURS[group.outcome]) + lines[0][len(word) :]
+    lines[0] = style.paint_outcome(lines[0], group.outcome.value)
     lines += wrapped(one_line(group.message, MAX_TEXT_CHARACTERS), first="  ", indent="  ")
     lines += wrapped(one_line(group.remedy, MAX_TEXT_CHARACTERS), first="  Do: ", indent="      ")
     if machines >= _COMMON_MIN_MACHINES and count > _COMMON_SHARE * machines:

@@ -32,6 +32,7 @@ class ServiceNumbers:
     """What the service says of itself and of the checks, beside the GPUs."""
 
     sampler_state: str
+    fresh: bool  # whether the numbers are of now
     last_good_at: float | None  # Unix time of the last tick
     tick_seconds: float | None
     restarts: int
@@ -203,7 +204,7 @@ def _add_processes(page: _Page, devices: tuple[Device, ...]) -> None:
 
 def _add_service(page: _Page, numbers: ServiceNumbers) -> None:
     plain = {
-        "collect_success": ("1 when the numbers are fresh.", float(numbers.sampler_state in _FRESH)),
+        "collect_success": ("1 when the numbers are fresh.", float(numbers.fresh)),
         "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
         "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
         "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
@@ -226,9 +227,6 @@ def _add_service(page: _Page, numbers: ServiceNumbers) -> None:
         [({"state": numbers.sampler_state}, 1.0)],
     )
     page.add("gpudiag_nvml_state", "gauge", "1 for how NVML answers.", [({"state": numbers.nvml_state}, 1.0)])
-
-
-_FRESH = ("ok", "slow")
 
 
 def _device_labels(device: Device) -> Labels:

@@ -3,19 +3,20 @@
 from collections import Counter
 
 from gpudiag.checks.availability import Candidate
-from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.gpu_state import count_states
+from gpudiag.checks.needs import NO_GPU, NO_TRACE
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.evidence import Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.device_words import computing, findings_about, say_index, say_name, say_processes
+from gpudiag.render.device_words import computing, say_index, say_name, say_processes
 from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
+from gpudiag.render.told_once import Told, tell_once
 
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of those that could not look for one reason
-_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
+_WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
 
 
 def render_overview(
@@ -35,24 +36,30 @@ def render_overview(
         f"{word} {snapshot.host}: {_machine(snapshot, findings)} ({seconds:.1f}s passive)",
         indent="  ",
     )
-    lines[0] = lines[0].replace(word, style.paint(word, _COLOURS.get(report.verdict, "bold")), 1)
+    lines[0] = style.paint_outcome(lines[0], report.verdict.value)
     lines += simulated_lines(snapshot)
     faults = tuple(finding for finding in findings if finding.outcome is not Outcome.PASS)
-    told = _one_per_subject(faults)[:_MAX_FINDINGS]
-    for finding in told:
-        lines += wrapped(f"{sentence(finding.message)} -> {finding.remedy}", first="  ", indent="    ")
-    if len(faults) > len(told):
-        lines.append(f"  and {len(faults) - len(told)} more: gpudiag list")
+    told = _one_per_subject(tell_once(faults))[:_MAX_FINDINGS]
+    for one in told:
+        message = one.finding.message if one.count == 1 else f"{one.subject}: {one.message}"
+        lines += wrapped(
+            f"{sentence(message)} -> {one.finding.remedy if one.count == 1 else one.remedy}",
+            first="  ",
+            indent="    ",
+        )
+    left = len(faults) - sum(one.count for one in told)
+    if left:
+        lines.append(f"  and {left} more: gpudiag list")
     lines += _unlooked(report, explained=bool(faults))
     lines += _use(snapshot, candidates)
     return "\n".join([*lines, *_next(snapshot, faults)]) + "\n"
 
 
-def _one_per_subject(faults: tuple[Finding, ...]) -> list[Finding]:
-    """The worst finding of each GPU or other subject: one sick GPU must not hide the next."""
-    worst: dict[Subject, Finding] = {}
-    for finding in faults:
-        worst.setdefault(finding.subject, finding)
+def _one_per_subject(told: tuple[Told, ...]) -> list[Told]:
+    """The worst fault of each GPU, or of several GPUs together, or of another subject: one must not hide the next."""
+    worst: dict[str, Told] = {}
+    for one in told:
+        worst.setdefault(one.subject, one)
     return list(worst.values())
 
 
@@ -63,10 +70,7 @@ def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
     names = Counter(_name(device) for device in snapshot.devices)
     models = ", ".join(f"{count}x {name}" for name, count in names.items())
     driver = "" if isinstance(snapshot.driver_version, Missing) else f", driver {snapshot.driver_version}"
-    states = Counter(_state(device, findings) for device in snapshot.devices)
-    healthy = states.pop("healthy", 0)
-    counts = [f"{healthy} healthy", *(f"{count} {state}" for state, count in states.items())]
-    return f"{models}{driver}: {', '.join(counts)}"
+    return f"{models}{driver}: {count_states(snapshot, findings)}"
 
 
 def _works(snapshot: Snapshot) -> bool:
@@ -79,19 +83,11 @@ def _name(device: Device) -> str:
     return "GPU of unknown model" if isinstance(name, Missing) else name
 
 
-def _state(device: Device, findings: tuple[Finding, ...]) -> str:
-    about = findings_about(device, findings)
-    if not about:
-        return "healthy" if device.responding is True else "silent"
-    words = {"gpu.lost": "lost", "gpu.hung": "hung", "gpu.missing": "missing", "gpu.not_read": "not read"}
-    return words.get(about[0].code, "suspect" if about[0].outcome is Outcome.WARN else "faulty")
-
-
 def _unlooked(report: Report, *, explained: bool) -> list[str]:
     """The checks that should have looked and could not; `explained`: a fault above says why."""
     reasons: dict[str, list[str]] = {}
     for result in report.results:
-        if result.outcome is Outcome.ERROR and not result.findings:
+        if result.outcome is Outcome.ERROR and not result.findings and result.reason != NO_GPU:
             reason = "" if explained else f": {result.reason or 'no reason given'}"
             reasons.setdefault(reason, []).append(result.check)
     return [
@@ -135,8 +131,8 @@ def _ranges(indices: list[str]) -> str:
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
     working = _works(snapshot)
     if not working and not faults:
-        following = next_lines("gpudiag nccl-test (CPU ranks)", "gpudiag simulate h100x8 -- gpudiag")
-        return ["Nothing here to judge.", *following]
+        plain = "Nothing to train on, so nothing passes. Where no GPU should be: gpudiag preflight --expect-gpus 0"
+        return [*wrapped(plain), *next_lines(*_WITHOUT_GPU)]
     if not working:
         return next_lines("gpudiag list --sources all", f"explain {faults[0].code}", "--help")
     explain = [f"explain {faults[0].code}"] if faults else []

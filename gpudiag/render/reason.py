@@ -1,39 +1,114 @@
 """A report as one line: the reason of a drained Slurm node, a Kubernetes message, a line in a log."""
 
 import re
+from dataclasses import dataclass
 
-from gpudiag.model.finding import Outcome
+from gpudiag.model.evidence import DeviceSubject, HostSubject, SourceSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import Report
 from gpudiag.render.one_line import one_ascii_line
 from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
     say_machine,
+    say_message,
     say_reason,
+    say_remedy,
+    say_subject,
     say_where_and_what,
 )
 
-MAX_CHARACTERS = 240
+MAX_CHARACTERS = 199  # as much as `sinfo -R` and `kubectl describe` are still read with
+_MAX_MACHINE_CHARACTERS = 40  # of what a simulated machine is called
+_MIN_FAULT_CHARACTERS = 70
+_DO = ". Do: "
 # What a shell, scontrol or a reader of `key=value` could take for more than text.
 _UNSAFE = re.compile(r"""[\\'"`$;&|<>*?{}\[\]!~^]""")
+_CLAUSE_END = re.compile(r"(?<=[\w`)])[.;](?= |$)")
 
 
-def render_reason(report: Report) -> str:
-    """One line of printable ASCII without quotes: verdict, the worst finding, how many more there are."""
-    words = f"gpudiag {report.verdict.value.upper()} {_what(report)}"
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """Why the gate says what it says: outcome, code or check, what is wrong with which part, what to do."""
+
+    outcome: Outcome
+    code: str
+    more: int
+    what: str
+    subject: str = ""
+    remedy: str = ""
+
+
+def render_reason(report: Report, plan: PreflightPlan | None = None) -> str:
+    """One line of printable ASCII without quotes: outcome, code, which GPU, what is wrong with it, what to do.
+
+    Of several findings it tells the first that fails the plan's gate, and how many more do.
+    """
+    cause = _cause(report, plan or PreflightPlan())
+    machine = _plain(say_machine(report), _MAX_MACHINE_CHARACTERS)
+    head = f"gpudiag {cause.outcome.value.upper()} " + (f"{machine}: " if machine else "")
+    if cause.code:
+        head += _plain(cause.code) + (f" (+{cause.more} more)" if cause.more else "") + ": "
+    return _plain(head + _fitted(cause, MAX_CHARACTERS - len(head)), MAX_CHARACTERS) + "\n"
+
+
+def _cause(report: Report, plan: PreflightPlan) -> _Cause:
+    faults = faults_worst_first(report)
+    # Of equals one that names a GPU goes first: somebody must find it.
+    failing = sorted(
+        (finding for finding in faults if plan.fails_on(finding)),
+        key=lambda finding: not isinstance(finding.subject, DeviceSubject),
+    )
+    if failing:
+        return _of_findings(failing)
+    unclear = [result for result in report.results if result.outcome is Outcome.ERROR]
+    # Where what FAILs does not fail this gate, what could not be looked at keeps it shut.
+    spared = report.verdict is Outcome.FAIL and plan.fail_on != "any"
+    outcome = Outcome.ERROR if spared and unclear else report.verdict
+    told = [finding for finding in faults if finding.outcome is outcome]
+    if told:
+        return _of_findings(told)
+    if unclear and outcome is Outcome.ERROR:
+        return _Cause(outcome, unclear[0].check, 0, say_reason(unclear[0]))
+    return _Cause(outcome, "", 0, coverage(report).sentence())
+
+
+def _of_findings(findings: list[Finding]) -> _Cause:
+    first = findings[0]
+    # The machine itself needs no name: the node that is drained, or the pod, has it.
+    on_a_part = not isinstance(first.subject, HostSubject | SourceSubject)
+    return _Cause(
+        first.outcome,
+        first.code,
+        len(findings) - 1,
+        say_where_and_what(first) if on_a_part else say_message(first),
+        say_subject(first.subject) if on_a_part else "",
+        say_remedy(first),
+    )
+
+
+def _fitted(cause: _Cause, room: int) -> str:
+    """What is wrong and what to do, in so many characters: what to do goes before details."""
+    what, subject = _plain(cause.what), _plain(cause.subject)
+    if not cause.remedy:
+        return _plain(what, room)
+    remedy = _shortened(cause.remedy, room - len(_DO) - min(len(what), _MIN_FAULT_CHARACTERS))
+    kept = room - len(_DO) - len(remedy)
+    told = _plain(what, kept)
+    if subject not in told:
+        told = _plain(f"{subject}: {what}", kept)
+    return f"{told}{_DO.removeprefix('.') if told.endswith('.') else _DO}{remedy}"
+
+
+def _shortened(remedy: str, room: int) -> str:
+    """As many of its clauses as there is room for; at least the first, cut where it must be."""
+    ends = [end.start() for end in _CLAUSE_END.finditer(remedy)]
+    wholes = [remedy, *(remedy[:end] for end in reversed(ends))]
+    fitting = (text for text in map(_plain, wholes) if len(text) <= room)
+    return next(fitting, _plain(wholes[-1], room))
+
+
+def _plain(text: str, max_characters: int | None = None) -> str:
     # The marks that stand for other characters go as well: a reason is read, not parsed.
-    return one_ascii_line(_UNSAFE.sub("", one_ascii_line(words)), MAX_CHARACTERS) + "\n"
-
-
-def _what(report: Report) -> str:
-    machine = say_machine(report)
-    prefix = f"{machine}: " if machine else ""
-    faults = [finding for finding in faults_worst_first(report) if finding.outcome is report.verdict]
-    if faults:
-        first, more = faults[0], len(faults) - 1
-        also = f" (+{more} more)" if more else ""
-        return f"{prefix}{first.code}{also}: {say_where_and_what(first)}"
-    errors = [result for result in report.results if result.outcome is Outcome.ERROR]
-    if report.verdict is Outcome.ERROR and errors:
-        return f"{prefix}{errors[0].check}: {say_reason(errors[0])}"
-    return f"{prefix}{coverage(report).sentence()}"
+    return one_ascii_line(_UNSAFE.sub("", one_ascii_line(text).replace(";", ",")), max_characters)

@@ -59,6 +59,12 @@ def say_subject(subject: Subject) -> str:
     return one_line(_subject_words(subject), MAX_TEXT_CHARACTERS)
 
 
+def say_subject_and_host(subject: Subject) -> str:
+    """The same where several machines take part: `GPU 5 (5d:00.0) on a1`."""
+    words = say_subject(subject)
+    return f"{words} on {one_line(subject.host)}" if isinstance(subject, DeviceSubject) else words
+
+
 def _subject_words(subject: Subject) -> str:
     if isinstance(subject, DeviceSubject):
         return _device(subject)
@@ -161,7 +167,7 @@ def say_machine(report: Report) -> str:
     simulated = report.snapshot.simulated
     words = [f"SIMULATED {one_line(simulated, 100)}"] if simulated else []
     if is_cpu_only(report):
-        words.append("CPU ONLY")
+        words.append("NO GPU" if report.verdict is Outcome.ERROR else "CPU ONLY")
     return ", ".join(words)
 
 

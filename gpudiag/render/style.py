@@ -1,13 +1,23 @@
-"""How text is laid on a terminal: 80 columns, colour where it is wanted, footnotes, plain tables."""
+"""How text is laid on a terminal: its columns, colour where it is wanted, footnotes, plain tables."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-COLUMNS = 80
+# Of a terminal, where COLUMNS does not say (POSIX, Environment Variables); narrower than that no table fits.
+_COLUMNS = 80
+_FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
+_OUTCOME_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
 _GAP = " "
+
+
+def columns() -> int:
+    """How wide text may be: what COLUMNS says, else 80, whatever the terminal: a log is read elsewhere."""
+    text = os.environ.get("COLUMNS", "")
+    return max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, int(text))) if text.isdecimal() and int(text) else _COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,11 @@ class Style:
         if not (self.colour and colour and text):
             return text
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+    def paint_outcome(self, line: str, outcome: str) -> str:
+        """`line` with the first word of that outcome in it (`FAIL`) in the outcome's colour."""
+        word = outcome.upper()
+        return line.replace(word, self.paint(word, _OUTCOME_COLOURS.get(outcome, "bold")), 1)
 
 
 PLAIN = Style()
@@ -62,25 +77,27 @@ class Column:
     gives_way: bool = False
 
 
-def render_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = COLUMNS) -> list[str]:
+def render_table(
+    headings: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None
+) -> list[str]:
     """A table with a heading, at most `width` columns wide; only the columns that give way are cut."""
-    cells = [[column.heading for column in columns], *([*row] for row in rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-    excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
-    for place, column in enumerate(columns):
+    cells = [[column.heading for column in headings], *([*row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(headings))]
+    excess = sum(widths) + len(_GAP) * (len(headings) - 1) - (width or columns())
+    for place, column in enumerate(headings):
         if column.gives_way and excess > 0:
             narrowest = max(len(column.heading), 4)
             cut = min(excess, max(0, widths[place] - narrowest))
             widths[place] -= cut
             excess -= cut
-    return [_render_row(columns, widths, row) for row in cells]
+    return [_render_row(headings, widths, row) for row in cells]
 
 
-def wrapped(text: str, *, indent: str = "", first: str = "", width: int = COLUMNS) -> list[str]:
+def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
     """`text` in lines of at most `width`, the first after `first`, the others after `indent`."""
     return wrap(
         text,
-        width,
+        width or columns(),
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
@@ -88,11 +105,11 @@ def wrapped(text: str, *, indent: str = "", first: str = "", width: int = COLUMN
     )
 
 
-def next_lines(*commands: str, width: int = COLUMNS) -> list[str]:
+def next_lines(*commands: str, width: int | None = None) -> list[str]:
     """`Next: A | B`, broken between commands only, so that each can be copied whole."""
     lines = [f"Next: {commands[0]}"]
     for command in commands[1:]:
-        if len(f"{lines[-1]} | {command}") <= width:
+        if len(f"{lines[-1]} | {command}") <= (width or columns()):
             lines[-1] += f" | {command}"
         else:
             lines[-1] += " |"
@@ -110,9 +127,9 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _render_row(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
+def _render_row(headings: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
     cells = (
         shortened(cell, width).rjust(width) if column.right else shortened(cell, width).ljust(width)
-        for column, width, cell in zip(columns, widths, row, strict=True)
+        for column, width, cell in zip(headings, widths, row, strict=True)
     )
     return _GAP.join(cells).rstrip()

@@ -1,7 +1,8 @@
 """The comparison of strategies as Markdown, for a README or a pull request."""
 
 from gpudiag.model.training import TrainingReport
-from gpudiag.render.training_words import HEADINGS, cells, group_reasons, headline, subject_of
+from gpudiag.render.report_words import say_subject_and_host
+from gpudiag.render.training_words import HEADINGS, cells, group_reasons, headline
 
 
 def render_training_markdown(report: TrainingReport) -> str:
@@ -16,7 +17,7 @@ def render_training_markdown(report: TrainingReport) -> str:
         lines.append("")
     lines += [f"- {', '.join(names)}: {words}" for words, names in group_reasons(report.strategies).items()]
     lines += [
-        f"- `{finding.code}` {subject_of(finding)}: {finding.message}. {finding.remedy}"
+        f"- `{finding.code}` {say_subject_and_host(finding.subject)}: {finding.message}. {finding.remedy}"
         for finding in report.findings
     ]
     lines += [f"- use {advice.strategy}: {'; '.join(advice.reasons)}" for advice in report.advice]

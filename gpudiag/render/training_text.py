@@ -3,8 +3,10 @@
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
+from gpudiag.ranks.evidence import format_ranks
 from gpudiag.render.fact_words import evidence_lines
 from gpudiag.render.launcher_words import say_launcher
+from gpudiag.render.report_words import say_subject_and_host
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.render.training_words import (
     HEADINGS,
@@ -15,12 +17,10 @@ from gpudiag.render.training_words import (
     is_not_asked,
     memory,
     percent,
-    subject_of,
 )
 from gpudiag.units import format_seconds
 
 SHOWN_FINDINGS = 3
-_COLOURS = {Outcome.PASS: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red", Outcome.ERROR: "red"}
 _COLUMNS = tuple(
     Column(
         heading,
@@ -37,7 +37,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
         return "\n".join(_advice_lines(report)) + "\n"
     word = report.outcome.value.upper()
     first, *more = wrapped(f"{word} {headline(report)}", indent="  ")
-    lines = [style.paint(word, _COLOURS[report.outcome]) + first[len(word) :], *more]
+    lines = [style.paint_outcome(first, report.outcome.value), *more]
     for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
     if len(report.findings) > SHOWN_FINDINGS:
@@ -55,7 +55,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
 
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
-    lines = wrapped(f"{finding.code}: {subject_of(finding)}", indent="  ")
+    lines = wrapped(f"{finding.code}: {say_subject_and_host(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
@@ -128,9 +128,17 @@ def _script_lines(report: TrainingReport) -> list[str]:
     sizes = sorted(set(script.group_world_sizes))
     words = ", ".join("none" if size == 0 else f"of {size}" for size in sizes) or "none"
     lines = [f"Process groups: {words}; {say_launcher(script.launcher)}, {format_seconds(script.seconds)}."]
+    for one in script.verifications:
+        if isinstance(one.passed, Missing):
+            lines += wrapped(
+                f"Not looked at: {one.name.replace('_', ' ')} ({one.passed.detail}).", indent="  "
+            )
+    alike: dict[str, list[int]] = {}
     for rank in script.ranks:
         ending = "killed at the end" if isinstance(rank.exit, Missing) else f"exit {rank.exit}"
-        lines.append(f"  rank {rank.rank} on {rank.host}: stage {rank.stage}, {ending}")
+        alike.setdefault(f"on {rank.host}: stage {rank.stage}, {ending}", []).append(rank.rank)
+    for words, ranks in alike.items():
+        lines.append(f"  rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} {words}")
     return lines
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpudiag.model.evidence import DeviceSubject, HostSubject, RankSubject
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StrategyResult, TrainingReport, Verification
 from gpudiag.units import format_size, significant
@@ -72,16 +71,6 @@ def percent(reading: Reading[float]) -> str:
     return "-" if isinstance(reading, Missing) else f"{reading:.0%}"
 
 
-def subject_of(finding: Finding) -> str:
-    """What a finding is about."""
-    subject = finding.subject
-    if isinstance(subject, RankSubject):
-        return f"rank {subject.rank} on {subject.host}"
-    if isinstance(subject, DeviceSubject):
-        return f"a GPU on {subject.host}"
-    return subject.host if isinstance(subject, HostSubject) else subject.kind
-
-
 def headline(report: TrainingReport) -> str:
     """The verdict in one sentence, without the word PASS or FAIL."""
     injected = ", ".join(
@@ -94,7 +83,9 @@ def headline(report: TrainingReport) -> str:
     if report.script is not None:
         script = report.script
         ranks = f"{script.world_size} rank{'s' * (script.world_size != 1)}"
-        return f"{prefix}{ranks} of {script.script} ended well."
+        proved = [one.name.replace("_", " ") for one in script.verifications if one.passed is True]
+        seen = f"seen to hold: {', '.join(proved)}" if proved else "nothing of its training was proved"
+        return f"{prefix}{ranks} of {script.script} ended well; {seen}."
     ran = [result for result in report.strategies if result.ran]
     if not ran:
         return f"{prefix}nothing ran: {_reasons(report)}"

@@ -1,0 +1,138 @@
+"""One fault on many GPUs, told once: `GPUs 0-3, 5`, what is common to all, and the command for all of them.
+
+A document has each finding for itself; this is for people, who read the same sentence once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.reading import Missing
+from gpudiag.render.report_words import say_fact, say_message, say_remedy, say_subject
+
+_MANY = 3  # so many GPUs with one code share a fault; fewer only where they say the same of themselves
+_MAX_DIFFERENT = 3  # different sentences or facts that are told; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One fault as people read it; `finding` is the first of those that it stands for."""
+
+    finding: Finding
+    subject: str
+    message: str  # without the subject where it begins with it
+    facts: tuple[str, ...]
+    remedy: str
+    count: int = 1
+
+
+def tell_once(findings: Iterable[Finding]) -> tuple[Told, ...]:
+    """The findings in their order, those that several GPUs share as one."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        groups.setdefault(_key(finding, place), []).append(finding)
+    told: list[Told] = []
+    for group in groups.values():
+        told += [_share(group)] if _is_shared(group) else map(_single, group)
+    return tuple(told)
+
+
+def say_indices(indices: Iterable[int]) -> str:
+    """`0-3, 5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def _key(finding: Finding, place: int) -> tuple[object, ...]:
+    subject = finding.subject
+    if not isinstance(subject, DeviceSubject) or isinstance(subject.nvml_index, Missing):
+        return (place,)  # what is not about a GPU with an index stands for itself
+    return (finding.code, finding.outcome, subject.host)
+
+
+def _index(finding: Finding) -> int | None:
+    subject = finding.subject
+    if not isinstance(subject, DeviceSubject) or isinstance(subject.nvml_index, Missing):
+        return None
+    return subject.nvml_index
+
+
+def _indices(findings: Iterable[Finding]) -> list[int]:
+    return [index for finding in findings if (index := _index(finding)) is not None]
+
+
+def _is_shared(group: list[Finding]) -> bool:
+    gpus = len(set(_indices(group)))
+    alike = len({_own_words(finding) for finding in group}) == 1
+    return gpus == len(group) > 1 and (gpus >= _MANY or alike)
+
+
+def _single(finding: Finding) -> Told:
+    subject = say_subject(finding.subject)
+    message = say_message(finding).removeprefix(f"{subject}: ")
+    return Told(finding, subject, message, tuple(map(say_fact, finding.evidence)), say_remedy(finding))
+
+
+def _share(group: list[Finding]) -> Told:
+    return Told(
+        group[0],
+        f"GPUs {say_indices(_indices(group))}",
+        _messages(group),
+        _facts(group),
+        _remedy(group),
+        len(group),
+    )
+
+
+def _own_words(finding: Finding) -> str:
+    """The sentence without the GPU that it begins with: `: it is hot`, ` is off the bus`; else the whole of it."""
+    return say_message(finding).removeprefix(say_subject(finding.subject))
+
+
+def _messages(group: list[Finding]) -> str:
+    by_words: dict[str, list[Finding]] = {}
+    for finding in group:
+        by_words.setdefault(_own_words(finding), []).append(finding)
+    if len(by_words) == 1:
+        words = next(iter(by_words))
+        return f"each{words}" if words[:1] in (":", " ") else words
+    told = [f"GPU{_plural(some)} {say_indices(_indices(some))}{words}" for words, some in by_words.items()]
+    return "; ".join(told[:_MAX_DIFFERENT]) + _more(len(told) - _MAX_DIFFERENT)
+
+
+def _facts(group: list[Finding]) -> tuple[str, ...]:
+    """The facts: once where all GPUs have them, else with the GPUs that do."""
+    by_fact: dict[str, list[Finding]] = {}
+    for finding in group:
+        for fact in dict.fromkeys(map(say_fact, finding.evidence)):
+            by_fact.setdefault(fact, []).append(finding)
+    common = [fact for fact, some in by_fact.items() if len(some) == len(group)]
+    own = [
+        f"GPU{_plural(some)} {say_indices(_indices(some))}: {fact}"
+        for fact, some in by_fact.items()
+        if len(some) < len(group)
+    ]
+    left = len(own) - _MAX_DIFFERENT
+    return (*common, *own[:_MAX_DIFFERENT], *([f"{left} more of the kind"] if left > 0 else ()))
+
+
+def _remedy(group: list[Finding]) -> str:
+    """The remedy with every GPU in its commands, where the remedies differ in nothing else."""
+    general = {say_remedy(finding).replace(f"-i {_index(finding)} ", "-i {} ") for finding in group}
+    if len(general) != 1:
+        return say_remedy(group[0])
+    return next(iter(general)).replace("-i {} ", f"-i {','.join(map(str, sorted(_indices(group))))} ")
+
+
+def _plural(findings: list[Finding]) -> str:
+    return "s" if len(findings) > 1 else ""
+
+
+def _more(count: int) -> str:
+    return f"; and {count} more alike" if count > 0 else ""
