@@ -18,7 +18,8 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import Session, open_session
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_SECONDS = 30.0
+IMPORT_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "api")))
+START_SECONDS = 90.0  # proves that it starts at all
 
 
 class Served:
@@ -78,7 +79,7 @@ def serving(
     """A service on that machine, with so many descriptors; at the end it is asked to stop, and must."""
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)
-    environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": _import_path()}
+    environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": IMPORT_PATH}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "gpudiag", "serve", "--port", "0", *options],
@@ -140,7 +141,3 @@ def _wait_for_port(url: str, process, log: Path) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"nobody answers at {url}")
-
-
-def _import_path() -> str:
-    return os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "api")))

@@ -1,6 +1,7 @@
 """The attack list: each is refused with the right status, and nothing is changed."""
 
 import contextlib
+import re
 import shutil
 import socket
 import ssl
@@ -13,9 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gpudiag.errors import UsageError
 from gpudiag_api.server import describe_addresses
 from gpudiag_api.settings import Settings
-from gpudiag_api.tokens import make_act_token, read_token_file
+from gpudiag_api.tokens import MAX_GUESSES, Sessions, make_act_token, read_token_file
 from tests.api.serving import machine, serving
 
 READ, ACT = "read-token-0123456789abcdef", "act-token-0123456789abcdef"
@@ -28,6 +30,7 @@ def guarded(tmp_path_factory):
     state = tmp_path_factory.mktemp("state")
     tokens = state / "tokens"
     tokens.write_text(f"# who may do what\nread:{READ}\nact:{ACT}\n")
+    tokens.chmod(0o600)
     options = ("--host", "0.0.0.0", "--token-file", str(tokens), "--allow-actions")
     with machine() as session, serving(session, state, *options) as service:
         service.wait_for_data()
@@ -141,6 +144,28 @@ def test_headers_and_addresses_are_bounded(guarded):
     assert guarded.get("/healthz?" + "x" * 5000).status_code == 414
 
 
+@pytest.mark.parametrize("host", ["192.0.2.7:8765", "[2001:db8::7]:8765", "10.1.2.3"])
+def test_an_address_of_the_machine_may_be_one_that_it_did_not_know(guarded, host):
+    """An address is no name that another site could have had resolved to here."""
+    headers = {**bearer(READ), "Host": host}
+    assert guarded.get("/api/v1/devices", headers=headers).status_code == 200
+
+
+def test_the_hint_of_a_wrong_name_leads_to_success(guarded):
+    refused = guarded.get("/healthz", headers={"Host": "gpus.example"})
+    assert refused.status_code == 421
+    told = re.search(r"ask for (\S+), or start it with --allow-host gpus.example", refused.json()["hint"])
+    assert told is not None
+    assert httpx.get(told[1] + "healthz", timeout=20).status_code == 200
+
+
+def test_an_address_that_works_from_elsewhere_is_printed():
+    lines = describe_addresses(Settings(host="0.0.0.0", port=8765))
+    there = [line.split()[-1] for line in lines if "from elsewhere" in line]
+    assert there
+    assert not any("127.0.0.1" in line or "0.0.0.0" in line for line in there)
+
+
 def test_a_get_changes_nothing(guarded):
     for path in ("/api/v1/runs/20261120-000000-abcdef/cancel", "/api/v1/session"):
         assert guarded.get(path, headers=bearer(ACT)).status_code in (200, 404)
@@ -163,6 +188,98 @@ def test_a_cookie_stands_for_a_token_and_says_where_it_comes_from(guarded):
     finally:
         guarded.client.cookies.clear()
     assert guarded.get("/api/v1/devices").status_code == 401
+
+
+def test_two_services_of_one_host_have_cookies_of_their_own():
+    names = {Settings(port=port).cookie for port in (8765, 8766)}
+    assert len(names) == 2
+
+
+def test_guesses_of_a_token_are_limited_and_who_was_right_goes_on(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"read:{READ}\nact:{ACT}\n")
+    tokens.chmod(0o600)
+    options = ("--host", "0.0.0.0", "--token-file", str(tokens))
+    with machine() as session, serving(session, tmp_path, *options) as service:
+        service.wait_for_data()
+        assert service.get("/api/v1/devices", headers=bearer(READ)).status_code == 200
+        told = [
+            service.get("/api/v1/devices", headers=bearer(f"guess-{number:016}")).status_code
+            for number in range(MAX_GUESSES + 5)
+        ]
+        assert told == [401] * MAX_GUESSES + [429] * 5
+        assert service.get("/api/v1/devices", headers=bearer(READ)).status_code == 200
+        new = service.get("/api/v1/devices", headers=bearer(ACT))  # it may be a guess too
+        assert new.status_code == 429
+        assert 0 < int(new.headers["retry-after"]) <= 60
+        assert service.client.post("/api/v1/session", json={"token": "guess"}).status_code == 429
+
+
+def test_a_reader_ends_no_session_of_who_may_act():
+    sessions = Sessions()
+    acting = sessions.open("act")
+    reading = [sessions.open("read") for _ in range(1100)]
+    assert sessions.role_of(acting) == "act"
+    assert sessions.role_of(reading[0]) is None
+    assert sessions.role_of(reading[-1]) == "read"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o660, 0o777])
+def test_a_token_file_that_others_may_read_is_refused(tmp_path, mode):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"act:{ACT}\n")
+    tokens.chmod(mode)
+    with pytest.raises(UsageError) as refused:
+        read_token_file(tokens)
+    assert f"chmod 600 {tokens}" in refused.value.hint
+    tokens.chmod(0o440)  # a group of readers is the operator's choice, as Kubernetes has it
+    assert read_token_file(tokens)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/v1/session", b'{"token": "\\ud800"}'),
+        ("POST", "/api/v1/runs", b'{"kind": "\\ud800"}'),
+        ("POST", "/api/v1/runs", b'{"kind": "nccl-test", "plan": {"\\udfff": "\\ud800"}}'),
+        ("POST", "/api/v1/runs", b'{"kind": "nccl-test", "gpus": ["\\ud800"]}'),
+        ("GET", "/api/v1/devices/%ED%A0%80", None),
+        ("GET", "/api/v1/history?device=%ED%A0%80", None),
+        ("GET", "/api/v1/runs/%ED%A0%80", None),
+    ],
+)
+def test_half_a_character_is_refused_and_not_a_bug(guarded, method, path, body):
+    headers = {} if "session" in path else bearer(ACT)
+    headers = {**headers, "Content-Type": "application/json"}
+    answer = guarded.client.request(method, path, content=body, headers=headers)
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["status"] == answer.status_code
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/healthz", "/metrics", "/api/v1/devices", "/api/v1/history", "/api/v1/stream", "/openapi.json"],
+)
+def test_head_answers_as_get_does_without_a_body(guarded, path):
+    answer = guarded.client.head(path, headers=bearer(READ))
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert guarded.client.head("/api/v1/nothing", headers=bearer(READ)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/api/v1/runs", "GET, HEAD, POST"),
+        ("POST", "/api/v1/devices", "GET, HEAD"),
+        ("PUT", "/api/v1/session", "DELETE, GET, HEAD, POST"),
+        ("GET", "/api/v1/runs/20261120-000000-abcdef/cancel", None),
+    ],
+)
+def test_what_an_address_takes_is_told(guarded, method, path, allowed):
+    answer = guarded.client.request(method, path, headers=bearer(ACT), json=None if method == "GET" else {})
+    assert answer.status_code in ((405,) if allowed else (404, 405))
+    assert allowed is None or answer.headers["allow"] == allowed
 
 
 def test_a_wrong_token_opens_no_session(guarded):
@@ -256,6 +373,7 @@ def test_a_body_that_never_ends_is_cut_off(guarded):
 def test_without_allow_actions_nothing_is_started_for_anybody(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"act:{ACT}\n")
+    tokens.chmod(0o600)
     with machine() as session, serving(session, tmp_path, "--token-file", str(tokens)) as service:
         service.wait_for_data()
         response = service.client.post("/api/v1/runs", json=RUN, headers=bearer(ACT))
@@ -265,6 +383,7 @@ def test_without_allow_actions_nothing_is_started_for_anybody(tmp_path):
 def test_a_token_of_a_file_is_never_printed(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"act:{ACT}\n")
+    tokens.chmod(0o600)
     settings = Settings(tokens=read_token_file(tokens), allow_actions=True)
     assert ACT not in "\n".join(describe_addresses(settings))
     made = make_act_token()
@@ -300,6 +419,7 @@ def test_behind_a_proxy_with_a_prefix_and_a_name(tmp_path):
 def test_a_service_that_cannot_be_right_does_not_start(tmp_path, options):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"read:{READ}\n")
+    tokens.chmod(0o600)
     words = [str(tokens) if word == "TOKENS" else word for word in options]
     done = subprocess.run(
         [sys.executable, "-m", "gpudiag", "serve", *words], capture_output=True, text=True, timeout=30,
@@ -314,6 +434,7 @@ def test_a_service_that_cannot_be_right_does_not_start(tmp_path, options):
 def test_a_token_file_that_is_wrong_is_refused(tmp_path, text):
     tokens = tmp_path / "tokens"
     tokens.write_text(text)
+    tokens.chmod(0o600)
     done = subprocess.run(
         [sys.executable, "-m", "gpudiag", "serve", "--token-file", str(tokens)], capture_output=True, text=True,
         timeout=30, cwd=Path(__file__).parents[2],

@@ -15,7 +15,7 @@ BIN = Path(sys.executable).parent
 RULES = DEPLOY / "prometheus"
 # What the service exports beside the table of GPU metrics.
 OTHERS = {
-    "gpudiag_build_info", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
+    "gpudiag_build_info", "gpudiag_checks", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
     "gpudiag_collect_last_success_timestamp_seconds", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
 }  # fmt: skip
 EXPORTED = {metric.name for metric in METRICS if metric.core} | OTHERS  # without asking for the full scrape
@@ -33,6 +33,30 @@ def names_in(text: str) -> set[str]:
 def test_the_alert_rules_pass_their_own_tests(command):
     done = subprocess.run(["promtool", *command], cwd=RULES, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("parts", [(), ("runs.conf",)])
+def test_the_unit_is_sound_and_gives_few_rights(tmp_path, parts):
+    unit = tmp_path / "gpudiag.service"
+    text = (
+        (DEPLOY / "systemd" / "gpudiag.service").read_text().replace("/opt/gpudiag/bin/gpudiag", "/bin/true")
+    )
+    unit.write_text(text)
+    for part in parts:
+        folder = tmp_path / "gpudiag.service.d"
+        folder.mkdir()
+        more = (DEPLOY / "systemd" / "gpudiag.service.d" / part).read_text()
+        (folder / part).write_text(more.replace("/opt/gpudiag/bin/gpudiag", "/bin/true"))
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]
+    judged = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "offline" in judged.stderr:
+        pytest.skip("this systemd-analyze judges no file")
+    assert judged.returncode == 0, judged.stdout[-3000:] + judged.stderr
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
+    )
+    assert "gpudiag.service" not in verified.stderr, verified.stderr
 
 
 def test_every_alert_is_about_a_metric_that_there_is():

@@ -1,4 +1,5 @@
 import signal
+import sys
 
 import pytest
 
@@ -139,3 +140,24 @@ def test_killed_in_the_middle_of_a_run_it_says_so_at_the_next_start(tmp_path):
             earlier = service.run(done["id"])
             assert (earlier["state"], earlier["outcome"]) == ("succeeded", "pass")
             assert service.get(f"/api/v1/runs/{done['id']}/report").json()["outcome"] == "pass"
+
+
+def test_a_run_names_an_interpreter_of_the_operators_list_and_says_why_it_failed(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+    broken.chmod(0o755)
+    named = ("--python", f"own={sys.executable}", "--python", f"broken={broken}")
+    with machine() as here, serving(here, tmp_path / "state", "--allow-actions", *named) as service:
+        service.wait_for_data()
+        assert service.get("/api/v1/runs").json()["interpreters"] == ["broken", "own"]
+        for refused in ("torch28", sys.executable):
+            answer = service.start(kind="nccl-test", plan=SMALL, interpreter=refused)
+            assert (answer.status_code, "there is no interpreter" in answer.text) == (422, True)
+        run = wait_for_end(
+            service, service.start(kind="nccl-test", plan=SMALL, interpreter="own").json()["id"]
+        )
+        assert (run["state"], f"--python {sys.executable}" in run["command"]) == ("succeeded", True)
+        failed = service.start(kind="nccl-test", plan=SMALL, interpreter="broken").json()
+        reason = wait_for_end(service, failed["id"])["reason"]
+        assert "Next:" not in reason
+        assert str(broken) in reason or "start" in reason

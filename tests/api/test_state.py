@@ -1,6 +1,8 @@
 """What the service remembers across restarts, and what a disk that fails costs."""
 
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,9 @@ from gpudiag.model.codec import loads
 from gpudiag.model.history import Sample
 from gpudiag.ranks.process import is_alive, read_process
 from gpudiag.runs.history import RunFacts, record_run
-from tests.api.serving import machine, serving
+from gpudiag.sampler.ring import Ring
+from gpudiag.sampler.spill import Spill
+from tests.api.serving import IMPORT_PATH, machine, serving
 
 pytestmark = pytest.mark.timeout(180)
 POWER = "/api/v1/history?series=power_draw_watts&device=0&step=1"
@@ -43,7 +47,7 @@ def test_readings_survive_a_kill_but_for_the_last_seconds(tmp_path):
     with machine("h100x8") as session:
         with serving(session, tmp_path, ends=False) as service:
             service.wait_for_data()
-            journal = tmp_path / "service/readings/readings.journal"
+            journal = tmp_path / "service-simulated/h100x8/readings/readings.journal"
             service.wait(lambda: journal.exists() and journal.stat().st_size > 0, 30)
             before = samples(service)
             service.process.send_signal(signal.SIGKILL)
@@ -55,7 +59,7 @@ def test_readings_survive_a_kill_but_for_the_last_seconds(tmp_path):
 
 
 def test_a_state_that_cannot_be_written_is_a_warning(tmp_path):
-    folder = tmp_path / "service"
+    folder = tmp_path / "service-simulated"
     folder.write_text("a file where the folder should be")
     with machine("h100x8") as session, serving(session, tmp_path) as service:
         service.wait_for_data()
@@ -78,6 +82,8 @@ def test_a_machine_without_a_gpu_says_so(tmp_path):
         assert live["sampler"]["state"] == "failed"
         assert live["sampler"]["reason"]
         assert live["headline"] == "no GPU"
+        assert live["verdict"] == "error"  # as the bare command and preflight say (decision 0001)
+        assert service.get("/healthz").status_code == 200
 
 
 def test_nothing_is_left_when_it_stops(tmp_path):
@@ -145,3 +151,45 @@ def test_a_fast_tick_takes_at_most_twelve_calls_a_gpu(tmp_path):
 
 def entries(service) -> list[dict]:
     return service.get("/api/v1/events").json()["entries"]
+
+
+def test_a_second_service_on_the_same_state_is_refused_in_a_sentence(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        second = subprocess.run(
+            [sys.executable, "-m", "gpudiag", "serve", "--port", "0"], capture_output=True, text=True, timeout=30,
+            env={**session.environment, "GPUDIAG_STATE_DIR": str(tmp_path), "PYTHONPATH": IMPORT_PATH},
+        )  # fmt: skip
+        assert second.returncode == 2
+        assert service.url in second.stderr
+        assert "GPUDIAG_STATE_DIR" in second.stderr
+        assert len(service.live()["devices"]) == 8
+    with machine("h100x8") as session, serving(session, tmp_path) as service:  # once it has ended
+        service.wait_for_data()
+
+
+def test_a_simulated_machine_remembers_apart_from_another(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        service.wait(lambda: samples(service), 30)
+    with machine("a100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        service.wait(lambda: samples(service), 30)
+        known = {device["uuid"] for device in service.get("/api/v1/history").json()["devices"]}
+        assert known == {device["uuid"] for device in service.live()["devices"]}
+
+
+def test_a_history_from_the_future_does_not_silence_the_present(tmp_path):
+    folder = tmp_path / "service-simulated/h100x8/readings"
+    with machine("h100x8") as session:
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            uuid = service.live()["devices"][0]["uuid"]
+        ahead = time.time() + 30 * 86400
+        ring = Ring()
+        ring.add(uuid, ahead, {"temperature_celsius": 99.0})
+        Spill(folder).save(ring)
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            found = service.wait(lambda: samples(service), 30)
+            assert max(found) < time.time() + 5

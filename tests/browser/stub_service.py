@@ -51,7 +51,8 @@ class StubState:
     session: dict[str, Any] = field(
         default_factory=lambda: {"role": "act", "actions_allowed": True, "token_required": False}
     )
-    silent: bool = False  # no more ticks, as from a service that hangs
+    silent: bool = False  # no more ticks, streamed or polled, as from a sampler that hangs
+    told: dict[str, Any] = field(default_factory=dict)  # of a tick, in place of what the machine gives
     sequence: int = 0
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class StubState:
         live = documents.live_of(self.machine, self.sequence, datetime.now(UTC))
         active = [run for run in self.runs.values() if run["state"] == "running"]
         names = ("id", "kind", "state", "started_at", "progress")
-        return live | {"active_runs": [{name: run[name] for name in names} for run in active]}
+        return live | {"active_runs": [{name: run[name] for name in names} for run in active]} | self.told
 
     def _advance(self, run: dict[str, Any]) -> list[tuple[str, Any]]:
         done = self.ticks[run["id"]] = self.ticks[run["id"]] + 1
@@ -169,7 +170,7 @@ class StubHandler(BaseHTTPRequestHandler):
             "topology": lambda: documents.topology_of(machine),
             "baselines": documents.baselines,
             "history": lambda: self._history(query),
-            "poll": lambda: {"last_id": str(state.sequence), "gap": False, "events": [{"id": "1", "event": "live", "data": state.live()}]},
+            "poll": lambda: {"last_id": str(state.sequence), "gap": False, "events": [] if state.silent else [{"id": "1", "event": "live", "data": state.live()}]},
             "explain": lambda: encode(explain_topic(rest)) if explain_topic(rest) else None,
             "runs": lambda: self._runs(rest),
         }  # fmt: skip

@@ -1,11 +1,31 @@
 """What the page says where something is wrong: what it is, how old the numbers are, what to do."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.browser.stub_documents import Machine
+from gpudiag.runs.seen_gpus import SeenGpus
+from tests.browser.stub_documents import Machine, read_machine
 from tests.browser.stub_service import stub_service
 from tests.browser.watched_page import Browsing, WatchedPage
 
+# Every colour that is more green than red and blue: of text, grounds, edges, the dot of the connection, and canvases.
+GREEN_PLACES = """() => {
+  const isGreen = ([r, g, b, a = 1]) => a > 0 && g > r + 24 && g > b + 24;
+  const parts = colour => (colour.match(/[\\d.]+/g) ?? []).map(Number);
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const gray = element.closest(".view") && getComputedStyle(element.closest(".view")).filter.includes("grayscale");
+    for (const part of [null, "::before"]) {
+      const style = getComputedStyle(element, part);
+      if (part && style.content === "none") continue;
+      for (const name of ["color", "backgroundColor", "borderLeftColor"]) {
+        if (!gray && isGreen(parts(style[name]))) found.push(`${element.className} ${name} ${style[name]}`);
+      }
+    }
+  }
+  return found;
+}"""
 LOCKED = {"role": None, "actions_allowed": True, "token_required": True}
 READ_ONLY = {"role": "read", "actions_allowed": False, "token_required": False}
 
@@ -93,6 +113,112 @@ def test_a_service_that_went_away_is_noticed(browsing: Browsing, busy_machine: M
         assert "63.3" in watched.page.locator("table.gpus").inner_text()  # what was known stays
 
 
+def test_nothing_is_green_once_the_service_is_gone(browsing: Browsing, busy_machine: Machine) -> None:
+    with browsing.page("") as watched:
+        with stub_service(busy_machine) as (address, state):
+            watched.address = address
+            state.told = {"verdict": "pass", "headline": "8 healthy"}
+            watched.open()
+            watched.page.locator(".connection.live").wait_for()
+            assert watched.page.locator(".verdict .status.ok").inner_text().endswith("PASS")
+            assert watched.page.locator(".status.ok").count() > 0
+            assert watched.page.evaluate(GREEN_PLACES) != []
+        watched.page.locator("html[data-outdated]").wait_for(state="attached", timeout=20_000)
+        verdict = watched.page.locator(".verdict").inner_text()
+        assert "CANNOT TELL" in verdict
+        assert "it was PASS: 8 healthy" in verdict
+        assert watched.page.locator(".status.ok").count() == 0
+        assert "was ok" in watched.page.locator("table.gpus").inner_text()
+        assert watched.page.evaluate(GREEN_PLACES) == []
+        watched.complaints.clear()  # the browser's, about the service that is gone
+        assert quiet(watched)
+        watched.page.get_by_role("link", name="Processes").click()
+        assert watched.page.evaluate(GREEN_PLACES) == []
+
+
+@pytest.mark.parametrize("connection", ["live", "polling"])
+def test_nothing_is_green_by_the_page_s_own_clock_and_it_is_again(
+    browsing: Browsing, busy_machine: Machine, connection: str
+) -> None:
+    """Silent once the stream has spoken, and before: the page polls then, with what its file told it to show."""
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        state.told = {"verdict": "pass"}
+        state.silent = connection == "polling"
+        watched.open()
+        watched.page.locator(".status.ok").first.wait_for()
+        watched.page.locator(f".connection.{connection}").wait_for()
+        state.silent = True  # the connection stays, and its dot must not be green either
+        watched.page.locator("html[data-outdated]").wait_for(state="attached", timeout=15_000)
+        assert watched.page.locator(f".connection.{connection}").count() == 1
+        assert watched.page.evaluate(GREEN_PLACES) == []
+        state.silent = False
+        watched.page.locator("html:not([data-outdated])").wait_for(state="attached", timeout=15_000)
+        watched.page.locator(".status.ok").first.wait_for()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "headline", "word"),
+    [
+        ("error", "the numbers are 12 s old", "CANNOT TELL"),
+        ("error", "NVML is not asked", "CANNOT TELL"),
+        ("fail", "7 healthy, 1 of 8 missing", "FAIL"),
+    ],
+)
+def test_a_verdict_is_told_in_the_service_s_words(
+    browsing: Browsing, busy_machine: Machine, verdict: str, headline: str, word: str
+) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        state.told = {"verdict": verdict, "headline": headline}
+        watched.open()
+        watched.sees(headline)
+        assert word in watched.page.locator(".verdict").inner_text()
+        assert "was" not in watched.page.locator(".verdict .sentence").inner_text()
+        assert quiet(watched)
+
+
+@pytest.mark.parametrize(("scenario", "word"), [("h100x8+gone:3", "missing"), ("none", "unread")])
+def test_a_gpu_that_was_seen_and_is_not_listed_keeps_its_row(
+    browsing: Browsing, busy_machine: Machine, scenario: str, word: str
+) -> None:
+    """Missing where the driver answers without it; unread where no driver does."""
+    seen = SeenGpus()
+    seen.note(busy_machine.snapshot)
+    machine = read_machine(scenario)
+    rows = seen.rows_of_missing(machine.snapshot)
+    here = replace(machine.snapshot, devices=(*machine.snapshot.devices, *rows))
+    with stub_service(replace(machine, snapshot=here)) as (address, _), browsing.page(address) as watched:
+        watched.open()
+        row = watched.page.locator("table.gpus tbody tr").nth(7)  # without an index it is the last
+        text = row.inner_text()
+        assert word in text
+        assert "Last good at" in text
+        assert "97%" in text
+        if word == "missing":
+            assert str(rows[0].id.bus_id) in text
+        assert "null" not in text
+        assert row.locator(".status.ok").count() == 0
+        assert quiet(watched)
+        row.get_by_role("link").first.click()
+        watched.page.locator("main h1").wait_for()
+        assert watched.complaints == []
+
+
+def test_a_gpu_with_load_and_no_process_to_see_is_in_use(browsing: Browsing, busy_machine: Machine) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        devices = state.live()["devices"]
+        for device in devices:
+            device["processes"] = []
+        devices[0]["signs_of_use"] = ["63.3 GiB of memory are in use"]
+        state.told = {"devices": devices}
+        watched.open()
+        users = watched.page.locator("table.gpus tbody td.users")
+        watched.page.get_by_text("in use", exact=True).wait_for()
+        assert users.all_inner_texts() == ["in use", *["free"] * 7]
+        watched.open("runs")
+        watched.page.locator("form.start").wait_for()
+        assert watched.page.locator("form.start").inner_text().count("(in use)") == 1
+
+
 def test_a_token_is_asked_for_and_taken(browsing: Browsing, busy_machine: Machine) -> None:
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         state.session = dict(LOCKED)
@@ -124,6 +250,8 @@ def test_a_service_that_only_looks_says_how_to_start_a_run(browsing: Browsing, b
         watched.sees("This service only looks; it starts nothing.")
         assert watched.page.locator("form.start").count() == 0
         assert "--allow-actions" in watched.page.locator("main").inner_text()
+        assert "in a terminal" in watched.page.locator("main").inner_text()
+        assert "does not appear on this page" in watched.page.locator("main").inner_text()
         assert quiet(watched)
 
 

@@ -16,6 +16,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
 
 TIME_LIMIT_SECONDS = 60  # proves that a command ends; no command needs a tenth of it
@@ -39,13 +40,13 @@ class Done:
 
 
 @contextmanager
-def simulated_machine(scenario: str) -> Iterator[Session]:
+def simulated_machine(scenario: str | Scenario) -> Iterator[Session]:
     """A session of that scenario; skips the test, loudly, where there is no compiler."""
     try:
         build_library()
     except UsageError as error:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
-    with open_session(load_scenario(scenario)) as session:
+    with open_session(load_scenario(scenario) if isinstance(scenario, str) else scenario) as session:
         yield session
 
 

@@ -1,3 +1,4 @@
+import gzip
 import io
 import sys
 from types import SimpleNamespace
@@ -7,6 +8,8 @@ import pytest
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
+from gpudiag.model.codec import loads
+from gpudiag.model.finding import Owner
 
 
 @pytest.mark.parametrize("code", [kind.code for kind in finding_kinds()])
@@ -77,6 +80,58 @@ def test_an_empty_log_is_not_taken_for_one_without_a_fault(tmp_path, capsys):
     assert "job.log: it is empty." in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_folder_is_no_log(tmp_path, capsys):
+def test_a_text_is_explained(capsys):
+    assert (
+        main(["explain", "RuntimeError: CUDA error: uncorrectable ECC error encountered"]) == ExitStatus.PASS
+    )
+    assert "HARDWARE cuda.uncorrectable_ecc" in capsys.readouterr().out
+    assert main(["explain", "CUDA_ERROR_ECC_UNCORRECTABLE"]) == ExitStatus.PASS
+    assert "cuda.uncorrectable_ecc" in capsys.readouterr().out
+    assert main(["explain", "ValueError: my own"]) == ExitStatus.PASS
+    assert "UNKNOWN" in capsys.readouterr().out
+
+
+def test_files_and_folders_are_explained_together(tmp_path, capsys):
+    folder = tmp_path / "logs"
+    (folder / "attempt_0/1").mkdir(parents=True)
+    (folder / "attempt_0/1/stderr.log").write_bytes(
+        gzip.compress(b"OSError: [Errno 28] No space left on device\n")
+    )
+    (folder / "train.py").write_text("raise RuntimeError('CUDA out of memory')\n")
+    (folder / ".cache").mkdir()
+    (folder / ".cache/old.log").write_text("CUDA error: out of memory\n")
+    other = tmp_path / "rank0.log"
+    other.write_text("start\nWatchdog caught collective operation timeout: x\n")
+    assert main(["explain", str(folder), str(other)]) == ExitStatus.PASS
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("2 logs: 2 known failures")
+    assert "CAUSE disk.full" in out
+    assert "cuda.out_of_memory" not in out
+
+
+def test_json_is_one_document(tmp_path, capsys):
+    log = tmp_path / "job.log"
+    log.write_text("start\nOSError: [Errno 28] No space left on device\n")
+    assert main(["explain", "--json", str(log)]) == ExitStatus.PASS
+    told = loads(capsys.readouterr().out)
+    assert told.sightings[0].explanation.topic == "disk.full"
+    assert (told.sightings[0].owner, told.sightings[0].lines) == (Owner.JOB, (2,))
+    assert main(["explain", "gpu.lost", "--json"]) == ExitStatus.PASS
+    assert loads(capsys.readouterr().out).explanation.topic == "gpu.lost"
+
+
+def test_a_binary_file_is_refused_in_a_sentence(tmp_path, capsys):
+    (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(1000))
+    assert main(["explain", str(tmp_path / "core")]) == ExitStatus.PASS
+    assert "not read: it is a program or a core dump" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_without_logs_is_said(tmp_path, capsys):
     assert main(["explain", str(tmp_path)]) == ExitStatus.USAGE
-    assert "Is a directory" in capsys.readouterr().err
+    assert "looks like a log" in capsys.readouterr().err
+
+
+def test_a_missing_file_among_others_is_said(tmp_path, capsys):
+    (tmp_path / "a.log").write_text("x\n")
+    assert main(["explain", str(tmp_path / "a.log"), str(tmp_path / "b.log")]) == ExitStatus.USAGE
+    assert "b.log: no such file" in capsys.readouterr().err

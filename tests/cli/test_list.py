@@ -67,13 +67,13 @@ def test_nvml_alone_is_asked_unless_it_has_no_answer() -> None:
     ]
 
 
-def test_a_hung_gpu_is_the_last_row_and_ends_with_the_deadline() -> None:
+def test_a_hung_gpu_is_in_its_row_and_ends_with_the_deadline() -> None:
     done = run_gpudiag("h100x8+hang:6", "list", "--json", *DEADLINE)
     assert done.status == ExitStatus.PASS
     devices = snapshot_of(done).devices
-    assert [device.id.nvml_index for device in devices] == [0, 1, 2, 3, 4, 5, 7, 6]
-    assert [device.responding is True for device in devices] == [True] * 7 + [False]
-    assert done.document["devices"][-1]["missing"]["responding"] == "timed_out"
+    assert [device.id.nvml_index for device in devices] == list(range(8))
+    assert [device.responding is True for device in devices] == [True] * 6 + [False, True]
+    assert done.document["devices"][6]["missing"]["responding"] == "timed_out"
     assert done.seconds < WITHIN_SECONDS
     assert done.left == ()
 

@@ -46,7 +46,7 @@ def preflight(scenario: str, state: dict[str, str], *flags: str) -> Done:
         return run_on(session, *INSTANT, *flags, **state)
 
 
-@pytest.mark.parametrize("base", sorted(base_machines()))
+@pytest.mark.parametrize("base", sorted({*base_machines()} - {"none"}))
 def test_a_healthy_machine_passes_without_a_word_of_warning(base, state):
     done = preflight(base, state, "--json")
     found = [
@@ -61,8 +61,22 @@ def test_a_healthy_machine_passes_without_a_word_of_warning(base, state):
     assert done.left == ()
 
 
-def test_a_machine_without_a_gpu_says_cpu_only_and_what_was_skipped(state):
-    done = preflight("none", state)
+def test_a_machine_without_a_gpu_gets_one_answer_from_every_command(state):
+    with simulated_machine("none") as session:
+        bare = run_on(session, **state)
+        gate = run_on(session, *INSTANT, **state)
+        reason = run_on(session, *INSTANT, "--reason", **state)
+    assert {bare.status, gate.status, reason.status} == {ExitStatus.ERROR}
+    assert bare.out.startswith("ERROR cpu-1: no GPU and no trace of one")
+    assert gate.out.startswith("ERROR SIMULATED none, NO GPU cpu-1")
+    assert "no GPU and no trace of one" in reason.out
+    assert "--expect-gpus 0" in bare.out
+    assert "--expect-gpus 0" in gate.out
+
+
+def test_where_no_gpu_is_expected_the_cpu_is_judged_and_what_was_skipped_is_said(state):
+    done = preflight("none", state, "--expect-gpus", "0")
+    assert done.status == ExitStatus.PASS
     assert done.out.startswith("PASS SIMULATED none, CPU ONLY")
     assert "skipped: no GPU and no trace of one" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -106,6 +120,7 @@ def test_one_hung_gpu_costs_one_deadline(state):
     [
         (("--fail-on", "hardware"), ExitStatus.PASS),
         (("--fail-on", "host"), ExitStatus.FAIL),
+        (("--fail-on", "machine"), ExitStatus.FAIL),
         ((), ExitStatus.FAIL),
     ],
 )
@@ -260,16 +275,16 @@ def test_a_read_only_store_costs_one_line(tmp_path, state):
     if os.geteuid() == 0 and not _can_drop_rights():
         pytest.skip("root writes to read-only files, and there is no other user to become")
     store = tmp_path / "history.db"
-    assert complaints(preflight("none", state, "--store", str(store))) == []
+    assert complaints(preflight("t4x1", state, "--store", str(store))) == []
     with _read_only(tmp_path):
-        done = preflight("none", state, "--store", str(store))
+        done = preflight("t4x1", state, "--store", str(store))
     assert done.status == ExitStatus.PASS
     assert len(done.err.splitlines()) == 1
 
 
 def test_a_full_disk_does_not_take_the_verdict_away(state):
     """The document cannot be written: it is said, and no PASS; the verdict is printed all the same."""
-    done = preflight("none", state, "--report", "json=/dev/full")
+    done = preflight("t4x1", state, "--report", "json=/dev/full")
     assert done.out.startswith("PASS")
     assert done.status == ExitStatus.ERROR
     assert "No space left" in done.err
@@ -351,7 +366,7 @@ def test_no_torch_is_an_error_with_the_command_that_installs_it(state):
 @pytest.mark.ranks
 def test_a_machine_without_a_gpu_verifies_an_all_reduce(state):
     with simulated_machine("none") as session:
-        done = run_on(session, "preflight", "--json", **state)
+        done = run_on(session, "preflight", "--json", "--expect-gpus", "0", **state)
     results = {result["check"]: result for result in done.document["results"]}
     assert results["collective.all_reduce"]["outcome"] == "pass"
     measured = done.document["measures"]["collective"]
@@ -365,8 +380,9 @@ def test_a_machine_without_a_gpu_verifies_an_all_reduce(state):
 def test_standard_screens_for_silent_corruption_on_cpu_ranks(state):
     with simulated_machine("none") as session:
         done = run_on(
-            session, "preflight", "--level", "standard", "--only", "compute,active", "--json", **state
-        )
+            session, "preflight", "--level", "standard", "--only", "compute,active", "--expect-gpus", "0", "--json",
+            **state,
+        )  # fmt: skip
     results = {result["check"]: result["outcome"] for result in done.document["results"]}
     assert results["compute.determinism"] == "pass"
     assert results["active.ranks"] == "pass"

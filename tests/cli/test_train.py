@@ -12,6 +12,7 @@ from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.event import EventKind
 from gpudiag.model.training import OPTIMIZERS, STRATEGIES, TRAINING_DTYPES, WORKLOADS, TrainingPlan
+from tests.cli.simulated import run_gpudiag
 
 
 def plan_of(*argv: str) -> TrainingPlan:
@@ -146,3 +147,45 @@ def test_without_torch_one_sentence_says_what_to_install(
     monkeypatch.setattr("gpudiag.runs.torch_extra.absent_modules", lambda modules, python: modules)
     assert main(["train", "--strategy", "ddp,fsdp2"]) == ExitStatus.USAGE
     assert "pip install 'gpudiag[torch]'" in capsys.readouterr().err
+
+
+def test_advice_is_for_the_gpus_that_the_allocation_leaves() -> None:
+    whole = run_gpudiag("h100x8", "train", "--advise", "--parameters", "7B")
+    assert "each of 8 GPUs" in whole.out.replace("\n  ", " ")
+    one = run_gpudiag("h100x8+visible:3", "train", "--advise", "--parameters", "1B", "--nodes", "2")
+    assert "each of 2 GPUs" in one.out.replace("\n  ", " ")
+    none = run_gpudiag("h100x8+visible:99", "train", "--advise")
+    assert (none.status, "none of the 8 GPUs" in none.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("visible", "memory"),
+    [
+        (None, "27.6 GiB"),  # 70 % of the first of its instances
+        ("0", "27.6 GiB"),
+        ("MIG-a8d43ad8-611f-55b0-a775-3e56a5c29302", "13.7 GiB"),
+        ("MIG-f8784ccf-9dda-5466-87d8-b1eb8b7206da", "6.8 GiB"),
+        ("MIG-a8d43ad8,MIG-f8784ccf", "13.7 GiB"),  # CUDA shows a process one instance
+    ],
+)
+def test_advice_is_for_one_mig_instance_and_not_for_its_gpu(visible: str | None, memory: str) -> None:
+    told = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    done = run_gpudiag("h100-mig", "train", "--advise", "--parameters", "300M", **told)
+    assert f"on the one MIG instance, of {memory} usable" in " ".join(done.out.split())
+
+
+def test_advice_is_not_for_an_instance_that_is_not_there() -> None:
+    for visible in ("MIG-00000000", "GPU-00000000", "7", ""):
+        done = run_gpudiag("h100-mig", "train", "--advise", CUDA_VISIBLE_DEVICES=visible)
+        assert (done.status, "is left to this process" in done.err) == (2, True), visible
+
+
+def test_advice_counts_the_nodes_and_tasks_of_a_slurm_job() -> None:
+    one_gpu = {"CUDA_VISIBLE_DEVICES": "4", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_NNODES": "2"}
+    done = run_gpudiag("h100x8-slurm4", "train", "--advise", "--parameters", "1B", **one_gpu)
+    assert "each of 8 GPUs" in " ".join(done.out.split())
+
+
+def test_nodes_are_for_advice_alone() -> None:
+    refused = run_gpudiag("h100x8", "train", "--nodes", "2")
+    assert (refused.status, "--nodes is for --advise" in refused.err) == (2, True)

@@ -1,6 +1,7 @@
 """Snapshots of simulated machines, each taken by a program started on the machine."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ _PROGRAM = """
 import sys
 from gpudiag.model.codec import dumps
 from gpudiag.probe.inventory import take_snapshot
-print(dumps(take_snapshot(sys.argv[1].split(","), float(sys.argv[2]))))
+print(dumps(take_snapshot(sys.argv[1].split(","), float(sys.argv[2]), patient=sys.argv[3] == "patient")))
 """
 
 
@@ -37,12 +38,12 @@ class Taken:
     calls: dict[str, int]
 
 
-def take(spec, sources=ALL_SOURCES, deadline=5.0, change=None):
+def take(spec, sources=ALL_SOURCES, deadline=5.0, change=None, *, patient=True):
     """The snapshot that a program on that machine takes; `change` turns the scenario into another first."""
     with _machine(spec, change) as session:
         before = time.monotonic()
         done = subprocess.run(
-            _command(sources, deadline),
+            _command(sources, deadline, patient),
             env=_environment(session),
             capture_output=True,
             text=True,
@@ -52,7 +53,9 @@ def take(spec, sources=ALL_SOURCES, deadline=5.0, change=None):
         seconds = time.monotonic() - before
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
-        return Taken(loads(done.stdout), seconds, _left_behind(str(session.folder)), session.call_counts())
+        left = _left_behind(str(session.folder))
+        _end_those_with(str(session.folder))
+        return Taken(loads(done.stdout), seconds, left, session.call_counts())
 
 
 def kill_while_asking(spec, sources=ALL_SOURCES):
@@ -83,8 +86,9 @@ def _machine(spec, change=None):
         yield session
 
 
-def _command(sources, deadline):
-    return [sys.executable, "-c", _PROGRAM, ",".join(sources), str(deadline)]
+def _command(sources, deadline, patient=True):
+    words = "patient" if patient else "not"
+    return [sys.executable, "-c", _PROGRAM, ",".join(sources), str(deadline), words]
 
 
 def _environment(session):
@@ -99,13 +103,23 @@ def _left_behind(mark, patience_seconds=5.0):
     return found
 
 
+def _end_those_with(mark):
+    """End what is left of the session on purpose, and would end by itself later."""
+    for pid in _pids_with(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
 def _processes_with(mark):
+    return tuple(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in _pids_with(mark))
+
+
+def _pids_with(mark):
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid():
             try:
                 if mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
-                    found.append(Path(f"/proc/{name}/cmdline").read_text().replace("\0", " "))
+                    found.append(int(name))
             except OSError:
                 continue
     return tuple(found)

@@ -1,17 +1,22 @@
-"""A real Slurm of one node on this machine, everything under one directory, gone when the test is."""
+"""A real Slurm of one node on this machine, everything under one directory, gone when the test is.
+
+The node has as many GPUs as its Gres says, by files that stand for device nodes: Slurm only counts them.
+"""
 
 import os
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scontrol", "sinfo")
 _SBIN = "/usr/sbin:/usr/local/sbin"
 
 
-def missing_programs():
+def missing_programs() -> list[str]:
     """The programs that such a cluster needs and that are not installed."""
     path = f"{os.environ['PATH']}:{_SBIN}"
     return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
@@ -20,25 +25,25 @@ def missing_programs():
 class Cluster:
     """One controller and one node, `n01`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {
             **os.environ,
             "PATH": f"{os.environ['PATH']}:{_SBIN}",
             "SLURM_CONF": str(folder / "slurm.conf"),
         }
-        self._daemons = []
+        self._daemons: list[subprocess.Popen[bytes]] = []
 
-    def run(self, *argv, timeout=60):
+    def run(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=timeout)
 
-    def start(self, *argv):
+    def start(self, *argv: str) -> None:
         with (self.folder / f"{argv[0]}.log").open("a") as log:
             self._daemons.append(
                 subprocess.Popen(argv, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             )
 
-    def stop(self):
+    def stop(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -48,14 +53,23 @@ class Cluster:
                 daemon.kill()
                 daemon.wait(20)
 
-    def state(self):
+    def state(self) -> tuple[str, str]:
         """The node's state and the reason for it."""
         shown = self.run("scontrol", "--oneliner", "show", "node", "n01").stdout
         fields = dict(part.split("=", 1) for part in shown.split(" ") if "=" in part)
         reason = shown.partition(" Reason=")[2].partition(" [")[0]
         return fields.get("State", ""), reason
 
-    def wait_for(self, condition, seconds=30):
+    def job_state(self, job: str) -> str:
+        """PENDING, RUNNING, ...; empty once Slurm has forgotten it."""
+        return self.run("squeue", "--noheader", "--format=%T", "--jobs", job).stdout.strip()
+
+    def resume(self) -> None:
+        """Give the node back to jobs, as an administrator does who mended it."""
+        self.run("scontrol", "update", "NodeName=n01", "State=RESUME")
+        self.wait_for(lambda state: state == "IDLE")
+
+    def wait_for(self, condition: Callable[[str], bool], seconds: float = 30) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if condition(self.state()[0]):
@@ -66,8 +80,10 @@ class Cluster:
 
 
 @contextmanager
-def slurm_cluster(folder, prolog):
-    """A running cluster whose node starts `prolog` before each job."""
+def slurm_cluster(
+    folder: Path, prolog: Path | None = None, epilog: Path | None = None, gpus: int = 0
+) -> Iterator[Cluster]:
+    """A running cluster whose node starts `prolog` before each job and `epilog` after it, and has that many GPUs."""
     host = socket.gethostname().partition(".")[0]
     munge = folder / "munge.key"
     munge.write_bytes(os.urandom(1024))
@@ -90,8 +106,9 @@ def slurm_cluster(folder, prolog):
                 "SwitchType=switch/none",
                 "MpiDefault=none",
                 "ReturnToService=2",
-                f"Prolog={prolog}",
-                "PrologFlags=Alloc",
+                *([f"Prolog={prolog}", "PrologFlags=Alloc"] if prolog else []),
+                *([f"Epilog={epilog}"] if epilog else []),
+                *_gpu_lines(folder, gpus),
                 f"StateSaveLocation={folder}/state",
                 f"SlurmdSpoolDir={folder}/spool",
                 f"SlurmctldPidFile={folder}/slurmctld.pid",
@@ -99,7 +116,8 @@ def slurm_cluster(folder, prolog):
                 f"SlurmctldLogFile={folder}/slurmctld.log",
                 f"SlurmdLogFile={folder}/slurmd.log",
                 "SlurmdParameters=config_overrides",
-                f"NodeName=n01 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4",
+                f"NodeName=n01 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4"
+                + (f" Gres=gpu:{gpus}" if gpus else ""),
                 "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
                 "",
             )
@@ -122,7 +140,17 @@ def slurm_cluster(folder, prolog):
         cluster.stop()
 
 
-def _free_port():
+def _gpu_lines(folder: Path, gpus: int) -> list[str]:
+    """What slurm.conf needs for them; gres.conf and the files that it names are made."""
+    if not gpus:
+        return []
+    for number in range(gpus):
+        (folder / f"nvidia{number}").touch()
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/nvidia[0-{gpus - 1}]\n")
+    return ["GresTypes=gpu", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core"]
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])

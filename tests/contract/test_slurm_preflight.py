@@ -1,36 +1,30 @@
-"""gpudiag itself, on simulated nodes, as the prolog of a real Slurm: it runs, drains, or stays out of the way."""
+"""gpudiag itself, on simulated nodes, as prolog and epilog of a real Slurm: whose job runs, and who is drained.
+
+`python -m benchmarks.slurm_gate` tries all faults; these are some of each kind.
+"""
 
 import os
-import shutil
-import sys
-import tempfile
-from pathlib import Path
+import time
 
 import pytest
 
 from gpudiag.errors import UsageError
 from gpudiag.simulate.library import build_library
-from tests.contract.slurm_cluster import missing_programs, slurm_cluster
+from tests.contract.gated_cluster import FAULTS, NEAR_MISSES, NO_ANSWER, become, gated_cluster
+from tests.contract.slurm_cluster import missing_programs
 
-ROOT = Path(__file__).parents[2]
-PROLOG = ROOT / "docs" / "ci" / "slurm" / "prolog.sh"
-# A gpudiag whose own code is broken: every look at the machine raises TypeError.
-CRASH = "import gpudiag.runs.preflight as p; p.take_snapshot = None"
-PROGRAM = """#!/bin/sh
-export PYTHONPATH={root} GPUDIAG_STATE_DIR={folder}/state HOME={folder}
-. {folder}/node
-case $NODE in
-crash) exec {python} -c "{crash}; import sys; from gpudiag.cli.main import main; sys.exit(main(sys.argv[1:]))" "$@" ;;
-esac
-exec {python} -m gpudiag simulate "$NODE" -- gpudiag "$@"
-"""
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+CODES = {
+    "h100x8+hang:3": "gpu.hung",
+    "h100x8+gone:3": "gpu.count",
+    "h100x8+version-mismatch": "nvml.version_mismatch",
+}
+SECONDS = 60  # this machine may be busy
 
 
-@pytest.fixture
-def cluster():
-    """One node whose prolog runs gpudiag; `node` says which machine it finds there."""
+@pytest.fixture(scope="module")
+def gated():
+    """One node with prolog and epilog; each test says which machine it is."""
     lacking = [*missing_programs(), *([] if os.geteuid() == 0 else ["root"])]
     if lacking:
         words = f"a real Slurm needs {', '.join(lacking)}: see tools/install-system-packages"
@@ -41,47 +35,44 @@ def cluster():
         build_library()
     except UsageError as error:
         pytest.skip(f"simulated nodes need a C compiler: {error.message}")
-    folder = Path(tempfile.mkdtemp(prefix="gd"))  # short: a UNIX socket's path may have 107 characters
-    try:
-        program, prolog = folder / "gpudiag", folder / "prolog"
-        program.write_text(PROGRAM.format(root=ROOT, folder=folder, python=sys.executable, crash=CRASH))
-        prolog.write_text(
-            f"#!/bin/sh\nGPUDIAG={program} GPUDIAG_REPORTS={folder}/reports GPUDIAG_SECONDS=40 exec {PROLOG}\n"
-        )
-        (folder / "reports").mkdir()
-        for path in (program, prolog):
-            path.chmod(0o755)
-        with slurm_cluster(folder, prolog) as running:
-            yield running
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with gated_cluster() as running:
+        yield running
 
 
-def become(cluster, node):
-    (cluster.folder / "node").write_text(f"NODE={node}\n")
+def test_a_job_runs_on_a_node_in_order_and_its_report_is_kept(gated):
+    tried = gated.try_node("in order", "h100x8", SECONDS)
+    assert (tried.ran, tried.drained) == (True, False), tried
+    assert list((gated.folder / "reports").glob("*.prolog.json"))
 
 
-@pytest.mark.parametrize("node", ["h100x8", "h100x8+hang:6", "crash"])
-def test_a_job_runs_on_a_node_whose_hardware_is_not_at_fault(cluster, node):
-    """Healthy; a hang, which is the host's; a gpudiag that crashes: none of them drains the node."""
-    become(cluster, node)
-    done = cluster.run("srun", "--immediate=60", "--nodes=1", "echo", "the job ran")
-    assert (done.returncode, done.stdout) == (0, "the job ran\n"), done.stderr
-    cluster.wait_for(lambda state: state == "IDLE")
-    if node != "crash":
-        assert list((cluster.folder / "reports").glob("*.json"))
+def test_a_jobs_own_mistake_drains_no_node(gated):
+    tried = gated.try_node("its own", "h100x8+visible:9", SECONDS)
+    assert (tried.ran, tried.drained) == (True, False), tried
 
 
-def test_a_lost_gpu_drains_the_node_with_the_reason_that_gpudiag_gives(cluster):
-    become(cluster, "h100x8+lost:5")
-    submitted = cluster.run(
-        "sbatch", "--parsable", "--output=/dev/null", "--wrap", f"touch {cluster.folder}/ran"
-    )
-    assert submitted.returncode == 0, submitted.stderr
-    cluster.wait_for(lambda state: "DRAIN" in state)
-    reason = cluster.state()[1]
-    assert reason.startswith("gpudiag FAIL")
-    assert "gpu.lost" in reason
-    assert "GPU 5" in reason
-    assert not (cluster.folder / "ran").exists()
-    cluster.run("scancel", submitted.stdout.strip())
+@pytest.mark.parametrize("machine", [*CODES, "absent", "crash"])
+def test_a_node_with_a_fault_or_without_a_verdict_is_drained_with_the_reason(gated, machine):
+    tried = gated.try_node(machine, machine, SECONDS)
+    assert (tried.ran, tried.drained) == (False, True), tried
+    assert tried.reason.startswith("gpudiag ")
+    assert CODES.get(machine, "exit status") in tried.reason
+    assert len(tried.reason) < 200
+    gated.resume()
+
+
+def test_a_gpu_that_falls_off_the_bus_under_a_job_drains_the_node_after_it(gated):
+    become(gated.folder, "h100x8", SECONDS)
+    broken = f"printf 'NODE=h100x8+lost:5\\nGPUDIAG_SECONDS={SECONDS}\\n' > {gated.folder}/node"
+    done = gated.cluster.run("srun", "--immediate=60", "--gres=gpu:1", "sh", "-c", broken)
+    assert done.returncode == 0, done.stderr
+    gated.cluster.wait_for(lambda state: "DRAIN" in state, 120)
+    assert "gpu.lost: GPU 5" in gated.cluster.state()[1].replace("SIMULATED h100x8+lost:5: ", "")
+    time.sleep(0.5)  # for the epilog to be over
+    gated.resume()
+
+
+def test_the_benchmark_tries_more_than_ten_faults():
+    assert len(FAULTS) >= 10
+    assert len(NO_ANSWER) >= 5
+    assert set(CODES) <= set(FAULTS.values())
+    assert len(NEAR_MISSES) >= 5

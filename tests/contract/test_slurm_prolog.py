@@ -34,7 +34,10 @@ def cluster(folder):
     gpudiag.write_text(f'#!/bin/sh\necho "{REASON}"\n. {answer}\n')
     # slurmd gives a prolog next to no environment, so the place of gpudiag is set here.
     prolog = folder / "prolog"
-    prolog.write_text(f"#!/bin/sh\nGPUDIAG={gpudiag} GPUDIAG_REPORTS=/nonexistent exec {PROLOG}\n")
+    (folder / "policy").write_text("")
+    prolog.write_text(
+        f"#!/bin/sh\n. {folder}/policy\nGPUDIAG={gpudiag} GPUDIAG_REPORTS=/nonexistent exec {PROLOG}\n"
+    )
     for path in (gpudiag, prolog):
         path.chmod(0o755)
     with slurm_cluster(folder, prolog) as running:
@@ -46,27 +49,28 @@ def run_job(cluster):
     return cluster.run("srun", "--immediate=20", "--nodes=1", "echo", "the job ran")
 
 
-def test_a_healthy_node_runs_the_job_and_a_bug_of_gpudiag_changes_nothing(cluster):
-    for status in (0, 70, 3):
+@pytest.mark.parametrize(("policy", "statuses"), [("", (0,)), ("GPUDIAG_UNSURE=run", (0, 70, 3))])
+def test_a_healthy_node_runs_the_job_and_one_without_a_verdict_where_the_site_says_so(
+    cluster, policy, statuses
+):
+    (cluster.folder / "policy").write_text(f"export {policy}\n" if policy else "")
+    for status in statuses:
         cluster.answer.write_text(f"exit {status}\n")
         done = run_job(cluster)
         assert (done.returncode, done.stdout) == (0, "the job ran\n"), done.stderr
         cluster.wait_for(lambda state: state == "IDLE")
 
 
-def test_a_hardware_fault_drains_the_node_with_its_reason_and_keeps_the_job_away(cluster):
-    cluster.answer.write_text("exit 1\n")
+@pytest.mark.parametrize("status", [1, 3])
+def test_the_node_is_drained_with_the_reason_and_the_job_kept_away(cluster, status):
+    cluster.answer.write_text(f"exit {status}\n")
     submitted = cluster.run(
         "sbatch", "--parsable", "--output=/dev/null", "--wrap", f"touch {cluster.folder}/ran"
     )
     assert submitted.returncode == 0, submitted.stderr
     job = submitted.stdout.strip()
     # Slurm puts the job back first, and then drains the node itself, should the prolog not have done so.
-    cluster.wait_for(lambda state: "DRAIN" in state and job_state(cluster, job) == "PENDING")
+    cluster.wait_for(lambda state: "DRAIN" in state and cluster.job_state(job) == "PENDING")
     assert cluster.state()[1] == REASON
     assert not (cluster.folder / "ran").exists()
     cluster.run("scancel", job)
-
-
-def job_state(cluster, job):
-    return cluster.run("squeue", "--noheader", "--format=%T", "--jobs", job).stdout.strip()

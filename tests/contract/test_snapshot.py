@@ -68,8 +68,8 @@ def test_gputil_and_torch_show_the_same_gpus():
         assert [view.uuid for view in views] == [device.id.uuid for device in snapshot.devices]
 
 
-def test_one_batch_of_fields_is_asked_per_gpu():
-    assert take("h100x8", ("nvml",)).calls["nvmlDeviceGetFieldValues"] == 8
+def test_two_batches_of_fields_are_asked_per_gpu_its_own_and_its_links():
+    assert take("h100x8", ("nvml",)).calls["nvmlDeviceGetFieldValues"] == 2 * 8
 
 
 def test_mig_instances_are_nested_under_their_gpu():
@@ -88,13 +88,13 @@ def test_unified_memory_is_the_machines():
 
 def test_a_gpu_that_hangs_costs_only_itself():
     taken = take("h100x8+hang:6", deadline=2.0)
-    hung = taken.snapshot.devices[-1]
-    assert [device.id.nvml_index for device in taken.snapshot.devices] == [0, 1, 2, 3, 4, 5, 7, 6]
+    hung = taken.snapshot.devices[6]
+    assert [device.id.nvml_index for device in taken.snapshot.devices] == [*range(8)]
     assert hung.responding.reason is MissingReason.TIMED_OUT
     assert "nvml" in hung.responding.detail
     assert hung.id.uuid.startswith("GPU-")
     assert hung.id.bus_id == "00000000:b9:00.0"
-    assert all(device.responding is True for device in taken.snapshot.devices[:-1])
+    assert all(device.responding is True for device in taken.snapshot.devices if device is not hung)
     assert taken.snapshot.source("nvml").state is SourceState.OK
     # GPUtil has 5 s whatever the deadline for a device is.
     assert taken.seconds < 5.0 + GRACE_SECONDS
@@ -172,6 +172,33 @@ def test_nothing_outlives_a_program_that_is_killed_while_a_gpu_hangs(sources):
 def test_a_driver_that_wakes_up_slowly_is_waited_for():
     taken = take("no-persistence", ("nvml",))
     assert all(device.responding is True for device in taken.snapshot.devices)
+
+
+def test_a_driver_that_attaches_its_gpus_first_is_waited_for_beyond_the_deadline():
+    taken = take("h100x8+cold:0.6", ("nvml",), deadline=1.5)  # 4.8 s in all
+    assert set(responding(taken).values()) == {True}
+    assert taken.left == ()
+
+
+def test_a_gpu_that_hangs_is_told_where_the_others_were_cold():
+    taken = take("h100x8+cold:0.6+hang:3", ("nvml",), deadline=1.5)
+    hung = {index: said for index, said in responding(taken).items() if said is not True}
+    assert {index: said.reason for index, said in hung.items()} == {3: MissingReason.TIMED_OUT}
+    assert taken.left == ()
+
+
+def test_a_gpu_that_is_being_attached_is_no_hung_one_and_its_driver_is_left_at_it():
+    taken = take("h100x8+cold:3", ("nvml",), deadline=1.5, patient=False)
+    assert {said.reason for said in responding(taken).values()} == {MissingReason.ATTACHING}
+    assert len(taken.left) == 1
+    assert taken.calls["nvmlDeviceGetHandleByIndex_v2"] >= 1
+
+
+def test_a_handle_that_hangs_on_a_driver_that_is_awake_is_a_hung_gpu():
+    taken = take("h100x8+hang-call:3:nvmlDeviceGetHandleByIndex*", ("nvml",), deadline=1.5)
+    hung = {index: said.reason for index, said in responding(taken).items() if said is not True}
+    assert hung == {3: MissingReason.TIMED_OUT}
+    assert taken.left == ()
 
 
 @pytest.mark.parametrize("machine", ["h100x8", "a100x8", "t4x1"])

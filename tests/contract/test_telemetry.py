@@ -15,10 +15,10 @@ PROGRAM = """
 import json, sys, time
 from gpudiag.model.codec import encode
 from gpudiag.runs.telemetry import TelemetryReader
-reader = TelemetryReader(0.2)
+reader = TelemetryReader(0.2, time.monotonic())
 until = time.monotonic() + 20
 points = ()
-while time.monotonic() < until and len(reader._child.messages) < 3:
+while time.monotonic() < until and len(reader._child.messages) < 32:
     reader.drain()
     time.sleep(0.05)
 points = reader.finish()

@@ -32,7 +32,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!(?:ann|bob)\b)[a-z
 REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
 # click and uvicorn call methods of these names.
 FOREIGN_NAMES = {"get_command", "handle_exit"}
-MAX_LINES = {"product": 400, "tests": 500}
+MAX_LINES = {"product": 600, "tests": 600}
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -87,4 +87,4 @@ def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
 
 
 def test_every_code_is_documented() -> None:
-    assert PAGE.read_text() == page_text(), "run: python tools/write_findings_page.py"
+    assert PAGE.read_text() == page_text(), "run: make pages"

@@ -30,6 +30,13 @@ def rounds(context: RankContext) -> dict[str, Any]:
     return {"rank": context.rank, "flipped": flipped, "arguments": dict(context.arguments)}
 
 
+def imported_in(context: RankContext) -> dict[str, Any]:
+    """In which process a module was imported, and which this is."""
+    from tests.ranks.once import IMPORTED_IN
+
+    return {"imported_in": IMPORTED_IN, "here": os.getpid()}
+
+
 def timed(context: RankContext) -> dict[str, Any]:
     """Enough timed iterations to tell who is late."""
     context.progress.enter_stage("measure")
@@ -152,6 +159,37 @@ def work(cpu_seconds: float) -> None:
     end = time.thread_time() + cpu_seconds
     while time.thread_time() < end:
         pass
+
+
+def paced(context: RankContext) -> dict[str, Any]:
+    """Two seconds of collectives, after every rank has said which process it is."""
+    context.progress.enter_stage("measure")
+    context.progress.emit({"pid": os.getpid()})
+    for sequence in range(40):
+        context.progress.before_operation(sequence, "barrier", "uint8", 1, 0.001)
+        meet(context, sequence)
+        context.progress.after_operation(sequence)
+        time.sleep(0.05)
+    return {}
+
+
+def end_early_on_rank_1(context: RankContext) -> dict[str, Any]:
+    """Rank 1 has nothing left to do; the others lose their connections to it."""
+    context.progress.enter_stage("measure")
+    if context.rank == 1:
+        return {}
+    time.sleep(0.3)
+    raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234")
+
+
+def spin_on_rank_1(context: RankContext) -> dict[str, Any]:
+    """Rank 1 computes for ever where the others wait for it."""
+    context.progress.enter_stage("measure")
+    while context.rank == 1:
+        pass
+    context.progress.before_operation(0, "all_reduce", "float32", 1024, 0.001)
+    time.sleep(60)
+    return {}
 
 
 def raise_on_rank_1(context: RankContext) -> dict[str, Any]:

@@ -146,10 +146,30 @@ def test_a_rank_started_twice_is_refused(group: Group) -> None:
     group.end()
 
 
-def test_a_failed_start_is_told_once(group: Group) -> None:
+def test_an_import_that_fails_on_all_ranks_is_told_of_all(group: Group) -> None:
     outcome = group.start("rounds", preload=["tests.ranks.broken_import"]).end()
-    assert len(outcome.errors) == 1
-    assert outcome.statuses == [3, 3, 3]
+    assert sorted(outcome.incidents) == [("raised", rank) for rank in range(3)]
+    assert [report["reporter"] for report in outcome.reports] == [0]
+    assert outcome.statuses == [1, 1, 1]
+
+
+@pytest.mark.parametrize("broken", [0, 2])
+def test_an_import_that_fails_on_one_rank_names_that_rank(group: Group, broken: int) -> None:
+    for rank in range(WORLD_SIZE):
+        module = "tests.ranks.broken_import" if rank == broken else "tests.ranks.slow_import"
+        group.start("rounds", ranks=(rank,), preload=[module])
+    outcome = group.end()
+    assert outcome.incidents == [("raised", broken)]
+    assert outcome.reports[0]["run"]["incidents"][0]["stage"] == "import"
+    assert outcome.statuses == [1, 1, 1]
+
+
+def test_another_number_of_ranks_is_told_as_such(group: Group) -> None:
+    group.start("wait", ranks=(0,))
+    group.start("wait", ranks=(1,), more={"WORLD_SIZE": "4"})
+    outcome = group.end()
+    assert outcome.errors == ["WORLD_SIZE differs: rank 0 was started with 3, rank 1 with 4"]
+    assert outcome.statuses == [2, 2]
 
 
 def test_a_rank_that_never_comes_is_named(group: Group) -> None:

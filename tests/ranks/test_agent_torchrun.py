@@ -23,6 +23,10 @@ def is_agent(pid: int) -> bool:
     return str(PROGRAM).encode() in arguments and b"torch.distributed.run" not in arguments
 
 
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text()
+
+
 def rank_of(pid: int) -> int:
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return int(next(text for text in variables if text.startswith(b"RANK="))[5:])
@@ -63,6 +67,27 @@ def test_the_end_of_torchrun_ends_everything(launches: Launches, number: signal.
         torchrun.send_signal(number)
         output, _ = torchrun.communicate(timeout=LIMIT_SECONDS)
     assert '"run"' not in output
+    launches.wait_until_gone()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("whom", ["agent", "template"])
+def test_what_is_killed_during_the_import_is_named(launches: Launches, victim: int, whom: str) -> None:
+    def find() -> int | None:
+        found = templates() if whom == "template" else [pid for pid in launches.processes() if is_agent(pid)]
+        return next((pid for pid in found if rank_of(pid) == victim), None)
+
+    def templates() -> list[int]:
+        return [pid for pid in launches.processes() if name_of(pid) == "gpudiag-templat\n"]
+
+    with launches.start_program("wait", command=TORCHRUN, preload=["tests.ranks.slow_import"]) as torchrun:
+        wait_for(lambda: len(templates()) == 2, "both imports")
+        os.kill(wait_for(find, "the process"), signal.SIGKILL)
+        output, _ = torchrun.communicate(timeout=LIMIT_SECONDS)
+    reports = [json.loads(line) for line in output.splitlines() if '"run"' in line]
+    incidents = [(incident["kind"], incident["rank"]) for incident in reports[0]["run"]["incidents"]]
+    assert incidents == [("died", victim)]
+    assert reports[0]["run"]["incidents"][0]["stage"] == "import"
     launches.wait_until_gone()
 
 

@@ -1,15 +1,19 @@
 """Ranks spawned on this machine, without torch: what comes back when all is well and when it is not."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from gpudiag.errors import RankStartError, UsageError
+from gpudiag.errors import UsageError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.reading import Missing
+from gpudiag.ranks.patience import ENDLESS
+from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, STAGES, Budgets
 from tests.ranks.launching import Launches, facts
 
@@ -51,7 +55,6 @@ def test_a_killed_or_stopped_rank_is_named_with_its_stage(
         (kind, 1, stage)
     ]
     assert run.injected[0].fired
-    assert run.seconds - run.incidents[0].at_seconds < 3
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -59,7 +62,6 @@ def test_a_rank_that_stays_out_is_named_with_the_stage_it_missed(launches: Launc
     run = launches.run("rounds", faults=[f"skip:2@{stage}"])
     assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.SILENT, 2)]
     assert facts(run.incidents[0])["not_reached"] == f"stage {stage}"
-    assert run.seconds - run.incidents[0].at_seconds < 3
 
 
 def test_a_rank_that_stays_out_of_an_iteration_is_shown_with_its_stack(launches: Launches) -> None:
@@ -177,7 +179,55 @@ def test_a_rank_outside_the_collective_is_silent(launches: Launches) -> None:
     run = launches.run("idle_on_rank_1")
     assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.SILENT, 1)]
     assert facts(run.incidents[0])["waited_in"] == "all_reduce float32[1024] (collective 0)"
-    assert run.seconds < 10
+
+
+def test_a_rank_that_ended_well_before_the_others_is_the_cause(launches: Launches) -> None:
+    run = launches.run("end_early_on_rank_1")
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.ENDED, 1)]
+
+
+def test_a_rank_that_spins_while_the_others_wait_is_told_with_its_line(launches: Launches) -> None:
+    run = launches.run("spin_on_rank_1")
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.SILENT, 1)]
+    assert "in spin_on_rank_1" in facts(run.incidents[0])["stuck_at"]
+
+
+class Pause:
+    """Stops ranks once all have said their pids, and lets them go on after a while."""
+
+    def __init__(self, ranks: tuple[int, ...], seconds: float) -> None:
+        self.ranks, self.seconds = ranks, seconds
+        self.pids: dict[int, int] = {}
+
+    def take(self, event: RankEvent) -> None:
+        self.pids[event.rank] = event.data["pid"]
+        if len(self.pids) == 3:
+            threading.Timer(0.3, self._send, (signal.SIGSTOP,)).start()
+            threading.Timer(0.3 + self.seconds, self._send, (signal.SIGCONT,)).start()
+
+    def _send(self, number: signal.Signals) -> None:
+        for rank in self.ranks:
+            os.kill(self.pids[rank], number)
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1, 2)])
+def test_a_pause_that_ends_is_told_with_how_long_it_lasted(
+    launches: Launches, ranks: tuple[int, ...]
+) -> None:
+    run = launches.run("paced", on_event=Pause(ranks, 1.3).take)
+    assert len(run.results) == 3
+    told = sorted(incident.rank for incident in run.incidents)
+    assert told == list(ranks)  # by time: the ranks of one pause are noticed in any order
+    assert {incident.kind for incident in run.incidents} == {IncidentKind.PAUSED}
+    assert all(facts(incident)["lasted"] >= 1.2 for incident in run.incidents)
+
+
+def test_what_outlasts_the_time_of_the_run_is_named_when_it_is_over(launches: Launches) -> None:
+    budgets = Budgets(run_seconds=5.0, patience=ENDLESS)
+    run = launches.run("paced", faults=["stop:1@measure"], budgets=budgets)
+    assert [(incident.kind, incident.rank) for incident in run.incidents] == [(IncidentKind.STOPPED, 1)]
+    assert run.seconds > 5.0
+    assert not run.timed_out
 
 
 def test_everybody_inside_is_a_stall(launches: Launches) -> None:
@@ -210,6 +260,19 @@ def test_a_module_that_is_not_installed_is_refused_before_anything_starts(launch
         launches.run("rounds", preload=("no_such_torch",))
 
 
+def test_what_may_be_there_is_imported_once_and_what_is_not_costs_nothing(launches: Launches) -> None:
+    modules = (
+        "no_such_framework",
+        "no_such_framework.engine",
+        "tests.ranks.broken_import",
+        "tests.ranks.once",
+    )
+    run = launches.run("imported_in", try_preload=modules)
+    assert run.incidents == ()
+    (imported_in,) = {result["imported_in"] for result in run.results.values()}
+    assert imported_in not in {result["here"] for result in run.results.values()}
+
+
 def test_an_interpreter_without_torch_is_refused(launches: Launches, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     with pytest.raises(UsageError, match="torch is not installed"):
@@ -229,8 +292,11 @@ def test_an_interpreter_that_does_not_exist_is_refused(launches: Launches) -> No
 
 
 def test_a_program_that_is_no_interpreter_is_a_failed_start(launches: Launches) -> None:
-    with pytest.raises(RankStartError, match="exit status 1"):
-        launches.run("rounds", python="/bin/false")
+    run = launches.run("rounds", python="/bin/false")
+    assert [(incident.kind, incident.stage) for incident in run.incidents] == [
+        (IncidentKind.START_FAILED, "import")
+    ]
+    assert (facts(run.incidents[0])["exit_status"], facts(run.incidents[0])["ranks"]) == (1, "0-2")
 
 
 def test_a_broken_torch_is_a_failed_start(launches: Launches, tmp_path: Path) -> None:
@@ -240,8 +306,10 @@ def test_a_broken_torch_is_a_failed_start(launches: Launches, tmp_path: Path) ->
     command = tmp_path / "python"
     command.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     command.chmod(0o755)
-    with pytest.raises(RankStartError, match=r"libcudart\.so\.12"):
-        launches.run("rounds", python=str(command), preload=("broken_torch",))
+    run = launches.run("rounds", python=str(command), preload=("broken_torch",))
+    assert [incident.kind for incident in run.incidents] == [IncidentKind.START_FAILED]
+    assert facts(run.incidents[0])["importing"] == "broken_torch"
+    assert "libcudart.so.12" in facts(run.incidents[0])["message"]
 
 
 def test_a_slow_import_is_a_failed_start(launches: Launches, tmp_path: Path) -> None:
@@ -250,8 +318,9 @@ def test_a_slow_import_is_a_failed_start(launches: Launches, tmp_path: Path) -> 
     command.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     command.chmod(0o755)
     budgets = Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, "import": 1.0})
-    with pytest.raises(RankStartError, match="slow_torch"):
-        launches.run("rounds", python=str(command), preload=("slow_torch",), budgets=budgets)
+    run = launches.run("rounds", python=str(command), preload=("slow_torch",), budgets=budgets)
+    assert [incident.kind for incident in run.incidents] == [IncidentKind.START_FAILED]
+    assert facts(run.incidents[0])["importing"] == "slow_torch"
 
 
 def test_no_descriptor_is_left_open(launches: Launches) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import IO
@@ -37,7 +38,16 @@ def directories(launches: Launches) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGQUIT, 131),
+        (signal.SIGUSR1, 138),
+        (signal.SIGXCPU, 152),
+        (signal.SIGABRT, 134),
+    ],
 )
 def test_an_interrupt_ends_every_rank_and_then_the_program(
     launches: Launches, number: signal.Signals, status: int
@@ -49,6 +59,14 @@ def test_an_interrupt_ends_every_rank_and_then_the_program(
     assert program.returncode in (status, -number)  # KeyboardInterrupt ends Python by the signal itself
     assert not directories(launches)
     launches.wait_until_gone()
+
+
+def test_a_signal_that_somebody_ignores_ends_nothing(launches: Launches) -> None:
+    with launches.start_program("paced", command=("nohup", sys.executable)) as program:
+        read_event(program.stdout)
+        program.send_signal(signal.SIGHUP)
+        program.communicate(timeout=LIMIT_SECONDS)
+    assert program.returncode == 0
 
 
 def test_an_interrupt_during_the_import_ends_it(launches: Launches) -> None:

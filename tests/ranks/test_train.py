@@ -1,6 +1,7 @@
 """`gpudiag train` whole, on real gloo ranks: the maths proved, every fault found and named, nothing left behind."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.ranks.train_command import torchrun_train, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
-PROVED = 17  # things that are proved where nothing is injected
+PROVED = 18  # things that are proved where nothing is injected; of DDP also that there were several buckets
 SOON = 2  # steps within which a fault must be found
 
 
@@ -50,7 +51,11 @@ def test_ddp_and_fsdp2_are_proved_measured_and_leave_nothing() -> None:
     assert [result["strategy"] for result in ran] == ["ddp", "fsdp2"]
     for result in ran:
         assert (result["outcome"], result["verified"], result["world_size"]) == ("pass", True, 2)
-        assert [one["passed"] for one in result["verifications"]] == [True] * PROVED
+        proved = {one["name"]: one["passed"] for one in result["verifications"]}
+        if result["strategy"] == "fsdp2" and find_spec("numpy") is None:
+            assert proved.pop("checkpoint") is None  # torch.distributed.checkpoint needs it
+            proved["checkpoint"] = True
+        assert list(proved.values()) == [True] * (PROVED + ("several_buckets" in proved))
         assert result["samples_per_second"] == pytest.approx(16 / result["step_p50_seconds"])
         assert sum(result["shares"].values()) == pytest.approx(1.0)
         assert result["scaling_efficiency"] > 0
@@ -70,6 +75,26 @@ def test_every_workload_and_dtype_is_proved(workload: str, dtype: str, optimizer
     completed = train(*flags, "--json")
     report = read_report(completed)
     assert (completed.status, report["outcome"], report["findings"]) == (0, "pass", [])
+    assert all(result["verified"] is True for result in report["strategies"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategies", "workload", "dtype", "optimizer"),
+    [
+        (1, "ddp,fsdp2", "regression", "float32", "sgd"),
+        (3, "ddp,fsdp2", "transformer", "float32", "adam"),
+        (4, "ddp", "convolution", "bfloat16", "sgd"),
+        (5, "ddp,fsdp2", "regression", "float32", "sgd"),
+        (8, "ddp", "classification", "float32", "sgd"),
+    ],
+)
+def test_training_that_is_right_is_proved_on_any_number_of_ranks(
+    ranks: int, strategies: str, workload: str, dtype: str, optimizer: str
+) -> None:
+    flags = ("--workload", workload, "--dtype", dtype, "--optimizer", optimizer, "--strategy", strategies)
+    report = read_report(train("--nproc", str(ranks), *flags, "--steps", "4", "--json"))
+    codes = [finding["code"] for finding in report["findings"] if finding["code"] != "train.single_worker"]
+    assert codes == []
     assert all(result["verified"] is True for result in report["strategies"])
 
 
@@ -189,7 +214,7 @@ SCRIPTS = {
 @pytest.mark.parametrize(
     ("name", "status", "code", "rank"),
     [
-        ("together", 0, None, None),
+        ("together", 0, "train.no_gradient_crossed", None),
         ("alone", 1, "train.not_parallel", None),
         ("hangs", 1, "train.script_hung", 1),
         ("exits", 1, "train.script_failed", 1),
@@ -220,7 +245,7 @@ def test_a_fault_that_came_too_late_for_the_script_is_no_pass(tmp_path: Path) ->
     script.write_text(SCRIPTS["together"])
     completed = train("--script", str(script), "--inject", "kill:1@600", "--json")
     codes = [finding["code"] for finding in read_report(completed)["findings"]]
-    assert (completed.status, codes) == (3, ["inject.not_fired"])
+    assert (completed.status, codes) == (3, ["inject.not_fired", "train.no_gradient_crossed"])
 
 
 def test_a_script_that_hangs_under_torchrun_is_diagnosed_too(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.train_outside_faults import cause_of, names_cause
+from benchmarks.train_outside_faults import train_with as train_with_fault
 from tests.ranks import pretenders
 from tests.ranks.nccl_test_command import Completed, run
+from tests.ranks.planting import train_with
 from tests.ranks.train_command import TRAIN, train
 
 _FOLDER = Path(os.environ.get("GPUDIAG_FRAMEWORKS", "nowhere"))
@@ -150,3 +153,32 @@ def test_the_launcher_of_deepspeed_is_understood() -> None:
     completed = launch(*launcher, *TRAIN[3:], "--strategy", "zero2")
     assert completed.status == 0, completed.error
     assert "PASS CPU ONLY: zero2 on 2 ranks" in completed.output
+
+
+@pytest.mark.parametrize("fault", ["bit_of_own_gradient_before_zero", "bit_handed_in_to_zero"])
+def test_a_flipped_bit_under_zero_is_blamed_on_the_rank_that_has_it(fault: str) -> None:
+    need("deepspeed")
+    cause = cause_of(fault, 3)
+    report = train_with_fault(fault, "--nproc", "3", "--strategy", cause.strategy, *TORCH)
+    first = report["findings"][0]
+    assert names_cause(first, cause), (first["code"], first["subject"], first["owner"], first["message"])
+
+
+STAGE_1 = """
+import sys, deepspeed
+from deepspeed.runtime.engine import DeepSpeedEngine as Engine
+start, stage = deepspeed.initialize, Engine.zero_optimization_stage
+def initialize(*args, config, **named):
+    return start(*args, config={**config, "zero_optimization": {**config["zero_optimization"], "stage": 1}}, **named)
+deepspeed.initialize = initialize
+def told(self):
+    return 2 if "gpudiag/training" in sys._getframe(1).f_code.co_filename else stage(self)
+Engine.zero_optimization_stage = told
+"""
+
+
+def test_an_engine_that_says_stage_2_and_keeps_whole_gradients_is_found(tmp_path: Path) -> None:
+    need("deepspeed")
+    report = train_with(STAGE_1, tmp_path, "--strategy", "zero2", *TORCH, after="deepspeed")
+    assert [finding["code"] for finding in report["findings"]] == ["train.sharding"]
+    assert "elements of gradients" in report["findings"][0]["message"]

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from gpudiag.model.measure import CollectiveResult, Incident, Measures
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import CollectiveResult, Incident, IncidentKind, Measures
 from gpudiag.model.reading import Missing, MissingReason
 from tests.scenarios.rank_cases import DIED, rank_cases
 from tests.scenarios.situations import Case, Situation, now
-from tests.unit.collectives.measurements import make_corruption, make_measurement, make_result
+from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
 
 CHECK = "collective.all_reduce"
 
@@ -22,9 +23,22 @@ def with_incidents(incidents: tuple[Incident, ...], complete: bool) -> Situation
 
 BARRIER = make_result(0, op="barrier", verified=Missing(MissingReason.NOT_SUPPORTED))
 
+OPEN_BARRIER = make_result(0, op="barrier", elements=0, verified=False)
+LEFT_EARLY = make_incident(
+    IncidentKind.PASSED,
+    1,
+    evidence=(Evidence("before_rank", 3), Evidence("iteration", 7), Evidence("early_by", 0.004, unit="s")),
+)
+
 COLLECTIVE_CASES = (
     *rank_cases(CHECK, with_incidents),
     Case(CHECK, "collective.corrupted", measured(incidents=(make_corruption(),)), measured(BARRIER)),
+    Case(
+        CHECK,
+        "collective.barrier_passed",
+        measured(OPEN_BARRIER, incidents=(LEFT_EARLY,)),
+        measured(BARRIER),
+    ),
     Case(
         CHECK,
         "collective.incomplete",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from gpudiag.model.device import (
     Disagreement,
     EccLocation,
+    FailedCall,
     GpuProcess,
     RowRemapHistogram,
     SourceState,
@@ -12,13 +13,15 @@ from gpudiag.model.device import (
 )
 from gpudiag.model.device_details import ThrottleSeconds
 from gpudiag.model.reading import Missing, MissingReason
-from tests.scenarios.situations import Case, gpu, gpus, machine, now, top, without_gpu
+from tests.scenarios.situations import Case, gpu, gpus, machine, now, part, top, without_gpu
 
 MIB = 1024**2
 ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 NOT_SUPPORTED = Missing(MissingReason.NOT_SUPPORTED)
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
+RESET_FIRST = Missing(MissingReason.RESET_REQUIRED, "GPU requires reset (NVML 16)")
 LATE = Missing(MissingReason.TIMED_OUT, "no answer from nvmlDeviceGetName within 5.0 s")
+ATTACHING = Missing(MissingReason.ATTACHING, "no handle yet after 5.0 s")
 BROKEN = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
 
 
@@ -94,6 +97,11 @@ DISCOVERY = (
             SourceState.NO_PERMISSION, SourceState.TIMED_OUT, SourceState.FAILED,
         )
     ),
+    Case(
+        "source.nvml_calls", "nvml.call_failed",
+        now(top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
+        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
+    ),
     Case("gpu.lost", "gpu.lost", now(gpu(3, responding=LOST)), now(gpu(3, responding=LATE))),
     Case(
         "gpu.lost", "gpu.recovery_needed",
@@ -103,7 +111,20 @@ DISCOVERY = (
         "gpu.lost", "gpu.recovery_advised",
         now(gpu(3, recovery_action="drain_p2p")), now(gpu(3, recovery_action="none")),
     ),
+    Case(
+        "gpu.lost", "gpu.recovery_needed",
+        now(gpu(3, responding=RESET_FIRST)), now(gpu(3, responding=LATE)),
+    ),
+    Case(
+        "gpu.lost", "gpu.recovery_needed",
+        now(gpu(3, recovery_action="unknown_9")), now(gpu(3, recovery_action=NOT_SUPPORTED)),
+    ),
+    Case(
+        "driver.values", "driver.unknown_value",
+        now(part(3, "fabric", health="unknown_4")), now(gpu(3, architecture="unknown_15", brand="unknown_20")),
+    ),
     Case("gpu.hung", "gpu.hung", now(gpu(3, responding=LATE)), now(gpu(3, responding=LOST))),
+    Case("gpu.hung", "gpu.attaching", now(gpu(3, responding=ATTACHING)), now(gpu(3, responding=LATE))),
     Case("gpu.hung", "gpu.not_read", now(gpu(3, responding=BROKEN)), now(gpu(3, responding=LATE))),
     Case(
         "gpu.count", "gpu.count",
@@ -161,6 +182,18 @@ DISCOVERY = (
 )  # fmt: skip
 
 MEMORY = (
+    Case(
+        "memory.size", "memory.too_small",
+        now(gpu(3, memory_total_bytes=65536 * MIB)), now(gpu(3, memory_total_bytes=81200 * MIB)),
+    ),
+    Case(
+        "memory.size", "memory.too_small",
+        now(gpus(memory_total_bytes=65536 * MIB)), now(gpus(memory_total_bytes=76000 * MIB)),
+    ),
+    Case(
+        "memory.size", "memory.too_small", now(gpu(0, memory_total_bytes=7680 * MIB)),
+        now(gpu(0, memory_total_bytes=15109 * MIB)), base="t4x1",
+    ),
     Case(
         "ecc.uncorrected", "ecc.uncorrected_volatile",
         now(gpu(3, ecc_uncorrected_volatile=1, ecc_uncorrected_aggregate=1)), now(gpu(3, ecc_corrected_volatile=900)),
@@ -230,6 +263,14 @@ PACE = (
     Case(
         "temperature.memory", "temperature.memory_too_hot",
         now(gpu(3, memory_temperature_celsius=96)), now(gpu(3, memory_temperature_celsius=95)), base="a100x8",
+    ),
+    Case(
+        "temperature.memory", "temperature.memory_too_hot",
+        now(gpu(3, memory_temperature_celsius=96)), now(gpu(3, memory_temperature_celsius=95)),
+    ),
+    Case(
+        "temperature.memory", "temperature.memory_too_hot",
+        now(gpu(3, memory_temperature_celsius=106)), now(gpu(3, memory_temperature_celsius=105)), base="b200x8",
     ),
     Case(
         "temperature.peers", "temperature.hotter_than_peers",

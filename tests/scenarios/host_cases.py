@@ -136,6 +136,17 @@ ENVIRONMENT = (
         now(environment(CUDA_VISIBLE_DEVICES="0,1,8,3")), now(environment(CUDA_VISIBLE_DEVICES="0,1,7,3")),
     ),
     Case(
+        "environment.cuda_visible_devices", "environment.visible_devices_invalid",
+        now(environment(CUDA_VISIBLE_DEVICES="0,-1,1")), now(environment(CUDA_VISIBLE_DEVICES="0,1,-1")),
+    ),
+    *(
+        Case(
+            "environment.cuda_visible_devices", "environment.visible_devices_none",
+            now(environment(CUDA_VISIBLE_DEVICES=value)), now(environment(CUDA_VISIBLE_DEVICES="7")),
+        )
+        for value in ("", "-1", " ", "NoDevFiles")
+    ),
+    Case(
         "environment.cuda_visible_devices", "environment.visible_devices_twice",
         now(environment(CUDA_VISIBLE_DEVICES="0,1,1")), now(environment(CUDA_VISIBLE_DEVICES="0,1,-1")),
     ),

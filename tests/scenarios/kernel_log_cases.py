@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 
+from gpudiag.model.device import DeviceId, Snapshot, SourceState, SourceStatus
 from gpudiag.model.history import History
 from gpudiag.model.kernel_log import KernelEvent
-from tests.scenarios.situations import Case, Change, Remember, machine, now, top
+from tests.scenarios.situations import Case, Change, Remember, gpu, machine, now, top
 from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
 
 MINUTES_A_DAY = 24 * 60
@@ -34,6 +35,11 @@ def on_switch(code: int, severity: str = "Fatal") -> Event:
 
 def line(text: str, days_ago: float) -> Change:
     return log(partial(event_from, text, days_ago * MINUTES_A_DAY))
+
+
+def elsewhere(index: int) -> Change:
+    """A machine whose GPU of that index is at another address, so that nothing is at its own."""
+    return gpu(index, id=DeviceId("GPU-9", "00000000:9f:00.0", index))
 
 
 def only_gpu(index: int) -> Change:
@@ -102,8 +108,25 @@ TROUBLE = tuple(
         ),
         (
             "kernel.machine_check",
-            "mce: [Hardware Error]: Machine check events logged",
-            "EDAC MC0: 1 CE memory read error on CPU_SrcID#0", 0.9,
+            "mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 9: be00000000800400",
+            "mce: [Hardware Error]: Machine check events logged", 0.9,
+        ),
+        (
+            "kernel.machine_check",
+            "{2}[Hardware Error]: event severity: recoverable", "{2}[Hardware Error]: event severity: corrected", 0.9,
+        ),
+        (
+            "kernel.machine_check",
+            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "EDAC MC0: 1 CE memory read error on CPU_SrcID#0", 0.9,
+        ),
+        (
+            "kernel.hard_lockup",
+            "NMI watchdog: Watchdog detected hard LOCKUP on cpu 7",
+            "NMI watchdog: Watchdog detected hard LOCKUP on cpu 7", 1.1,
+        ),
+        (
+            "kernel.rcu_stall",
+            "rcu: INFO: rcu_sched self-detected stall on CPU", "INFO: rcu_sched self-detected stall on CPU { 3}", 1.1,
         ),
         (
             "kernel.pcie_error",
@@ -113,4 +136,35 @@ TROUBLE = tuple(
     )
 )  # fmt: skip
 
-KERNEL_LOG_CASES = (*XID, *SXID, *TROUBLE)
+
+def log_status(state: SourceState, reason: str) -> Change:
+    """A log without trouble, and how its reading went."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        status = SourceStatus("kernel_log", state, reason)
+        return top(sources=(*snapshot.sources, status))(log()(snapshot))
+
+    return change
+
+
+UNREAD = (
+    Case(
+        "host.kernel_log", "kernel.log_unread",
+        now(log_status(SourceState.TIMED_OUT, "read from /var/log/syslog; older lines were not read")),
+        now(log_status(SourceState.OK, "read from /var/log/syslog; older lines were only searched for new Xids")),
+    ),
+)  # fmt: skip
+
+RM_INIT = "NVRM: GPU 0000:a8:00.0: RmInitAdapter failed! (0x24:0x72:1447)"
+STARTED = (
+    Case("gpu.started", "gpu.not_started", now(line(RM_INIT, 3.0), elsewhere(5)), now(line(RM_INIT, 3.0))),
+    Case("gpu.started", "gpu.start_failed", now(line(RM_INIT, 0.9)), now(line(RM_INIT, 1.1))),
+    Case(
+        "gpu.started",
+        "gpu.start_failed",
+        now(line("NVRM: The NVIDIA probe routine failed for 1 device(s).", 0.9)),
+        now(line("NVRM: The NVIDIA probe routine failed for 1 device(s).", 1.1)),
+    ),
+)
+
+KERNEL_LOG_CASES = (*XID, *SXID, *TROUBLE, *UNREAD, *STARTED)

@@ -61,6 +61,7 @@ def aer(index: int, **counts: int) -> Change:
 
 
 ALL_DOWN = tuple(change for index in range(8) for change in down(index, *range(18)))
+LINK_5_DOWN = tuple(nvlink(index, 5, active=False) for index in range(8))
 
 PCIE = (
     Case("pcie.width", "pcie.width_reduced", now(gpu(3, pcie_width=8)), now(gpu(3, pcie_width=8, pcie_width_slot_max=8))),
@@ -92,14 +93,25 @@ PCIE = (
         now(aer(3, nonfatal=2), before=(aer(3, nonfatal=2),)),
     ),
     Case(
+        "pcie.errors", "pcie.nonfatal_errors_since_boot",
+        now(aer(3, nonfatal=2)), now(aer(3, nonfatal=2), before=(aer(3, nonfatal=2),)),
+    ),
+    Case(
         "pcie.errors", "pcie.corrected_rate",
         now(aer(3, corrected=33), before=()), now(aer(3, corrected=32), before=()),
     ),
 )  # fmt: skip
 
 NVLINK = (
-    Case("nvlink.state", "nvlink.link_down", now(*down(3, 5)), now(*(nvlink(index, 5, active=False) for index in range(8)))),
-    Case("nvlink.state", "nvlink.all_links_down", now(*ALL_DOWN), now(*ALL_DOWN, machine(pci_devices=()))),
+    Case("nvlink.state", "nvlink.link_down", now(*down(3, 5)), now(*down(3, 5), gpu(3, mig_mode="enabled"))),
+    Case(
+        "nvlink.state", "nvlink.shared_links_down",
+        now(*LINK_5_DOWN), now(*LINK_5_DOWN, gpus(name="NVIDIA H100 NVL")),
+    ),
+    Case(
+        "nvlink.state", "nvlink.all_links_down",
+        now(*ALL_DOWN), now(*ALL_DOWN, machine(pci_devices=()), gpus(name="NVIDIA H100 NVL")),
+    ),
     Case(
         "nvlink.errors", "nvlink.crc_errors",
         now(nvlink(3, 5, crc_flit_errors=6000), before=()), now(nvlink(3, 5, crc_flit_errors=5000), before=()),
@@ -169,7 +181,13 @@ PEERS = (
 RDMA = (
     Case(
         "infiniband.port", "infiniband.port_down",
-        now(port(2, state="DOWN", physical_state="Polling")), now(port(2, state="DOWN", physical_state="Disabled")),
+        now(port(2, state="DOWN", physical_state="Polling")),
+        now(port(2, state="DOWN", physical_state="Disabled", link_layer="Ethernet")),
+    ),
+    Case(
+        "infiniband.port", "infiniband.port_disabled",
+        now(port(2, state="DOWN", physical_state="Disabled")),
+        now(port(2, state="DOWN", physical_state="Disabled", link_layer="Ethernet")),
     ),
     Case(
         "infiniband.port", "infiniband.port_slow",

@@ -25,6 +25,11 @@ MISMATCHED = happened(IncidentKind.MISMATCHED, "operation", "broadcast")
 STALLED = happened(IncidentKind.STALLED, "operation", "all_reduce")
 STOPPED = happened(IncidentKind.STOPPED, "process_state", "T (stopped)")
 SILENT = happened(IncidentKind.SILENT, "waited_in", "all_reduce")
+START_FAILED = happened(IncidentKind.START_FAILED, "exception", "OSError", stage="import")
+ENDED = happened(IncidentKind.ENDED, "waited_in", "all_reduce")
+THROTTLED = happened(IncidentKind.THROTTLED, "throttled_periods", "667")
+PAUSED = happened(IncidentKind.PAUSED, "process_state", "stopped by a signal")
+INTERRUPTED = happened(IncidentKind.INTERRUPTED, "ranks_inside", "0-3")
 NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
 NO_SUCH_INTERFACE = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}eth9", stage="init")
@@ -37,6 +42,11 @@ _CASES = (
     ("rank.raised", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
     ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
     ("rank.silent", SILENT, False, STOPPED, False),
+    ("rank.start_failed", START_FAILED, False, DIED, False),
+    ("rank.ended_early", ENDED, False, SILENT, False),
+    ("rank.throttled", THROTTLED, True, LATE, True),
+    ("rank.paused", PAUSED, True, STOPPED, True),
+    ("collective.interrupted", INTERRUPTED, True, STALLED, True),
     ("rank.not_started", NOT_STARTED, False, DIED, False),
     ("rank.late", LATE, True, STOPPED, True),
     ("collective.stalled", STALLED, False, MISMATCHED, False),

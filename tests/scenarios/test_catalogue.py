@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from gpudiag.checks import BUILTIN
+from gpudiag.checks.needs import NO_GPU
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
@@ -79,7 +80,8 @@ def test_a_fault_is_named_once(case: Case):
 
 def test_every_code_of_the_catalogue_has_a_case():
     promised = Counter((check.name, kind.code) for check in BUILTIN for kind in check.reports)
-    assert promised == Counter((case.check, case.code) for case in CASES)
+    assert set(promised.values()) == {1}
+    assert promised.keys() == {(case.check, case.code) for case in CASES}  # some have several
 
 
 @pytest.mark.parametrize("reason", REASONS, ids=str)
@@ -108,7 +110,7 @@ def test_no_check_stumbles_over_readings_that_are_missing_here_and_there(base: s
 
 # What these judge is how the sources answered, and whether each GPU has a row and answers: that is still there.
 LOOKED_AT_ROWS = {
-    "source.nvml", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count", "environment.cuda_visible_devices",
+    "source.nvml", "source.nvml_calls", "source.agreement", "gpu.lost", "gpu.hung", "gpu.count", "environment.cuda_visible_devices",
 }  # fmt: skip
 
 
@@ -135,7 +137,8 @@ def test_a_healthy_machine_raises_no_alarm(base: str):
     results = run_checks(Context(look, earlier=Situation(before=()).context(look).earlier), BUILTIN)
     found = {finding.code for one in results for finding in one.findings}
     assert found == set()
-    assert {one.check: one.reason for one in results if one.outcome is Outcome.ERROR} == {}
+    blind = {one.check: one.reason for one in results if one.outcome is Outcome.ERROR}
+    assert blind == ({} if base != "none" else {"gpu.count": NO_GPU})
     skipped = [one for one in results if one.outcome is Outcome.SKIP]
     assert all(one.reason for one in skipped)
     if base != "none":
@@ -173,8 +176,7 @@ def test_checks_and_codes_are_listed_once():
 @pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
 def test_a_check_says_what_it_reads_and_where_its_limit_comes_from(check: Check):
     assert check.title
-    assert check.reads
-    assert check.limit
+    assert check.readings
 
 
 @pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)

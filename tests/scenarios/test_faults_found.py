@@ -43,7 +43,7 @@ FOUND = {
 # Not a fault at this moment, or not one that a single look can tell: nothing may be said.
 SPARED = (
     "h100x8+busy:2", "h100x8+pcie-gen:2", "h100x8+idle-holder:5", "h100x8+ecc-corrected:4",
-    "h100x8+nvlink-errors:2", "h100x8+slow:1:0.01", "h100x8+init-slow:0.3", "h100x8+visible:0,1", "h100x8+order",
+    "h100x8+nvlink-errors:2", "h100x8+slow:1:0.01", "h100x8+init-slow:0.3", "h100x8+cold:0.1", "h100x8+visible:0,1", "h100x8+order",
 )  # fmt: skip
 # What two looks tell, the first of them at the healthy machine.
 MOVED = {
@@ -101,12 +101,12 @@ LOGGED = {
     "h100x8+row-remap-pending:5": {("memory.row_remap_pending", 5)},
     "h100x8+row-remap-failed:5": {("memory.row_remap_failed", 5)},
     "t4x1+retired-pages:0": {("memory.page_retirement_pending", 0)},
-    "h100x8+nvlink-down:4": {("nvlink.link_down", 4)},
+    "h100x8+nvlink-down:4+xid:4:74": {("nvlink.link_down", 4)},
     "h100x8+recovery:1:gpu_reset": {("gpu.recovery_needed", 1)},
     "h100x8+xid:1:95": {("xid.hardware", 1)},
     "h100x8+xid:1:31": {("xid.application", 1)},
     "h100x8+hang:6+xid:6:119": {("gpu.hung", 6)},
-    "h100x8+lost:3+row-remap-failed:1+nvlink-down:5+ecc:2+xid:4:95": {
+    "h100x8+lost:3+row-remap-failed:1+nvlink-down:5+xid:5:74+ecc:2+xid:4:95": {
         ("gpu.lost", 3), ("memory.row_remap_failed", 1), ("nvlink.link_down", 5), ("ecc.uncorrected_volatile", 2),
         ("xid.hardware", 4),
     },

@@ -1,7 +1,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from gpudiag.checks.bursts import SILENCE, find_device, gpu_bursts, split_bursts
+from gpudiag.checks.bursts import find_device, gpu_bursts, split_bursts
+from gpudiag.model.kernel_log import BURST_SILENCE
 from gpudiag.model.reading import NOT_ASKED
 from tests.unit.checks.kernel_events import event_from, recovery, xid
 from tests.unit.model.nouns import make_device, make_snapshot
@@ -15,8 +16,8 @@ def roots(*events):
 
 def test_silence_ends_a_burst():
     first = xid(31, minutes_ago=60)
-    at_the_limit = replace(first, at=first.at + SILENCE)
-    beyond = replace(first, at=at_the_limit.at + SILENCE + timedelta(seconds=1))
+    at_the_limit = replace(first, at=first.at + BURST_SILENCE)
+    beyond = replace(first, at=at_the_limit.at + BURST_SILENCE + timedelta(seconds=1))
     assert [len(burst) for burst in split_bursts((first, at_the_limit, beyond))] == [2, 1]
 
 

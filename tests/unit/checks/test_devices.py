@@ -2,14 +2,16 @@ from typing import Any
 
 import pytest
 
+from gpudiag.checks import BUILTIN
 from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
-from gpudiag.model.device import Device, DeviceId
+from gpudiag.checks.runner import run_checks, verdict
+from gpudiag.model.device import Device, DeviceId, SourceState, SourceStatus
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.checks.machines import CONTAINER, LATE, LOST, look_at, make_bare_machine, make_pci_gpu
-from tests.unit.model.nouns import make_device, make_snapshot
+from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 
 def index_of(finding: Finding) -> object:
@@ -125,6 +127,29 @@ def test_what_the_user_expects_is_exact(expected: int, outcome: Outcome) -> None
     assert gpu_count.judge(look_at(snapshot, expected_gpus=expected)).outcome is outcome
 
 
-def test_no_gpu_and_no_trace_of_one_does_not_apply() -> None:
-    snapshot = make_snapshot(machine=make_bare_machine())
+@pytest.mark.parametrize(("least", "outcome"), [(8, Outcome.PASS), (9, Outcome.FAIL), (4, Outcome.PASS)])
+def test_what_the_node_was_given_out_as_is_a_lower_limit(least: int, outcome: Outcome) -> None:
+    snapshot = make_snapshot(*make_eight(), machine=make_bare_machine(gpus=8))
+    assert gpu_count.judge(look_at(snapshot, at_least_gpus=least)).outcome is outcome
+
+
+@pytest.mark.parametrize(("on_bus", "codes"), [(8, ["gpu.missing"]), (7, ["gpu.count"])])
+def test_a_gpu_that_is_short_is_named_where_the_bus_still_shows_it(on_bus: int, codes: list[str]) -> None:
+    machine = make_bare_machine(gpus=on_bus, allocation={"SLURM_JOB_GPUS": "0,1,2,3,4,5,6"})
+    found = gpu_count.judge(look_at(make_snapshot(*make_eight()[:7], machine=machine), at_least_gpus=8))
+    assert [finding.code for finding in found.findings] == codes
+
+
+def test_no_gpu_and_no_trace_of_one_is_in_order_only_where_none_is_expected() -> None:
+    snapshot = make_snapshot(machine=make_bare_machine(), sources=WITHOUT_LIBRARY)
+    assert gpu_count.judge(look_at(snapshot)).outcome is Outcome.ERROR
+    assert gpu_count.judge(look_at(snapshot, expected_gpus=0)).outcome is Outcome.PASS
+    assert gpu_count.judge(look_at(snapshot, at_least_gpus=0)).outcome is Outcome.PASS
+    assert gpu_count.judge(look_at(snapshot, expected_gpus=1)).outcome is Outcome.ERROR
+    assert verdict(run_checks(look_at(snapshot, expected_gpus=1), BUILTIN)) is Outcome.FAIL
+
+
+def test_a_machine_whose_nvml_nobody_asks_is_not_judged_by_its_gpus() -> None:
+    asked = (SourceStatus("nvml", SourceState.NOT_ASKED),)
+    snapshot = make_snapshot(machine=make_bare_machine(), sources=asked)
     assert gpu_count.judge(look_at(snapshot)).outcome is Outcome.SKIP

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from gpudiag.checks.kernel_faults import host_kernel_log, judge_kernel_log
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
+from gpudiag.model.device_details import PcieErrorCounts
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.checks.kernel_events import event_from, xid
@@ -26,12 +29,19 @@ def test_many_lines_of_one_kind_are_one_finding():
     [
         "pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
         "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
-        # The link of a GPU of this machine, which its own counters tell about.
-        "nvidia 0000:19:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction",
     ],
 )
 def test_what_counters_tell_is_not_told_twice(line):
     assert codes(event_from(line)) == []
+
+
+def test_an_error_of_a_gpus_link_is_told_where_its_counters_do_not():
+    line = "nvidia 0000:19:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction"
+    (finding,) = judge_kernel_log(SNAPSHOT, [event_from(line)])
+    assert (finding.code, finding.subject.bus_id) == ("kernel.pcie_error", "00000000:19:00.0")
+    counts = PcieErrorCounts(0, 0, 1, 0, 0, 0, 0)
+    counted = replace(SNAPSHOT, devices=tuple(replace(one, pcie_errors=counts) for one in SNAPSHOT.devices))
+    assert judge_kernel_log(counted, [event_from(line)]) == ()
 
 
 def test_xids_are_judged_elsewhere():

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.checks.measured_limits import (
+    ClocksSeen,
     Opinion,
-    Shares,
     history_opinion,
     host_link_opinions,
     judge_speed,
@@ -18,6 +18,7 @@ from gpudiag.checks.measured_limits import (
 from gpudiag.model.device import NvLink
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.speeds import SpeedLimit
 from tests.unit.model.nouns import make_device
 
 H100 = make_device(
@@ -35,8 +36,8 @@ def test_memory_is_derived_from_bus_and_clock_and_held_against_the_data_sheet():
     derived, table = memory_opinions(H100)
     assert derived.expected == pytest.approx(3.352e12, rel=0.001)
     assert (table.origin, table.expected) == ("table", 3350e9)
-    assert derived.judge(2.6e12) is Outcome.WARN
-    assert derived.judge(2.1e12) is Outcome.FAIL
+    assert derived.judge(2.2e12) is Outcome.WARN
+    assert derived.judge(1.8e12) is Outcome.FAIL
     assert table.judge(1e12) is Outcome.WARN  # a table alone never fails
 
 
@@ -46,28 +47,55 @@ def test_a_gpu_that_no_table_knows_is_judged_by_what_it_reports():
     assert memory_opinions(make_device(name="NVIDIA X900")) == ()
 
 
-def test_matrix_products_are_derived_from_processors_and_clock():
-    derived, table = matrix_opinions(H100, "bfloat16")
+AT_BOOST = ClocksSeen(1830, power_capped=False)
+
+
+def test_matrix_products_are_derived_from_processors_and_the_clock_that_was_seen():
+    derived, table = matrix_opinions(H100, "bfloat16", ClocksSeen(1980, power_capped=False))
     assert derived.expected == pytest.approx(132 * 1980e6 * 4096)
     assert table.expected == 989e12
-    assert origins(matrix_opinions(H100, "float64")) == ["table"]
-    assert matrix_opinions(H100, "int4") == ()
+    slower, half = matrix_opinions(H100, "bfloat16", ClocksSeen(915, power_capped=False))
+    assert slower.expected == pytest.approx(132 * 915e6 * 4096)
+    assert half.expected == 989e12 / 2
+    assert origins(matrix_opinions(H100, "float64", AT_BOOST)) == ["table"]
+    assert matrix_opinions(H100, "int4", AT_BOOST) == ()
+
+
+def test_without_a_clock_or_under_a_power_cap_no_product_is_held_against_a_limit():
+    assert matrix_opinions(H100, "bfloat16", None) == ()
+    assert matrix_opinions(H100, "bfloat16", ClocksSeen(1400, power_capped=True)) == ()
+
+
+@pytest.mark.parametrize(("capability", "dtype", "judged"), [
+    ("7.0", "bfloat16", False), ("7.5", "bfloat16", False), ("8.0", "bfloat16", True), ("7.0", "float16", True),
+    ("8.0", "float8", False), ("9.0", "float8", True), ("10.0", "bfloat16", True),
+])  # fmt: skip
+def test_an_emulated_type_is_not_held_against_the_processors(capability, dtype, judged):
+    gpu = make_device(name="NVIDIA X900", cuda_cores=5120, compute_capability=capability)
+    assert bool(matrix_opinions(gpu, dtype, AT_BOOST)) is judged
 
 
 def test_consumer_cards_are_held_against_the_data_sheet_only():
     card = make_device(
         name="NVIDIA GeForce RTX 4090", cuda_cores=16384, compute_capability="8.9", sm_clock_max_mhz=3105
     )
-    assert origins(matrix_opinions(card, "bfloat16")) == ["table"]
+    assert origins(matrix_opinions(card, "bfloat16", AT_BOOST)) == ["table"]
 
 
-def test_links_count_only_where_they_are_up():
-    (opinion,) = peer_link_opinions(H100)
-    assert opinion.expected == 17 * 25e9
-    assert peer_link_opinions(make_device()) == ()
+def test_links_are_held_against_the_payload_of_those_of_the_pair():
+    line = make_device(nvlink_bytes_per_second=26_562e6)
+    (opinion,) = peer_link_opinions(line, 6)
+    assert opinion.expected == 6 * 25e9
+    assert peer_link_opinions(line, 0) == ()
+    assert peer_link_opinions(make_device(), 6) == ()
+
+
+def test_a_host_link_is_held_against_its_generation_and_width():
     (link,) = host_link_opinions(4, 16)
-    assert link.judge(21.3e9) is Outcome.WARN
-    assert link.judge(26e9) is Outcome.PASS
+    assert link.judge(20e9) is Outcome.WARN
+    assert link.judge(23.9e9) is Outcome.PASS
+    (old,) = host_link_opinions(3, 16)
+    assert old.judge(9e9) is Outcome.PASS
 
 
 def test_one_peer_is_no_opinion():
@@ -80,9 +108,9 @@ def test_one_peer_is_no_opinion():
 
 def test_the_worst_opinion_counts_and_all_are_shown():
     opinions = (
-        Opinion("derived", 100.0, "bus", Shares(0.8, 0.5)),
-        Opinion("peers", 80.0, "peers", Shares(0.9, 0.7)),
-        Opinion("table", 60.0, "table", Shares(0.8, None)),
+        Opinion("derived", 100.0, "bus", SpeedLimit("a", 0.8, "x", 0.5)),
+        Opinion("peers", 80.0, "peers", SpeedLimit("b", 0.9, "x", 0.7)),
+        Opinion("table", 60.0, "table", SpeedLimit("c", 0.8, "x")),
     )
     verdict = judge_speed("copy", 55.0, "GB/s", opinions)
     assert verdict.outcome is Outcome.FAIL  # by the peers

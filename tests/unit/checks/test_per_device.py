@@ -5,15 +5,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.checks.per_device import alike, judge_devices, nobody_works, too_few_alike
-from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.checks.machines import LATE, LOST
 from tests.unit.model.nouns import make_device, make_snapshot
 
-KIND = FindingKind("a.fault", Outcome.WARN, Severity.MONITOR, Category.NONE, Owner.HOST, "meaning", "remedy")
-FAILED = {MissingReason.ERROR, MissingReason.TIMED_OUT, MissingReason.DEVICE_LOST}
+KIND = FindingKind(
+    "a.fault",
+    Outcome.WARN,
+    Severity.MONITOR,
+    Category.NONE,
+    Owner.HOST,
+    "meaning",
+    "remedy",
+    Basis("reads", "limit", ()),
+)
+FAILED = {
+    MissingReason.ERROR,
+    MissingReason.TIMED_OUT,
+    MissingReason.ATTACHING,
+    MissingReason.DEVICE_LOST,
+    MissingReason.RESET_REQUIRED,
+}
 
 
 def finds_nothing(snapshot, device):

@@ -2,6 +2,7 @@ from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import finding_kinds, name_reporters
 from gpudiag.checks.needs import NEEDS
 from gpudiag.checks.registry import (
+    Basis,
     Check,
     FindingKind,
     Judgement,
@@ -23,7 +24,14 @@ HEALTHY = look_at(make_snapshot(make_device(0)))
 
 def make_kind(outcome: Outcome) -> FindingKind:
     return FindingKind(
-        f"test.{outcome.value}", outcome, Severity.MONITOR, Category.HW_OTHER, Owner.HOST, "meaning", "remedy"
+        f"test.{outcome.value}",
+        outcome,
+        Severity.MONITOR,
+        Category.HW_OTHER,
+        Owner.HOST,
+        "meaning",
+        "remedy",
+        Basis("reads", "limit", ()),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gpudiag.checks.host_health import host_numa
 from gpudiag.checks.host_limits import host_cgroup, host_shared_memory
 from gpudiag.checks.infiniband import infiniband_peer_memory
-from gpudiag.checks.nvlink import nvlink_state
+from gpudiag.checks.nvlink_state import nvlink_state
 from gpudiag.model.context import Context
 from gpudiag.model.device import NvLink
 from gpudiag.model.finding import Outcome

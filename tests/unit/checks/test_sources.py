@@ -6,6 +6,7 @@ from gpudiag.checks.sources import NVML_KINDS, nvml_answers, sources_agree
 from gpudiag.model.device import Disagreement, SourceState, SourceStatus
 from gpudiag.model.evidence import SourceSubject
 from gpudiag.model.finding import Outcome
+from gpudiag.runs.instant import judge_snapshot
 from tests.unit.checks.machines import (
     look_at,
     make_bare_machine,
@@ -33,12 +34,36 @@ def test_a_machine_with_a_gpu_and_without_a_working_nvml_fails(state: SourceStat
     assert verdict(run_checks(context, BUILTIN)) is Outcome.FAIL
 
 
-@pytest.mark.parametrize("state", BROKEN)
-def test_a_machine_without_a_trace_of_a_gpu_is_skipped_and_never_passes(state: SourceState) -> None:
-    context = look_at(make_broken_snapshot(state, make_bare_machine()))
-    results = run_checks(context, BUILTIN)
-    assert {result.outcome for result in results} == {Outcome.SKIP}
-    assert verdict(results) is Outcome.ERROR
+def test_a_machine_without_a_trace_of_a_gpu_is_skipped_and_never_passes() -> None:
+    context = look_at(make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine()))
+    results = {result.check: result for result in run_checks(context, BUILTIN)}
+    assert results.pop("gpu.count").outcome is Outcome.ERROR
+    assert {result.outcome for result in results.values()} == {Outcome.SKIP}
+
+
+@pytest.mark.parametrize("state", [state for state in BROKEN if state is not SourceState.LIBRARY_ABSENT])
+def test_a_library_that_is_here_and_fails_is_a_trace_of_a_gpu(state: SourceState) -> None:
+    context = look_at(make_broken_snapshot(state, make_bare_machine(), "NVML's words: what to do"))
+    (finding,) = nvml_answers.judge(context).findings
+    assert finding.code == f"nvml.{state.value}"
+    assert "the NVIDIA driver's library is installed" in finding.message
+    assert verdict(run_checks(context, BUILTIN)) is Outcome.FAIL
+    assert judge_snapshot(context.snapshot).verdict is Outcome.FAIL
+
+
+def test_an_nvml_that_lists_no_gpu_never_passes_though_the_bus_shows_none() -> None:
+    snapshot = make_broken_snapshot(SourceState.NO_DEVICES, make_bare_machine())
+    assert verdict(run_checks(look_at(snapshot), BUILTIN)) is Outcome.ERROR
+    assert judge_snapshot(snapshot).verdict is Outcome.ERROR
+
+
+def test_the_library_of_a_shared_image_is_no_trace_where_no_gpu_is_expected() -> None:
+    snapshot = make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, make_bare_machine())
+    (finding,) = nvml_answers.judge(look_at(snapshot)).findings
+    assert "--expect-gpus 0" in finding.remedy
+    assert nvml_answers.judge(look_at(snapshot, expected_gpus=0)).outcome is Outcome.SKIP
+    hanging = make_broken_snapshot(SourceState.TIMED_OUT, make_bare_machine())
+    assert nvml_answers.judge(look_at(hanging, expected_gpus=0)).outcome is Outcome.FAIL
 
 
 def test_an_expected_gpu_makes_an_absent_driver_a_failure() -> None:

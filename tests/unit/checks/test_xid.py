@@ -7,12 +7,12 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.checks.sxid import judge_sxids, sxid_kernel_log
 from gpudiag.checks.xid import APPLICATION_WINDOW, SETTLED_WINDOW, UNASKED_WINDOW, judge_xids, xid_kernel_log
 from gpudiag.model.context import Context
-from gpudiag.model.finding import Outcome, Owner
+from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.reference.xid import action_text, xids
 from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
-from tests.unit.model.nouns import make_device, make_machine, make_snapshot
+from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
 
 MINUTES_A_DAY = 24 * 60
 LOST = Missing(MissingReason.DEVICE_LOST)
@@ -140,14 +140,108 @@ def test_what_is_over_long_ago_is_not_told(code, window, expected):
     assert codes(xid(code, minutes_ago=inside + 2)) == []
 
 
-def test_a_fault_stays_until_it_is_settled():
-    long_ago = xid(48, minutes_ago=90 * MINUTES_A_DAY)
-    assert codes(long_ago) == [("xid.hardware", 0)]
-    assert codes(long_ago, snapshot=snapshot_with("none")) == []
+OLD_DRIVER = snapshot_with(Missing(MissingReason.NOT_SUPPORTED))
+LOST_GPU = make_snapshot(make_device(0, recovery_action=LOST, responding=LOST))
 
 
-def test_a_nonfatal_link_error_warns_and_a_fatal_one_fails():
-    assert codes(xid(145, rest="RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)")) == [("xid.wear", 0)]
+@pytest.mark.parametrize(
+    ("events", "snapshot", "expected"),
+    [
+        # The driver cannot be asked; the GPU works.
+        ((xid(48, minutes_ago=0.9 * MINUTES_A_DAY),), OLD_DRIVER, "xid.hardware"),
+        ((xid(48, minutes_ago=2 * MINUTES_A_DAY),), OLD_DRIVER, "xid.settled"),
+        ((xid(79, minutes_ago=2 * MINUTES_A_DAY),), OLD_DRIVER, "xid.settled"),
+        ((xid(48, minutes_ago=18 * MINUTES_A_DAY),), OLD_DRIVER, None),
+        ((xid(79, minutes_ago=18 * MINUTES_A_DAY),), OLD_DRIVER, None),
+        ((xid(48, minutes_ago=18 * MINUTES_A_DAY),), snapshot_with("none"), None),
+        # Twice, and well since.
+        (
+            (xid(48, minutes_ago=19 * MINUTES_A_DAY), xid(48, minutes_ago=18 * MINUTES_A_DAY)),
+            OLD_DRIVER,
+            None,
+        ),
+        (
+            (xid(48, minutes_ago=19 * MINUTES_A_DAY), xid(48, minutes_ago=2 * MINUTES_A_DAY)),
+            OLD_DRIVER,
+            "xid.repeated",
+        ),
+        # Nothing mends these.
+        ((xid(64, minutes_ago=18 * MINUTES_A_DAY),), OLD_DRIVER, "xid.hardware"),
+        ((xid(168, minutes_ago=18 * MINUTES_A_DAY),), OLD_DRIVER, "xid.hardware"),
+        ((xid(157, minutes_ago=18 * MINUTES_A_DAY),), OLD_DRIVER, "xid.wear"),
+        # The driver's own last word was that it must be reset.
+        (
+            (xid(48, minutes_ago=18 * MINUTES_A_DAY), recovery(1, minutes_ago=18 * MINUTES_A_DAY)),
+            OLD_DRIVER,
+            "xid.hardware",
+        ),
+        # The GPU does not work.
+        ((xid(48, minutes_ago=18 * MINUTES_A_DAY),), LOST_GPU, "xid.hardware"),
+    ],
+)
+def test_a_fault_of_long_ago_counts_where_it_lasts_or_the_gpu_does_not_work(events, snapshot, expected):
+    assert codes(*events, snapshot=snapshot) == ([(expected, 0)] if expected else [])
+
+
+@pytest.mark.parametrize("code", [79, 167, 173, 54])
+def test_what_only_a_power_cycle_brings_back_is_as_grave_as_a_lost_gpu(code):
+    (finding,) = judge(xid(code))
+    assert (finding.code, finding.severity) == ("xid.hardware", Severity.ISOLATE)
+
+
+def exception(pid, minutes_ago, place="GPC 2, TPC 3", gpu=0):
+    rest = f"pid={pid}, name=python3, Graphics SM Warp Exception on ({place}, SM 1): Out Of Range Address"
+    return xid(13, gpu=gpu, minutes_ago=minutes_ago, rest=rest)
+
+
+def test_the_same_place_of_a_gpu_under_several_jobs_is_the_gpu():
+    (finding,) = judge(*(exception(pid, 600 - pid) for pid in (100, 200, 300)))
+    assert (finding.code, finding.owner) == ("xid.repeated", Owner.HARDWARE)
+    assert "3 jobs met it at GPC 2, TPC 3" in finding.remedy
+    assert evidence_of(finding)["place"] == "GPC 2, TPC 3"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [exception(100, 600), exception(200, 500)],
+        [exception(100, 600 - number) for number in range(30)],
+        [exception(pid, 600 - pid, f"GPC {pid // 100}, TPC 3") for pid in (100, 200, 300)],
+        [exception(pid, 600 - pid, gpu=gpu) for pid in (100, 200, 300) for gpu in range(4)],
+        [exception(pid, 9 * MINUTES_A_DAY - pid) for pid in (100, 200, 300)],
+    ],
+    ids=["two jobs", "one job", "several places", "every GPU", "long ago"],
+)
+def test_other_exceptions_are_the_jobs_own(events):
+    assert {code for code, _ in codes(*events)} <= {"xid.application"}
+
+
+@pytest.mark.parametrize(
+    ("code", "rest", "expected"),
+    [
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 02 (0x00000021 0x00000004 0x0)", "xid.note"),
+        (144, "SAW_MVB Fatal XC0 i0 Link 02 (0x00000021 0x00000002 0x0)", "xid.hardware"),
+        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)", "xid.note"),
+        (145, "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000040 0x0)", "xid.hardware"),
+        (146, "TLW_CTRL Nonfatal XC0 i0 Link -1 (0x00000123 0x00000001)", "xid.note"),
+        (147, "TREX Nonfatal XC0 i0 Link 00 (0x00000184 0x80000000)", "xid.note"),
+        (148, "NVLPW_CTRL Nonfatal XC0 i0 Link 00 (0x00000005 0x80000000)", "xid.note"),
+        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00000226 0x00000001)", "xid.note"),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)", "xid.hardware"),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x028005c6 0x00000000)", "xid.wear"),
+        (150, "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", "xid.hardware"),
+    ],
+)
+def test_an_nvlink5_error_is_what_its_line_and_the_decode_table_say(code, rest, expected):
+    assert codes(xid(code, rest=rest)) == [(expected, 0)]
+
+
+def test_a_nonfatal_link_error_for_which_the_driver_asks_for_a_reset_is_a_fault():
+    rest = "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000001 0x0)"
+    assert codes(xid(145, rest=rest), recovery(1)) == [("xid.hardware", 0)]
+
+
+def test_a_fatal_link_error_says_where_to_look():
     (finding,) = judge(xid(149, rest="NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6)"))
     assert finding.code == "xid.hardware"
     assert "link 8, subcode 4" in finding.message
@@ -206,7 +300,7 @@ def test_switch_errors_fail_by_class_and_by_what_the_gpus_say():
     assert told(sxid(11012, severity="Non-fatal")) == ["sxid.note"]
     assert told(sxid(29999)) == ["sxid.unknown"]
     assert told(sxid(29999), xid(149)) == ["sxid.fatal"]
-    assert told(sxid(11012), sxid(23001, link=3), sxid(23001, link=4)) == [
+    assert told(sxid(11012, severity="Non-fatal"), sxid(23001, link=3), sxid(23001, link=4)) == [
         "sxid.fatal",
         "sxid.fatal",
         "sxid.note",
@@ -241,10 +335,79 @@ def test_a_log_that_was_not_read_never_passes(log, expected):
 
 
 def test_without_a_gpu_there_is_nothing_to_look_for():
-    empty = make_snapshot(kernel_log=(), machine=make_machine())
+    empty = make_snapshot(kernel_log=(), machine=make_machine(), sources=WITHOUT_LIBRARY)
     assert outcomes(empty) == [Outcome.SKIP, Outcome.SKIP]
 
 
 def test_the_checks_report_what_the_log_says():
     lost = replace(make_device(0), responding=LOST, recovery_action=LOST)
     assert outcomes(make_snapshot(lost, kernel_log=(xid(79), sxid(23001)))) == [Outcome.FAIL, Outcome.FAIL]
+
+
+THREE_LINES = (
+    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00",
+    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00000032, 0x10000032, 0x00000000, 0x00000000}",
+)
+
+
+@pytest.mark.parametrize("lines", [THREE_LINES, THREE_LINES[1:], THREE_LINES[2:], THREE_LINES * 3])
+def test_the_lines_of_one_sxid_are_one_finding(lines):
+    snapshot = snapshot_with()
+    assert [finding.code for finding in judge_sxids(snapshot, [event_from(line) for line in lines])] == [
+        "sxid.error"
+    ]
+
+
+def test_a_harmless_sxid_that_the_driver_calls_fatal_is_told():
+    snapshot = snapshot_with()
+    assert [finding.code for finding in judge_sxids(snapshot, [sxid(22009, severity="Fatal")])] == [
+        "sxid.error"
+    ]
+    assert [finding.code for finding in judge_sxids(snapshot, [sxid(22009, severity="Non-fatal")])] == [
+        "sxid.note"
+    ]
+
+
+NO_LOG = Missing(MissingReason.SOURCE_ABSENT, "/dev/kmsg is not here")
+
+
+def told(code, gpu=0):
+    """That Xid as NVML's events tell it: without a line."""
+    line = xid(code, gpu=gpu)
+    return replace(line, text="", bus_id=None, gpu_uuid=make_device(gpu).id.uuid)
+
+
+def judge_told(*events, log=NO_LOG):
+    return run_checks(Context(snapshot_with(kernel_log=log), xid_events=events), (xid_kernel_log,))[0]
+
+
+@pytest.mark.parametrize(("code", "entry"), xids().items())
+def test_what_nvml_told_is_judged_as_the_log_would_be(code, entry):
+    by_line, by_event = judge(xid(code, gpu=2)), judge_told(told(code, gpu=2))
+    if entry.outcome is Outcome.PASS:
+        assert by_event.outcome is Outcome.SKIP  # of what came before the service nothing is known
+        assert by_event.missing_reason is MissingReason.SOURCE_ABSENT
+    else:
+        assert [(one.code, one.subject) for one in by_event.findings] == [
+            (one.code, one.subject) for one in by_line
+        ]
+        [finding] = by_event.findings
+        assert {item.source for item in finding.evidence if item.name in ("xid", "at")} == {"NVML event"}
+        assert "line" not in evidence_of(finding)
+
+
+def test_what_the_log_has_too_is_one_event():
+    line, other = xid(94, gpu=1), told(94, gpu=1)
+    assert [one.code for one in judge_told(other, log=(line,)).findings] == ["xid.wear"]
+    assert "bursts" not in evidence_of(judge_told(other, log=(line,)).findings[0])
+
+
+def test_what_the_log_has_lost_is_added_to_it():
+    found = judge_told(told(94, gpu=1), log=(xid(94, gpu=2),)).findings
+    assert {(one.code, one.subject.nvml_index) for one in found} == {("xid.wear", 1), ("xid.wear", 2)}
+
+
+def test_without_log_and_events_nothing_was_seen():
+    assert judge_told().outcome is Outcome.SKIP
+    assert judge_told(log=()).outcome is Outcome.PASS

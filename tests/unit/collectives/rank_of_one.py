@@ -1,6 +1,7 @@
 """A rank without others, in this process: what a sweep does, without starting anything."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,13 @@ class RecordingProgress:
     """A side channel that remembers all it is told, and flips the bits that it is asked to."""
 
     flip_iterations: tuple[int, ...] = ()
+    preempted_seconds: float = 0.0  # the processor is away for so long after each announcement
     stages: list[str] = field(default_factory=list)
     operations: list[tuple[int, str]] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     iterations: list[int] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    announced_nanoseconds: list[int] = field(default_factory=list)
 
     def enter_stage(self, stage: str) -> None:
         self.stages.append(stage)
@@ -34,8 +37,10 @@ class RecordingProgress:
         self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
     ) -> None:
         self.operations.append((sequence, op))
+        time.sleep(self.preempted_seconds)
+        self.announced_nanoseconds.append(time.monotonic_ns())
 
-    def after_operation(self, sequence: int) -> None:
+    def after_operation(self, sequence: int, *, queued: bool = False) -> None:
         self.left.append(sequence)
 
     def before_iteration(self, iteration: int) -> None:
@@ -59,9 +64,15 @@ class RecordingProgress:
         return [decode(WrongBuffer, event) for event in self.events if event["kind"] == "wrong_buffer"]
 
 
-def run_sweep(sweep: Sweep, directory: Path, *, flip_iterations: tuple[int, ...] = ()) -> RecordingProgress:
+def run_sweep(
+    sweep: Sweep,
+    directory: Path,
+    *,
+    flip_iterations: tuple[int, ...] = (),
+    preempted_seconds: float = 0.0,
+) -> RecordingProgress:
     """What the only rank of a world of one told while it ran that sweep on gloo."""
-    progress = RecordingProgress(flip_iterations)
+    progress = RecordingProgress(flip_iterations, preempted_seconds)
     context = RankContext(
         rank=0,
         local_rank=0,

@@ -62,6 +62,17 @@ def test_a_wrong_buffer_becomes_an_incident_with_rank_offset_and_mask() -> None:
     assert (facts["diagnosis"], facts["data_of_rank"], facts["distance"]) == ("stale", 0, -1)
 
 
+def test_a_barrier_that_is_none_becomes_an_incident_of_the_rank_that_left_early() -> None:
+    collector = CaseCollector((Case("barrier", None, "float32", 0, 0, in_place=True, unaligned=False),), 2)
+    for rank, entered in ((0, 5_000_000), (1, 9_000_000)):
+        case = RankCase(rank, 0, 1, (1_000_000,), (entered,), (), 1, 0, 0.3, 0.1)
+        collector.take(event(rank, "rank_case", case))
+    (incident,) = collector.incidents({0: "a1", 1: "a2"})
+    assert (incident.kind, incident.rank, incident.host) == (IncidentKind.PASSED, 0, "a1")
+    facts = {fact.name: fact.value for fact in incident.evidence}
+    assert (facts["before_rank"], facts["iteration"], facts["early_by"]) == (1, 0, 0.003)
+
+
 def test_versions_and_devices_come_from_what_ranks_say_of_themselves() -> None:
     collector = CaseCollector(CASES, 2)
     collector.take(event(1, "facts", RankFacts("2.13.0", "2.29.7", "GPU-5")))

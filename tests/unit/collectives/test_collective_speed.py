@@ -87,10 +87,16 @@ def test_another_number_or_model_of_gpus_is_not_judged_by_the_table() -> None:
 
 @pytest.mark.parametrize("environment", [{"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
 def test_nccl_without_nvls_is_not_held_against_figures_with_it(environment: dict[str, str]) -> None:
-    assert judge(on_gpus(plateau(370)), environment=environment) == []
+    assert judge(on_gpus(plateau(370)), environment=environment) == [("collective.speed", Outcome.PASS)]
     h200 = make_gpus(name="NVIDIA H200")
     assert judge(on_gpus(plateau(360)), h200, environment) == [("collective.speed", Outcome.PASS)]
     assert judge(on_gpus(plateau(300)), h200, environment) == [("collective.slow", Outcome.WARN)]
+
+
+@pytest.mark.parametrize("name", [H100, "NVIDIA H200"])
+def test_a_ring_where_nvls_is_off_is_no_slow_link(name: str) -> None:
+    assert judge(on_gpus(plateau(365)), make_gpus(name=name)) == [("collective.speed", Outcome.PASS)]
+    assert judge(on_gpus(plateau(300)), make_gpus(name=name)) == [("collective.slow", Outcome.WARN)]
 
 
 def test_the_own_past_judges_where_no_table_does() -> None:

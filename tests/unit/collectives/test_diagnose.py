@@ -27,7 +27,9 @@ def diagnose_part(network: Network, rank: int, part: int) -> Diagnosis | None:
     block, found = network.receive(rank, ROUND)[part]
     pattern = network.patterns[rank]
     offsets = find_wrong(found, pattern.expected(block, ROUND, network.elements))
-    return None if offsets is None else diagnose(pattern, network.reduce, block, ROUND, found, offsets)
+    return (
+        None if offsets is None else diagnose(pattern, network.reduce, block, ROUND, found, offsets.offsets)
+    )
 
 
 @pytest.mark.parametrize("dtype", ADDING_DTYPES)

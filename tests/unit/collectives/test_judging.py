@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpudiag.checks.collective import COLLECTIVE_FINDINGS, collective_outcome, judge_collective
+from gpudiag.checks.collective import COLLECTIVE_FINDINGS, judge_collective
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.finding import Finding, Outcome, outcome_of_findings
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result
@@ -12,7 +12,7 @@ from tests.unit.collectives.measurements import make_corruption, make_incident, 
 
 def judge(measurement: CollectiveMeasurement) -> tuple[Outcome, tuple[Finding, ...]]:
     findings = judge_collective(measurement)
-    return collective_outcome(findings), findings
+    return outcome_of_findings(findings), findings
 
 
 def codes(findings: tuple[Finding, ...]) -> list[str]:
@@ -38,10 +38,25 @@ def test_an_incident_of_a_rank_names_that_rank(kind: IncidentKind, code: str, ou
     assert findings[0].subject == RankSubject(2, "a1")
 
 
+_EARLY = make_incident(
+    IncidentKind.PASSED,
+    1,
+    evidence=(Evidence("before_rank", 3), Evidence("iteration", 7), Evidence("early_by", 0.004, unit="s")),
+)
+_INCIDENTS = {IncidentKind.CORRUPTED: make_corruption(), IncidentKind.PASSED: _EARLY}
+
+
 def test_every_kind_of_incident_is_judged() -> None:
     for kind in IncidentKind:
-        incident = make_corruption() if kind is IncidentKind.CORRUPTED else make_incident(kind)
+        incident = _INCIDENTS.get(kind) or make_incident(kind)
         assert judge_collective(make_measurement(incidents=(incident,)))
+
+
+def test_a_barrier_that_is_none_has_a_sentence_of_its_own() -> None:
+    open_barrier = make_result(0, op="barrier", elements=0, verified=False)
+    _, (finding,) = judge(make_measurement(open_barrier, incidents=(_EARLY, _EARLY)))
+    assert (finding.code, finding.subject) == ("collective.barrier_passed", RankSubject(1, "a1"))
+    assert finding.message == "rank 1 left a barrier 4 ms before rank 3 had entered it, in iteration 7"
 
 
 def test_a_stall_blames_no_single_rank() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudiag.collectives.layouts import LAYOUTS
-from gpudiag.collectives.pattern import ROUNDS, TILE_ELEMENTS, as_bits
-from gpudiag.collectives.tables import is_exact
-from gpudiag.collectives.verify import describe_wrong, find_wrong
+from gpudiag.collectives.pattern import ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
+from gpudiag.collectives.tables import is_exact, reduction_table, tolerance_ulps
+from gpudiag.collectives.verify import find_wrong
 from gpudiag.model.plan import DTYPES, FLOAT_DTYPES, REDUCING_OPERATIONS
 from tests.unit.collectives.faulty_network import (
     Fault,
@@ -39,7 +39,7 @@ def wrong_share(network: Network, round_number: int, rank: int = 0, tolerance_ul
     for block, found in network.receive(rank, round_number):
         expected = network.patterns[rank].expected(block, round_number, network.elements)
         offsets = find_wrong(found, expected, tolerance_ulps)
-        wrong += 0 if offsets is None else len(offsets)
+        wrong += 0 if offsets is None else offsets.elements.count
         total += len(expected)
     return wrong / total
 
@@ -79,15 +79,38 @@ def test_averages_are_exact_for_powers_of_two_and_within_two_units_else(dtype: s
     assert wrong_share(network, 3, tolerance_ulps=0 if exact else 2) == 0
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in FLOAT_DTYPES if dtype not in NARROW])
-@pytest.mark.parametrize("world_size", [3, 5, 6, 7])
-def test_an_average_of_premultiplied_parts_is_within_two_units(dtype: str, world_size: int) -> None:
-    network = Network("all_reduce", dtype, "avg", world_size, ELEMENTS)
-    share = torch.tensor(1 / world_size, dtype=network.patterns[0].dtype)
-    total = sum((network.sent(rank, 0, 3) * share for rank in range(world_size)), start=share * 0)
-    expected = network.patterns[0].block(None, 0, 3, ELEMENTS)
-    offsets = find_wrong(torch.as_tensor(total), expected, 2)
-    assert offsets is None
+def premultiplied(dtype: str, world_size: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """An average as NCCL makes it around a ring: every part times 1/n, every sum rounded; and what is expected."""
+    table, kind = reduction_table("avg", dtype, world_size), torch_dtype(dtype)
+    values, expected = (torch.tensor(row, dtype=torch.float64).to(torch.float32).to(kind)
+                        for row in (table.values, table.reduced))  # fmt: skip
+    share = torch.tensor(1 / world_size).to(kind).float()
+    total = torch.zeros(())
+    for step in range(world_size):
+        part = values.float().roll(-((first + step) % world_size))
+        total = (total + (part * share).to(kind).float()).to(kind).float()
+    return total.to(kind), expected
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in FLOAT_DTYPES if dtype != "float64"])
+@pytest.mark.parametrize("world_size", [3, 5, 6, 7, 9, 11, 12, 13, 14, 15, 24, 31, 63])
+def test_an_average_of_premultiplied_parts_is_within_the_tolerance(dtype: str, world_size: int) -> None:
+    allowed = tolerance_ulps("avg", dtype, world_size)
+    for first in range(world_size):
+        found, expected = premultiplied(dtype, world_size, first)
+        assert find_wrong(found, expected, allowed) is None
+
+
+@pytest.mark.parametrize("world_size", [7, 14, 15])
+def test_two_units_are_too_few_for_the_average_of_seven_ranks(world_size: int) -> None:
+    beyond = [find_wrong(*premultiplied("bfloat16", world_size, first), 2) for first in range(world_size)]
+    assert any(offsets is not None for offsets in beyond)
+
+
+def test_what_is_exact_has_no_tolerance() -> None:
+    assert {tolerance_ulps("sum", dtype, 7) for dtype in FLOAT_DTYPES} == {0}
+    assert {tolerance_ulps("avg", dtype, 8) for dtype in FLOAT_DTYPES} == {0}
+    assert [tolerance_ulps("avg", dtype, 7) for dtype in ("bfloat16", "float16", "float32")] == [4, 5, 4]
 
 
 @given(dtypes, world_sizes, rounds, st.sampled_from([dropped, replaced]), st.data())
@@ -150,7 +173,7 @@ def test_a_single_flipped_bit_is_found_where_it_is(
     as_bits(result)[offset] ^= mask - (1 << bits) if is_signed and bit == bits - 1 else mask
     offsets = find_wrong(result, expected)
     assert offsets is not None
-    wrong = describe_wrong(result, expected, offsets)
+    wrong = offsets.elements
     assert (wrong.count, wrong.first_offset, wrong.last_offset, wrong.run_length) == (1, offset, offset, 1)
     assert wrong.xor_mask == wrong.flipped_bits == mask
 

@@ -3,7 +3,14 @@
 import pytest
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.results import RankCase, merge_ranks, nearest_rank, variation
+from gpudiag.collectives.results import (
+    EarlyExit,
+    RankCase,
+    find_early_exit,
+    merge_ranks,
+    nearest_rank,
+    variation,
+)
 from gpudiag.model.reading import NOT_ASKED, Missing
 
 CASE = Case("all_reduce", "sum", "float32", 256, 1024, in_place=True, unaligned=False)
@@ -86,6 +93,16 @@ def test_a_barrier_has_a_time_and_no_bandwidth() -> None:
 def test_a_barrier_that_lets_a_rank_out_before_another_is_in_is_wrong() -> None:
     ranks = (told(0, (10,), entered=(100,)), told(1, (10,), entered=(111,)))
     assert merge_ranks(BARRIER, ranks, 2).verified is False
+
+
+def test_an_early_exit_says_who_left_before_whom_and_by_how_much() -> None:
+    ranks = (
+        told(0, (10, 50), entered=(100, 200)),
+        told(1, (10, 10), entered=(105, 205)),
+        told(2, (10, 10), entered=(105, 225)),
+    )
+    assert find_early_exit(ranks) == EarlyExit(1, 2, 1, pytest.approx(10e-9))
+    assert find_early_exit(ranks[:2]) is None
 
 
 def test_the_clocks_of_several_machines_do_not_tell_about_a_barrier() -> None:

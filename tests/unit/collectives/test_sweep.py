@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from gpudiag.collectives import sweep
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.collectives.repeats import MAX_ITERATIONS, MIN_ITERATIONS
+from gpudiag.collectives.timing import needs_lead
 from gpudiag.model.plan import NcclTestPlan
 from tests.unit.collectives.rank_of_one import RecordingProgress, run_sweep
 
@@ -36,6 +39,38 @@ def test_every_collective_is_announced_before_and_after_in_sequence(tmp_path: Pa
     names = [op for _, op in progress.operations]
     assert names.count("all_reduce") == 3 * (1 + 4)
     assert names[0] == "barrier"
+
+
+def test_a_barrier_is_entered_and_left_at_moments_of_one_clock_around_the_call(tmp_path: Path) -> None:
+    progress = run_sweep(make_sweep(op=("barrier",)), tmp_path, preempted_seconds=0.002)
+    (case,) = progress.cases()
+    announced = progress.announced_nanoseconds[-4:]
+    left = [
+        entered + took for entered, took in zip(case.entered_nanoseconds, case.times_nanoseconds, strict=True)
+    ]
+    assert all(entered > moment for entered, moment in zip(case.entered_nanoseconds, announced, strict=True))
+    # What went by before a call is in no call's time: each is left before the next one is announced.
+    assert all(end < moment - 2_000_000 for end, moment in zip(left, announced[1:], strict=False))
+
+
+def test_a_short_burst_on_a_gpu_follows_a_collective_that_nobody_times() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    large, small = 256 * 1024**2, 1024**2
+    assert [needs_lead(gpu, count, large) for count in (1, 2, 19, 20)] == [True, True, True, False]
+    assert not needs_lead(gpu, 1, small)
+    assert not needs_lead(cpu, 1, large)
+
+
+def test_what_is_queued_ahead_is_announced_and_neither_counted_nor_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "needs_lead", lambda device, operations, size_bytes: True)
+    progress = run_sweep(make_sweep(), tmp_path)
+    names = [op for _, op in progress.operations]
+    assert names.count("all_reduce") == 3 * (1 + 1 + 4)
+    assert progress.left == list(range(len(names)))
+    assert progress.iterations == list(range(12))
+    assert all(case.verified_iterations == 4 and case.wrong_elements == 0 for case in progress.cases())
 
 
 def test_stages_come_in_order_and_again_for_each_case(tmp_path: Path) -> None:

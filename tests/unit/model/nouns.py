@@ -25,6 +25,9 @@ def make_machine(**facts: Any) -> Machine:
     return Machine(**{**values, "hostname": "a1", "container": None, "allocation": {}, **facts})
 
 
+WITHOUT_LIBRARY = (SourceStatus("nvml", SourceState.LIBRARY_ABSENT),)  # no driver at all
+
+
 def make_snapshot(*devices: Device, **values: Any) -> Snapshot:
     """A snapshot of a machine with those devices, on which only NVML was asked."""
     status = SourceStatus(

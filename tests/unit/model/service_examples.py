@@ -4,7 +4,8 @@ from dataclasses import fields
 
 from gpudiag.model.device import Device, GpuProcess, SourceState, SourceStatus
 from gpudiag.model.event import EventKind, RunEvent
-from gpudiag.model.explanation import Explanation
+from gpudiag.model.explanation import Explanation, LogExplanation, LogRead, Role, Sighting, UnknownError
+from gpudiag.model.finding import Owner
 from gpudiag.model.history import Baseline, History, KnownGpu, StoredRun
 from gpudiag.model.live import ActiveRun, LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.model.reading import Missing, MissingReason
@@ -58,7 +59,7 @@ def make_live():
         driver_version="580.105.08",
         cuda_driver_version=NOT_SUPPORTED,
         verdict=None,
-        headline="7 healthy, 1 silent",
+        headline="7 healthy, 1 hung",
         sampler=sampler,
         sources=(NVML,),
         devices=(make_live_device(make_device(5, responding=SILENT)),),
@@ -120,6 +121,25 @@ SERVICE_EXAMPLES = [
     Sources(TAKEN_AT, (NVML,), (), (), SILENT),
     Findings(3, "pass", TAKEN_AT, ()),
     ExplanationDocument(Explanation("gpu.lost", "FAIL", "off the bus", ("a fact",))),
+    LogExplanation(
+        (LogRead("job.log", 3), LogRead("core.1", 0, refused="it is a program or a core dump, not a log")),
+        (
+            Sighting(
+                Explanation("disk.full", "a disk is full", "Why.", remedy="What."),
+                Role.CAUSE,
+                (2,),
+                1,
+                "OSError: [Errno 28] No space left on device",
+                None,
+                "job.log",
+                (),
+                "the kernel, through any program",
+                Owner.JOB,
+                "train.py:42 in main: save(model)",
+            ),
+        ),
+        (UnknownError("ValueError: no", "job.log", 3, 2, "train.py:43 in main: check(loss)", "3"),),
+    ),
     ServiceHealth(False, "0.1.0", TAKEN_AT, "wedged", "GPU 5 hangs", None, SILENT, 1, 2, 3, ("disk full",)),
     Session("read", False, True),
     make_run(),

@@ -120,7 +120,7 @@ def test_every_document_has_an_example_here():
 
 @pytest.mark.parametrize("schema", DOCUMENTS)
 def test_docs_hold_the_schema_that_the_package_makes(schema):
-    assert schema_path(schema).read_text() == schema_text(schema), "run: make schemas"
+    assert schema_path(schema).read_text() == schema_text(schema), "run: make pages"
 
 
 def test_a_missing_reading_is_null_with_its_reason():

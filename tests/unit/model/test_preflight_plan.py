@@ -30,6 +30,8 @@ def test_a_plan_is_its_flags_and_back(level, only, fail_on, strict):
         {"fail_on": "job"},
         {"expect_gpus": -1},
         {"expect_gpus": 10**9},
+        {"at_least_gpus": -1},
+        {"expect_gpus": 8, "at_least_gpus": 8},
         {"expect_driver": "x" * 100},
         {"only": ("gpu",), "skip": ("gpu",)},
         {"strict": True, "fail_on": "host"},

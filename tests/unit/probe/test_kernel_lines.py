@@ -135,6 +135,48 @@ def parse(text):
             "INFO: task python3:4711 blocked for more than 120 seconds.",
             {"kind": KernelEventKind.BLOCKED_TASK, "pid": 4711, "process": "python3"},
         ),
+        # R418 to R470: no process, or a bare pid; the function, or no domain.
+        (
+            "NVRM: Xid (PCI:0000:5d:00): 31, pid=4711, Ch 00000010, intr 00000000. MMU Fault",
+            {"xid_code": 31, "bus_id": BUS_ID, "pid": 4711, "process": None},
+        ),
+        ("NVRM: Xid (PCI:0000:5d:00.0): 62, 2cbc 5f0d", {"xid_code": 62, "bus_id": BUS_ID}),
+        ("NVRM: Xid (PCI:5d:00): 61, 0cec(3098) 00000000", {"xid_code": 61, "bus_id": BUS_ID}),
+        ("NVRM: Xid (PCI:0000:3f:00): 46", {"xid_code": 46, "bus_id": "00000000:3f:00.0"}),
+        (
+            "NVRM: GPU at 0000:5d:00.0 has fallen off the bus.",
+            {"kind": KernelEventKind.GPU_OFF_BUS, "bus_id": BUS_ID},
+        ),
+        # R510 and later: a compute instance of MIG; a process without a name; names with spaces and brackets.
+        (
+            "NVRM: Xid (PCI:0000:5d:00 GPU-I:05 GPU-CI:00): 43, pid=77, name=python3, Ch 00000008",
+            {"xid_code": 43, "bus_id": BUS_ID, "pid": 77, "gpu_uuid": None},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:5d:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked",
+            {"xid_code": 63, "bus_id": BUS_ID, "pid": None, "process": None},
+        ),
+        (
+            "NVRM: Xid (PCI:0000:5d:00): 13, pid='4711', name=nvc:[driver] x, Graphics Exception on (GPC 2, TPC 3, SM 0)",
+            {"xid_code": 13, "pid": 4711, "process": "nvc:[driver] x", "place": "GPC 2, TPC 3"},
+        ),
+        # R575 and later: units by their resolved names, the error in the second word.
+        (
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_DOWN Fatal XC0 i0 Link 09 (0x025525c6 0x00000004 0x0 0x0)",
+            {"unit": "NETIR_LINK_DOWN", "severity": "fatal", "link": 9, "subcode": 37, "error": 4},
+        ),
+        (
+            "NVRM: Xid (PCI:0018:01:00): 146, TLW_RX/TLW_RX_PIPE0 Nonfatal XC1 i0 Link 02 (0x00000143 0x80000000)",
+            {"unit": "TLW_RX/TLW_RX_PIPE0", "severity": "nonfatal", "error": 0x80000000},
+        ),
+        (
+            "NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x9 (Something New)",
+            {"xid_code": 154, "recovery_action": "unknown_9"},
+        ),
+        (
+            "nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 10002, Severity 5 Engine instance 00 Sub-engine instance 00",
+            {"sxid_code": 10002, "severity": None, "link": None, "unit": "nvswitch2"},
+        ),
         ("mce: [Hardware Error]: Machine check events logged", {"kind": KernelEventKind.MACHINE_CHECK}),
         (
             "EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
@@ -174,6 +216,20 @@ def test_a_gpu_named_two_lines_earlier_is_the_one_that_fell_off_the_bus():
     assert (event.kind, event.bus_id) == (KernelEventKind.GPU_OFF_BUS, BUS_ID)
 
 
+def test_an_xid_knows_the_board_that_an_earlier_line_named():
+    uuid = "GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7"
+    lines = [
+        (NOT_ASKED, f"NVRM: GPU at PCI:0000:5d:00: {uuid}"),
+        (NOT_ASKED, "NVRM: GPU Board Serial Number: 1650123004567"),
+        (NOT_ASKED, "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."),
+        (NOT_ASKED, "NVRM: Xid (PCI:0000:18:00): 43, Ch 00000008"),
+    ]
+    assert [(event.xid_code, event.gpu_uuid) for event in parse_kernel_lines(lines)] == [
+        (79, uuid),
+        (43, None),
+    ]
+
+
 def test_a_long_line_is_cut():
     event = parse("NVRM: Xid (PCI:0000:5d:00): 13, " + "x" * 5000)
     assert event.xid_code == 13
@@ -193,3 +249,101 @@ def test_a_long_line_is_cut():
 )
 def test_bus_ids_take_one_form(text, bus_id):
     assert parse_bus_id(text) == bus_id
+
+
+RECORD = """{3}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1
+{3}[Hardware Error]: event severity: recoverable
+{3}[Hardware Error]:  Error 0, type: recoverable
+{3}[Hardware Error]:   section_type: SECTION
+{3}[Hardware Error]:   port_type: 4, root port
+{3}[Hardware Error]:   device_id: 0000:5d:00.0"""
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("PCIe error", (KernelEventKind.PCIE_ERROR, "nonfatal", BUS_ID, None)),
+        ("memory error", (KernelEventKind.MACHINE_CHECK, "nonfatal", None, "memory")),
+        ("ARM processor error", (KernelEventKind.MACHINE_CHECK, "nonfatal", None, "processor")),
+        ("unknown, fbcd0a77", (KernelEventKind.MACHINE_CHECK, "nonfatal", None, None)),
+    ],
+)
+def test_a_record_of_the_firmware_is_one_event_about_its_part(section, expected):
+    lines = RECORD.replace("SECTION", section).splitlines()
+    (event,) = parse_kernel_lines((NOT_ASKED, line) for line in lines)
+    assert (event.kind, event.severity, event.bus_id, event.unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("mce: [Hardware Error]: Machine check events logged", "corrected"),
+        ("mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 9: cc00008000010092", "corrected"),
+        ("mce: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 9: be00000000800400", "fatal"),
+        ("[Hardware Error]: Corrected error, no action required.", "corrected"),
+        ("[Hardware Error]: Deferred error, no action required.", "nonfatal"),
+        ("[Hardware Error]: Uncorrected, software restartable error.", "fatal"),
+        ("{1}[Hardware Error]: event severity: info", "corrected"),
+        ("{1}[Hardware Error]: event severity: fatal", "fatal"),
+        ("EDAC skx MC0: 3 CE memory read error on CPU_SrcID#0", "corrected"),
+        ("Memory failure: 0x40fa6: Killing python3:1296 due to hardware memory corruption", "fatal"),
+    ],
+)
+def test_a_machine_check_says_whether_it_was_corrected(text, severity):
+    assert parse(text).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("text", "bus_id"),
+    [
+        ("NVRM: GPU 0000:5d:00.0: RmInitAdapter failed! (0x24:0x72:1447)", BUS_ID),
+        ("NVRM: GPU 0000:5d:00.0: rm_init_adapter failed, device minor number 0", BUS_ID),
+        ("NVRM: RmInitAdapter failed! (0x26:0x38:1170)", None),
+        ("NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM", None),
+        ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:5d:00.0)", BUS_ID),
+        ("nvidia: probe of 0000:5d:00.0 failed with error -1", BUS_ID),
+        ("nvidia 0000:5d:00.0: probe with driver nvidia failed with error -1", BUS_ID),
+        ("NVRM: The NVIDIA probe routine failed for 1 device(s).", None),
+    ],
+)
+def test_a_gpu_that_did_not_start_is_known_by_its_address(text, bus_id):
+    event = parse(text)
+    assert (event.kind, event.bus_id) == (KernelEventKind.GPU_NOT_STARTED, bus_id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mlx5_core: probe of 0000:c1:00.0 failed with error -12",
+        "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08",
+        "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
+        "watchdog: Delayed init of the lockup detector failed: -19",
+        "rcu: INFO: rcu_preempt kthread starved for 9 jiffies! g-1195",
+    ],
+)
+def test_lines_that_look_alike_are_no_events(text):
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3", KernelEventKind.HARD_LOCKUP),
+        ("INFO: rcu_sched detected stalls on CPUs/tasks:", KernelEventKind.RCU_STALL),
+        (
+            "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... } 21 jiffies",
+            KernelEventKind.RCU_STALL,
+        ),
+        (
+            "INFO: task python3:4711 blocked in I/O wait for more than 122 seconds.",
+            KernelEventKind.BLOCKED_TASK,
+        ),
+        (
+            "pcieport 0000:00:03.0: AER: Uncorrectable (Fatal) error message received from 0000:17:00.0",
+            KernelEventKind.PCIE_ERROR,
+        ),
+    ],
+)
+def test_other_versions_of_a_line_are_known(text, kind):
+    assert parse(text).kind is kind

@@ -6,14 +6,16 @@ import pynvml
 import pytest
 
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet
-from gpudiag.probe.nvml_details import parse_bit_error_rate, read_details, read_peers
+from gpudiag.probe.nvml_details import read_peer
+from gpudiag.probe.nvml_device import read_device
+from gpudiag.probe.nvml_links import parse_bit_error_rate
 from tests.unit.probe.fake_nvml import NOT_SUPPORTED, FakeNvml, Raises
 
 
 def read(answers=(), fields=(), **sheet_values):
     sheet = DeviceSheet()
     sheet.values.update(sheet_values)
-    read_details(Ask(FakeNvml(answers, fields), object()), sheet)
+    read_device(Ask(FakeNvml(answers, fields), object()), sheet)
     return sheet
 
 
@@ -85,7 +87,7 @@ def test_peers_are_asked_pair_by_pair():
         "nvmlDeviceGetTopologyCommonAncestor": lambda other: 50,
         "nvmlDeviceGetP2PStatus": lambda other, capability: 0 if capability == 0 else 5,
     }
-    (peer,) = read_peers(Ask(FakeNvml(answers), object()), [("00000000:5d:00.0", "handle")])
+    peer = read_peer(Ask(FakeNvml(answers), object()), "00000000:5d:00.0", "handle")
     assert (peer["bus_id"], peer["path"], peer["read"], peer["nvlink"]) == (
         "00000000:5d:00.0", "system", "ok", "not_supported",
     )  # fmt: skip

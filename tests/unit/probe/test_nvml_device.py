@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import MISSING, fields
 from types import SimpleNamespace
 
@@ -5,9 +6,10 @@ import pynvml
 import pytest
 
 from gpudiag.model.device import Device
+from gpudiag.model.reading import is_without_word
 from gpudiag.probe.nvml_ask import Ask, DeviceSheet
 from gpudiag.probe.nvml_device import read_device
-from gpudiag.probe.nvml_load import parse_event_reasons
+from gpudiag.reference.vocabulary import reasons_of
 from tests.unit.probe.fake_nvml import (
     FUNCTION_NOT_FOUND,
     LOST,
@@ -106,7 +108,7 @@ def test_power_is_that_of_the_instant_or_else_the_average():
     ],
 )
 def test_event_reasons_are_the_bits_of_the_mask(mask, words):
-    assert parse_event_reasons(mask) == words
+    assert reasons_of(mask) == words
 
 
 def test_event_reasons_have_an_older_name():
@@ -123,9 +125,9 @@ def test_event_reasons_have_an_older_name():
         ("nvmlDeviceGetPerformanceState", 32, "pstate", "not_supported"),
         ("nvmlDeviceGetSerial", "0", "serial", "not_supported"),
         ("nvmlDeviceGetCurrPcieLinkWidth", 0, "pcie_width", "error"),
-        ("nvmlDeviceGetArchitecture", 0xFFFFFFFF, "architecture", "error"),
-        ("nvmlDeviceGetComputeMode", 17, "compute_mode", "error"),
-        ("nvmlDeviceGetPersistenceMode", 2, "persistence_mode", "error"),
+        ("nvmlDeviceGetPerformanceState", 16, "pstate", "error"),
+        ("nvmlDeviceGetArchitecture", 0xFFFFFFFF, "architecture", "not_supported"),
+        ("nvmlDeviceGetBrand", 0, "brand", "not_supported"),
         ("nvmlDeviceGetFanSpeed", Raises(NO_PERMISSION), "fan_speed_percent", "no_permission"),
     ],
 )
@@ -168,8 +170,40 @@ def test_the_recovery_action_is_the_drivers(number, action):
     assert read(fields={230: number}).values["recovery_action"] == action
 
 
+@pytest.mark.parametrize(
+    ("function", "answer", "field", "expected"),
+    [
+        ("nvmlDeviceGetArchitecture", 14, "architecture", "unknown_14"),
+        ("nvmlDeviceGetBrand", 20, "brand", "unknown_20"),
+        ("nvmlDeviceGetComputeMode", 17, "compute_mode", "unknown_17"),
+        ("nvmlDeviceGetPersistenceMode", 2, "persistence_mode", "unknown_2"),
+        ("nvmlDeviceGetEccMode", [1, 2], "ecc_mode_pending", "unknown_2"),
+        ("nvmlDeviceGetMigMode", [3, 0], "mig_mode", "unknown_3"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", 1 << 11, "clocks_event_reasons", ["bit_11"]),
+        ("nvmlDeviceGetGspFirmwareMode", [2, 1], "gsp_firmware_mode", "unknown_2"),
+    ],
+)
+def test_a_number_without_a_word_is_kept(function, answer, field, expected):
+    values = read({function: (lambda *_: answer) if "Gsp" in function else answer}).values
+    assert values[field] == expected
+    assert all(map(is_without_word, expected if isinstance(expected, list) else [expected]))
+
+
 def test_a_recovery_action_of_the_future_is_not_none():
-    assert reason(read(fields={230: 12}), "recovery_action") == "error"
+    assert read(fields={230: 12}).values["recovery_action"] == "unknown_12"
+
+
+def test_a_corrupted_inforom_is_known_whichever_call_says_so():
+    sheet = read({"nvmlDeviceGetBoardPartNumber": Raises(14)})
+    assert sheet.values["inforom_valid"] is False
+    assert reason(sheet, "board_part_number") == "source_absent"
+    assert "inforom_valid" not in sheet.missing
+
+
+def test_a_gpu_that_wants_a_reset_is_asked_nothing_more_and_is_not_lost():
+    sheet = read({"nvmlDeviceGetPersistenceMode": Raises(16)})
+    assert reason(sheet, "persistence_mode") == "reset_required"
+    assert reason(sheet, "processes") == "reset_required"
 
 
 def test_nvlinks_are_counted_by_the_driver():
@@ -182,6 +216,63 @@ def test_nvlinks_are_counted_by_the_driver():
     assert links[0]["crc_data_errors"] == 3
     absent = ("remote_bus_id", "recovery_failures", "bit_error_rate")
     assert links[0]["missing"] == dict.fromkeys(absent, "not_supported")
+
+
+HOPPER = {
+    "nvmlDeviceGetNvLinkState": 1,
+    "nvmlDeviceGetNvLinkErrorCounter": lambda link, counter: 100 * link + counter,
+    "nvmlDeviceGetNvLinkRemotePciInfo": lambda link: SimpleNamespace(busId=b"00000000:05:00.0"),
+    "nvmlDeviceGetArchitecture": 9,
+    "nvmlDeviceValidateInforom": None,
+}
+# replay, recovery, CRC of flits, CRC of data: the first field of links 0 to 5 and of 6 to 11 (nvml.h)
+ROWS = ((46, 108), (53, 114), (32, 96), (39, 102))
+
+
+def link_fields(count):
+    """The fields by which a driver answers for its links as the single calls do."""
+    by_scope = {(165, link): 1 for link in range(count)}
+    counters = {
+        rows[link // 6] + link % 6: 100 * link + counter
+        for counter, rows in enumerate(ROWS)
+        for link in range(min(count, 12))
+    }
+    return {91: count, **by_scope, **counters}
+
+
+def links_and_calls(fields, look=1):
+    """The links of a GPU, and how often each function of its links was called in the last of that many looks."""
+    pynvml = FakeNvml(HOPPER, fields)
+    ask = Ask(pynvml, "handle")
+    for _ in range(look):
+        pynvml.calls.clear()
+        ask.fields.clear()
+        sheet = DeviceSheet()
+        read_device(ask, sheet)
+    calls = Counter(name for name in pynvml.calls if "NvLink" in name or "Inforom" in name)
+    return sheet.values["nvlinks"], calls
+
+
+def test_eighteen_links_cost_a_batch_and_what_no_field_has():
+    links, calls = links_and_calls(link_fields(18))
+    assert calls == {
+        "nvmlDeviceGetNvLinkErrorCounter": 4 * 6, "nvmlDeviceGetNvLinkRemotePciInfo": 18,
+        "nvmlDeviceValidateInforom": 1, "nvmlDeviceGetInforomImageVersion": 1,
+    }  # fmt: skip
+    one_by_one, _ = links_and_calls({91: 18})
+    assert links == one_by_one
+
+
+def test_a_driver_without_these_fields_is_asked_link_by_link():
+    _, calls = links_and_calls({91: 18})
+    assert calls["nvmlDeviceGetNvLinkState"] == 18
+    assert calls["nvmlDeviceGetNvLinkErrorCounter"] == 4 * 18
+
+
+def test_who_looks_again_and_again_validates_the_inforom_and_asks_where_links_lead_once():
+    links, calls = links_and_calls(link_fields(18), look=3)
+    assert calls == {"nvmlDeviceGetNvLinkErrorCounter": 4 * 6, "nvmlDeviceGetInforomImageVersion": 1}
+    assert {link["remote_bus_id"] for link in links} == {"00000000:05:00.0"}
 
 
 def test_a_link_number_that_stands_for_no_link_is_left_out():

@@ -27,10 +27,10 @@ def test_every_error_of_pynvml_is_a_reason_and_keeps_its_number(name):
         ("FUNCTION_NOT_FOUND", "function_not_found"),
         ("ARGUMENT_VERSION_MISMATCH", "function_not_found"),
         ("GPU_IS_LOST", "device_lost"),
-        ("RESET_REQUIRED", "device_lost"),
+        ("RESET_REQUIRED", "reset_required"),
         ("DEPRECATED", "not_supported"),
         ("UNKNOWN", "error"),
-        ("CORRUPTED_INFOROM", "error"),
+        ("CORRUPTED_INFOROM", "source_absent"),
     ],
 )
 def test_what_the_codes_that_people_meet_mean(name, reason):

@@ -15,9 +15,11 @@ def raising(error):
 def test_the_words_for_reasons_are_those_of_the_model():
     words = {
         sheet.NOT_SUPPORTED, sheet.FUNCTION_NOT_FOUND, sheet.NO_PERMISSION, sheet.DEVICE_LOST, sheet.SOURCE_ABSENT,
+        sheet.RESET_REQUIRED,
         sheet.TIMED_OUT, sheet.ERROR,
     }  # fmt: skip
-    assert words == {reason.value for reason in MissingReason} - {MissingReason.NOT_ASKED.value}
+    of_the_parent = {MissingReason.NOT_ASKED, MissingReason.ATTACHING}  # it asked, and knows how long ago
+    assert words == {reason.value for reason in MissingReason if reason not in of_the_parent}
 
 
 def test_a_sheet_holds_values_and_the_reason_for_each_absence():

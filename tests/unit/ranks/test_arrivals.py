@@ -42,6 +42,25 @@ def test_of_a_long_run_the_last_iterations_are_kept() -> None:
     assert len(arrivals.arrived) == 4000
 
 
+def test_who_has_not_waited_for_a_gpu_says_so() -> None:
+    recorder = ArrivalRecorder()
+    for iteration in range(3):
+        recorder.start_iteration(iteration)
+        recorder.arrive(time.monotonic_ns())
+        recorder.leave(time.monotonic_ns(), queued=True)
+    recorder.arrive(time.monotonic_ns())  # the wait for all of it
+    recorder.leave(time.monotonic_ns())
+    recorder.start_iteration(3)
+    recorder.arrive(time.monotonic_ns())
+    recorder.leave(time.monotonic_ns(), queued=True)
+    arrivals = recorder.read()
+    assert arrivals is not None
+    assert arrivals.awaited == (True, False, False, True)
+    told = recorded(2).read()
+    assert told is not None
+    assert told.awaited == ()
+
+
 def test_arrivals_survive_the_way_to_the_agent() -> None:
     arrivals = recorded(2).read()
     assert arrivals is not None

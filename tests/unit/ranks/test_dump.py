@@ -1,4 +1,10 @@
-from gpudiag.ranks.dump import RankDump, parse_main_stack
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpudiag.ranks.dump import RankDump, parse_main_stack, read_flight_recorder, read_last_collective
 
 TWO_THREADS = """Thread 0x00007f9b (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -33,3 +39,41 @@ def test_where_it_hangs_is_the_innermost_line_that_is_not_ours() -> None:
 
     dump = RankDump(1, (f"{misbehave.__file__}:28 in stay_out", "/home/ann/train.py:42 in step"), ())
     assert dump.stuck_at == "/home/ann/train.py:42 in step"
+
+
+def entry(name: str) -> dict[str, object]:
+    return {
+        "profiling_name": name, "collective_seq_id": 7, "input_sizes": [[64]], "retired": False, "state": "started",
+    }  # fmt: skip
+
+
+def broken() -> bytes:
+    raise RuntimeError("the recorder is off")
+
+
+def dumping(*entries: dict[str, object]):
+    return lambda: json.dumps({"version": "2.5", "entries": entries}).encode()
+
+
+@pytest.mark.parametrize(
+    ("recorders", "expected"),
+    [
+        # torch 2.8 and later with CUDA: NCCL's own recorder beside gloo's, which is empty then.
+        ({"_dump_nccl_trace_json": dumping(entry("nccl:all_reduce")), "_dump_fr_trace_json": dumping()}, "nccl:all_reduce"),
+        # the ranks' gloo group, in a build that has NCCL
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping(entry("gloo:barrier"))}, "gloo:barrier"),
+        # 2.5 to 2.7 with CUDA
+        ({"_dump_nccl_trace_json": dumping(entry("nccl:broadcast"))}, "nccl:broadcast"),
+        # a build for the CPU
+        ({"_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
+        ({"_dump_nccl_trace_json": broken, "_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_the_recorder_that_has_entries_is_read(monkeypatch, recorders, expected) -> None:
+    torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=SimpleNamespace(**recorders)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    told = read_flight_recorder()
+    last = read_last_collective()
+    assert [line.split()[0] for line in told] == ([expected] if expected else [])
+    assert (last.name if last else None) == (expected.partition(":")[2] if expected else None)

@@ -55,6 +55,58 @@ def test_all_ranks_of_a_run_have_the_same_key() -> None:
     assert first.run_key == other.run_key
 
 
+def test_one_process_per_host_needs_no_local_rank() -> None:
+    variables = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a1", "MASTER_PORT": "29500"}
+    environment = read_environment(variables)
+    assert environment is not None
+    assert (environment.local_rank, environment.local_world_size) == (0, 1)
+    assert not environment.on_one_machine
+
+
+def test_ranks_that_meet_on_a_loopback_address_are_all_on_this_host() -> None:
+    variables = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    environment = read_environment(variables)
+    assert environment is not None
+    assert (environment.local_rank, environment.local_world_size) == (3, 4)
+
+
+def test_several_processes_per_host_need_a_local_rank() -> None:
+    variables = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a1", "MASTER_PORT": "29500"}
+    with pytest.raises(UsageError, match="LOCAL_RANK not"):
+        read_environment({**variables, "LOCAL_WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}, "mpirun"),
+        ({"PMI_SIZE": "4", "PMI_RANK": "1"}, "mpirun"),
+        ({"MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_RANK": "1"}, "mpirun"),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "srun"),
+    ],
+)
+def test_several_processes_without_a_rank_are_refused(variables: dict[str, str], name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} started 4 processes, and RANK is not set"):
+        read_environment(variables)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
+        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script: no step
+    ],
+)
+def test_one_process_alone_spawns_its_ranks_whoever_started_it(variables: dict[str, str]) -> None:
+    assert read_environment(variables) is None
+
+
+def test_a_rank_that_somebody_set_from_mpis_is_believed() -> None:
+    environment = read_environment({**TORCHRUN, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
+    assert environment is not None
+
+
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"])
 def test_a_variable_that_is_not_set_is_named(name: str) -> None:
     variables = {key: value for key, value in TORCHRUN.items() if key != name}

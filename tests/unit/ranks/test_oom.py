@@ -1,11 +1,17 @@
+"""What the kernel log says of a process that was killed for want of memory."""
+
 from pathlib import Path
 
 import pytest
 
 from gpudiag.ranks import oom
-from gpudiag.ranks.oom import OomWatch, killed_pid
+from gpudiag.ranks.oom import OomWatch, killed_pid, limited_group
 
 LINE = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:428192kB, anon-rss:139548kB"
+CAUSE = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job_7,"
+    "task_memcg=/job_7/step_0,task=python,pid=4242,uid=0"
+)
 
 
 def test_the_kernel_names_who_it_killed() -> None:
@@ -14,54 +20,28 @@ def test_the_kernel_names_who_it_killed() -> None:
 
 
 def test_other_lines_name_nobody() -> None:
-    assert killed_pid("oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=19725,uid=0") is None
+    assert killed_pid(CAUSE) is None
 
 
-@pytest.fixture
-def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cgroup's counter, and a kernel log that nobody may read."""
-    path = tmp_path / "memory.events"
-    path.write_text("low 0\noom 1\noom_kill 2\n")
-    monkeypatch.setattr(oom, "find_counter", lambda _: path)
-    monkeypatch.setattr(oom, "_KERNEL_LOG", str(tmp_path / "kmsg"))
-    return path
+def test_the_kernel_names_the_group_whose_limit_was_reached() -> None:
+    assert limited_group(CAUSE, 4242) == "/job_7"
+    assert limited_group(CAUSE, 424) is None
+    assert limited_group(LINE, 4242) is None
 
 
-def test_only_kills_since_the_start_count(counter: Path) -> None:
+def test_the_log_counts_for_the_process_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "kmsg"
+    monkeypatch.setattr(oom, "_KERNEL_LOG", str(log))
+    log.write_text("")
     watch = OomWatch()
-    assert [(fact.name, fact.value) for fact in watch.read_evidence(4242)] == [("oom_kills", 0)]
-    counter.write_text("low 0\noom 2\noom_kill 3\n")
-    (fact,) = watch.read_evidence(4242)
-    assert (fact.name, fact.value) == ("oom_kills", 1)
-
-
-def test_the_log_counts_for_the_process_that_it_names(counter: Path, tmp_path: Path) -> None:
-    (tmp_path / "kmsg").write_text("")
-    watch = OomWatch()
-    (tmp_path / "kmsg").write_text(f"6,991,2174307811,-;{LINE}\n")
-    assert [fact.value for fact in watch.read_evidence(1)] == [0]
-    assert [fact.value for fact in watch.read_evidence(4242)] == [LINE, 0]
+    log.write_text(f"6,991,2174307811,-;{LINE}\n")
+    assert watch.read_evidence(1) == ()
+    assert [(fact.name, fact.value) for fact in watch.read_evidence(4242)] == [("oom_killer", LINE)]
     watch.close()
 
 
-@pytest.mark.parametrize(
-    ("cgroups", "path"),
-    [
-        ("0::/job\n", "unified/job/memory.events"),
-        ("4:memory:/job\n0::/\n", "v1/job/memory.oom_control"),
-        ("0::/host/path/of/the/container\n", "unified/memory.events"),
-        ("1:cpu:/\n", None),
-    ],
-)
-def test_the_counter_is_found_in_both_versions_and_in_containers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, path: str | None
-) -> None:
-    for name in ("unified/job/memory.events", "unified/memory.events", "v1/job/memory.oom_control"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("oom_kill 0\n")
-    mounts = {
-        "": (f"{tmp_path}/unified", "memory.events"),
-        "memory": (f"{tmp_path}/v1", "memory.oom_control"),
-    }
-    monkeypatch.setattr(oom, "_COUNTER_FILES", mounts)
-    assert oom.find_counter(cgroups) == (None if path is None else tmp_path / path)
+def test_a_log_that_nobody_may_read_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oom, "_KERNEL_LOG", str(tmp_path / "kmsg"))
+    assert OomWatch().read_evidence(4242) == ()

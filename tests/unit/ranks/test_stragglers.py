@@ -145,3 +145,24 @@ def test_the_limit_is_the_largest_of_three() -> None:
     assert limit_seconds(lateness) == pytest.approx(0.05 * 0.025)
     assert limit_seconds(replace(lateness, step_seconds=0.001)) == 0.001
     assert limit_seconds(replace(lateness, clock_error_seconds=0.01)) == pytest.approx(0.03)
+
+
+def queued(late_milliseconds: Sequence[float], burst: int = 10) -> Arrivals:
+    """A rank that runs ahead on a GPU: it waits for the end of a burst, and for nothing within it."""
+    told = rank(late_milliseconds)
+    return replace(told, awaited=tuple(number % burst == 0 for number in range(len(late_milliseconds))))
+
+
+def test_one_hiccup_on_a_gpu_does_not_make_a_burst_late() -> None:
+    hiccup = [0.0] * 3 + [30.0] * 37
+    assert find(queued([0.0] * 40, burst=40), queued(hiccup, burst=40)) == ()
+    # The same moments of ranks that wait for each other are those of a rank that is late again and again.
+    assert [incident.rank for incident in find(rank([0.0] * 40), rank(hiccup))] == [1]
+
+
+def test_a_rank_that_falls_further_behind_with_each_collective_on_a_gpu_is_late_by_each_step() -> None:
+    further = [10.0 * (number % 10 + 1) for number in range(40)]
+    (incident,) = find(queued([0.0] * 40), queued(further))
+    assert incident.rank == 1
+    assert facts(incident)["late_by"] == pytest.approx(0.01)
+    assert facts(incident)["late_in_total"] == pytest.approx(0.4)

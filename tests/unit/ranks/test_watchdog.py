@@ -6,6 +6,8 @@ import pytest
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.patience import ENDLESS, USUAL, Patience
+from gpudiag.ranks.position import Operation
 from gpudiag.ranks.stages import Budgets
 from gpudiag.ranks.view import Life, RaisedError, RankView
 from gpudiag.ranks.watchdog import find_incidents, is_settled
@@ -88,6 +90,25 @@ def test_an_exception_of_its_own_is_told_with_message_and_line() -> None:
     assert fact(incident, "raised_at") == "train.py:7"
 
 
+def test_ranks_that_stand_still_when_the_time_is_over_are_stuck_and_not_slow() -> None:
+    inside = position(predicted_seconds=None)
+    still = [view(rank, position=inside, still_seconds=9.0) for rank in (0, 1)]
+    assert find_incidents(still, Budgets(run_seconds=25.0), 25.0, 120.0) == ()
+    at_end = Budgets(run_seconds=25.0).at_the_end(1.0)
+    (incident,) = find_incidents(still, at_end, 25.0, 120.0)
+    assert incident.kind is IncidentKind.STALLED
+    assert find_incidents(still, Budgets(run_seconds=25.0).at_the_end(2.0), 25.0, 120.0) == ()  # a busy host
+
+
+def test_of_a_rank_that_others_ran_ahead_of_the_first_collective_that_it_missed_is_named() -> None:
+    ran = Operation(25, "all_reduce", "float32", 1024, 0.001)
+    end = {"op": "end of all_reduce", "sequence": 64, "predicted_seconds": 0.1}
+    waiting = view(0, position=position(**end, history=(ran,)), still_seconds=9.0)
+    missing = view(1, position=position(sequence=24, inside=False), still_seconds=9.0)
+    (incident,) = find(waiting, missing)
+    assert fact(incident, "waited_in") == "all_reduce float32[1024] (collective 25)"
+
+
 def test_a_stop_is_believed_once_it_has_lasted() -> None:
     stopped = view(1, Life.STOPPED, changed_at=5.0, process_state="T")
     assert find(view(0), replace(stopped, still_seconds=0.2)) == ()
@@ -108,10 +129,111 @@ def test_the_rank_outside_is_silent() -> None:
     assert fact(incident, "place") == "train.py:12"
 
 
-def test_a_rank_that_returned_from_the_last_collective_and_ended_is_silent() -> None:
-    gone = ended(1, 0, finished=True, position=position(sequence=4, inside=False))
+def test_a_rank_that_ended_well_while_another_one_waits_for_it_has_ended_early() -> None:
+    gone = ended(1, 0, finished=True, finished_at=4.0, position=position(sequence=4, inside=False))
     waiting = view(0, position=position(sequence=5), still_seconds=1.1)
-    assert blamed(waiting, gone) == [(IncidentKind.SILENT, 1)]
+    (incident,) = find(waiting, gone)
+    assert (incident.kind, incident.rank, incident.at_seconds) == (IncidentKind.ENDED, 1, 4.0)
+    assert fact(incident, "waited_in") == "all_reduce float32[1024] (collective 5)"
+    assert fact(incident, "waiting_rank") == 0
+
+
+def test_an_end_before_the_others_is_the_cause_of_their_lost_connections() -> None:
+    gone = view(1, finished=True, finished_at=4.0, position=position("teardown", 7, inside=False))
+    lost = view(0, raised=raised(LOST_CONNECTION, at=4.1))
+    assert blamed(lost, gone) == [(IncidentKind.ENDED, 1)]
+    assert blamed(lost, replace(gone, finished_at=4.2)) == [(IncidentKind.RAISED, 0)]
+
+
+def test_a_lost_connection_after_the_result_is_nobody_elses_early_end() -> None:
+    gone = ended(1, 0, finished=True, finished_at=4.0)
+    assert blamed(view(0, finished=True, raised=raised(LOST_CONNECTION)), gone) == [(IncidentKind.RAISED, 0)]
+
+
+def test_the_first_of_two_early_ends_comes_first() -> None:
+    gone = [ended(rank, 0, finished=True, finished_at=4.0 - rank) for rank in (1, 2)]
+    lost = view(0, raised=raised(LOST_CONNECTION, at=4.1))
+    assert blamed(lost, *gone) == [(IncidentKind.ENDED, 2), (IncidentKind.ENDED, 1)]
+
+
+def certain(*views: RankView, patience: Patience = USUAL) -> list[tuple[IncidentKind, int]]:
+    found = find_incidents(views, Budgets(), 10.0, 120.0, patience)
+    return [(incident.kind, incident.rank) for incident in found]
+
+
+def test_a_stop_is_certain_once_it_has_outlasted_the_patience() -> None:
+    stopped = view(1, Life.STOPPED, changed_at=5.0, process_state="T", still_seconds=1.9)
+    assert certain(view(0), stopped) == []
+    assert certain(view(0), replace(stopped, still_seconds=2.1)) == [(IncidentKind.STOPPED, 1)]
+    assert certain(view(0), replace(stopped, still_seconds=2.1, load=3.0)) == []
+    assert certain(view(0), replace(stopped, still_seconds=500.0), patience=ENDLESS) == []
+
+
+def test_a_stop_that_may_heal_explains_the_hang_meanwhile() -> None:
+    outside = position(sequence=None)
+    stopped = view(1, Life.STOPPED, position=outside, changed_at=5.0, still_seconds=4.0, load=3.0)
+    waiting = view(0, still_seconds=6.0)
+    assert certain(waiting, stopped) == []
+    assert certain(waiting, replace(stopped, still_seconds=5.5)) == [(IncidentKind.STOPPED, 1)]
+
+
+def test_a_stall_between_all_ranks_is_an_outage_for_some_seconds() -> None:
+    assert certain(*(view(rank, still_seconds=9.0) for rank in range(4))) == []
+    assert certain(*(view(rank, still_seconds=10.2) for rank in range(4))) == [(IncidentKind.STALLED, 0)]
+
+
+def test_a_rank_that_stays_away_is_certain_after_two_seconds() -> None:
+    outside = view(1, position=position(sequence=None), still_seconds=5.0, process_state="S")
+    assert certain(view(0, still_seconds=2.0), outside) == []
+    assert certain(view(0, still_seconds=2.3), outside) == [(IncidentKind.SILENT, 1)]
+
+
+def test_a_rank_that_has_only_just_come_to_rest_is_not_blamed() -> None:
+    """As after a pause of its machine: its agent has counted nothing meanwhile, the others have."""
+    outside = view(1, position=position(sequence=None), still_seconds=0.2, process_state="S")
+    assert find(view(0, still_seconds=5.0), outside) == ()
+
+
+def test_a_rank_inside_an_earlier_collective_keeps_out_of_nothing() -> None:
+    earlier = view(1, position=position(sequence=4), still_seconds=1.5)
+    later = view(0, position=position(sequence=5), still_seconds=1.5)
+    outside = view(2, position=position(sequence=3, inside=False), still_seconds=1.5)
+    assert blamed(later, earlier) == [(IncidentKind.STALLED, 0)]
+    assert blamed(later, earlier, outside) == [(IncidentKind.SILENT, 2)]
+
+
+def test_a_rank_stuck_in_work_of_its_own_is_named_and_not_the_barrier_that_others_wait_in() -> None:
+    """As with a GPU that never ends a copy: the ranks take steps in turn, and meet after each."""
+    own = {"op": "host_to_device", "dtype": "", "elements": 0, "predicted_seconds": None}
+    barrier = {**own, "op": "barrier", "elements": 1}
+    limit = Budgets().seconds_for("measure") + 60.0
+    stuck = view(1, position=position(sequence=4, **own), still_seconds=limit)
+    waiting = view(0, position=position(sequence=5, **barrier), still_seconds=limit)
+    assert blamed(waiting, stuck) == [(IncidentKind.SILENT, 1)]
+    assert blamed(waiting, replace(stuck, still_seconds=5.0)) == []  # it may take long
+    behind = view(2, position=position(sequence=3, **barrier), still_seconds=limit)
+    assert blamed(waiting, behind) == [(IncidentKind.STALLED, 0)]  # it waits, too
+
+
+def test_limits_grow_with_the_load_of_the_host() -> None:
+    outside = view(1, position=position(sequence=None), still_seconds=5.0, process_state="S", load=4.0)
+    assert find(view(0, still_seconds=3.9), outside) == ()
+    assert blamed(view(0, still_seconds=4.1), outside) == [(IncidentKind.SILENT, 1)]
+    assert certain(view(0, still_seconds=5.1), replace(outside, still_seconds=5.1)) == []
+
+
+def test_a_death_ends_all_patience() -> None:
+    stopped = view(1, Life.STOPPED, changed_at=4.0, process_state="T", still_seconds=0.5)
+    assert certain(ended(0, -9), stopped, patience=ENDLESS) == [
+        (IncidentKind.STOPPED, 1),
+        (IncidentKind.DIED, 0),
+    ]
+
+
+def test_an_old_stop_does_not_settle_a_new_death() -> None:
+    stopped = view(1, Life.STOPPED, changed_at=4.0, process_state="T", still_seconds=1.1)
+    assert not is_settled((stopped, ended(0, -9, at=5.0)), now=5.1)
+    assert is_settled((stopped, view(0)), now=5.1)
 
 
 def test_nobody_is_silent_before_the_stall_limit() -> None:
@@ -174,6 +296,9 @@ def test_an_idle_rank_left_behind_is_silent_long_before_the_budget() -> None:
     assert blamed(waiting, behind) == [(IncidentKind.SILENT, 1)]
     assert find(waiting, replace(behind, cpu_seconds=1.5)) == ()
     assert find(waiting, replace(behind, process_state="D")) == ()
+    assert blamed(waiting, replace(behind, process_state="D", still_seconds=31.0)) == [
+        (IncidentKind.SILENT, 1)
+    ]
     assert find(waiting, replace(behind, process_state="R")) == ()
     assert find(waiting, replace(behind, has_gpu=True)) == ()
     assert find(replace(waiting, still_seconds=0.5), behind) == ()

@@ -5,11 +5,11 @@ import pytest
 
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.commands import COMMANDS, gpudiag
-from gpudiag.reference.codes import code_entries
-from gpudiag.reference.failures import failures
+from gpudiag.reference.failures import ANY_CAUSE, failure_tables, failures, longest_part
 from gpudiag.reference.tables import read_table
-from gpudiag.runs.explain import explain_topic
+from gpudiag.runs.explain import explain_text, explain_topic
 from gpudiag.runs.topics import known_topics
+from tests.corpus.explained import answer_to, texts
 from tests.unit.reference.failure_texts import HARMLESS, OTHERS, TWENTY
 
 # Commands that texts may name before they are there.
@@ -17,13 +17,7 @@ COMING = ("preflight", "history")
 
 
 def recognised(text):
-    matching = [
-        failure
-        for failure in failures().values()
-        if any(pattern.search(text) for pattern in failure.patterns)
-    ]
-    specific = {failure.id for failure in matching if not failure.generic}
-    return specific or {failure.id for failure in matching}
+    return {sighting.explanation.topic for sighting in explain_text(text).sightings}
 
 
 @pytest.mark.parametrize(("number", "expected", "text"), TWENTY)
@@ -47,11 +41,31 @@ def test_what_is_no_failure_is_not_recognised(text):
 
 def test_every_failure_has_a_text_that_shows_it():
     shown = {expected for _, expected, _ in TWENTY} | {expected for expected, _ in OTHERS}
-    assert shown == set(failures())
+    shown |= {text.expected.removeprefix("symptom:") for text in texts()}
+    told = {
+        topic for text in texts() for topic in (*answer_to(text.text).causes, *answer_to(text.text).symptoms)
+    }
+    assert set(failures()) - shown - told == set()
 
 
 def test_no_id_stands_twice():
-    assert len(read_table("failures.toml")["failure"]) == len(failures())
+    assert sum(len(read_table(table)["failure"]) for table in failure_tables()) == len(failures())
+
+
+@pytest.mark.parametrize("failure", failures().values(), ids=lambda failure: failure.id)
+def test_a_pattern_is_looked_up_by_a_part_that_every_match_holds(failure):
+    for pattern in failure.patterns:
+        assert len(re.sub(r"0x[0-9a-f]*|\d", "", pattern.part)) >= 4, pattern.expression
+        assert not re.search(
+            r"(?<!\\)\|", re.sub(r"\((?:[^()\\]|\\.|\([^()]*\))*\)|\[[^\]]*\]", "", pattern.expression)
+        )
+        re.compile(pattern.expression)
+
+
+def test_known_parts_are_found_in_expressions():
+    assert longest_part(r"exitcode *: -9\b") == "exitcode"
+    assert longest_part(r"colou?rs? of (?:red|blue) \[x\]") == "rs"[:0] or " of "
+    assert longest_part(r"a(?:b|c\))d[]e]fgh") == "fgh"
 
 
 @pytest.mark.parametrize("failure", failures().values(), ids=lambda failure: failure.id)
@@ -59,12 +73,11 @@ def test_an_entry_is_whole(failure):
     assert failure.cause.endswith(".")
     assert failure.mend
     assert failure.source
+    assert failure.program
     # A failure follows other failures of the list, or an Xid.
-    assert all(other in failures() or other.startswith("Xid ") for other in failure.follows)
-
-
-def test_every_code_that_gpudiag_can_report_has_an_entry_and_no_other_has():
-    assert set(code_entries()) == {kind.code for kind in finding_kinds()}
+    assert all(
+        other in failures() or other == ANY_CAUSE or other.startswith("Xid ") for other in failure.follows
+    )
 
 
 @pytest.mark.parametrize("kind", finding_kinds(), ids=lambda kind: kind.code)
@@ -78,7 +91,7 @@ def test_every_code_is_explained_whole(kind):
 
 
 def test_every_topic_to_look_at_can_be_explained():
-    topics = {topic for entry in code_entries().values() for topic in entry.look_also if is_topic(topic)}
+    topics = {topic for kind in finding_kinds() for topic in kind.basis.look_also if is_topic(topic)}
     assert {topic for topic in topics if explain_topic(topic) is None} == set()
     assert topics
 
@@ -90,7 +103,7 @@ def is_topic(text):
 def commands_in_the_texts():
     texts = [
         *(failure.proof for failure in failures().values()),
-        *(text for entry in code_entries().values() for text in entry.look_also),
+        *(text for kind in finding_kinds() for text in kind.basis.look_also),
         *(kind.remedy for kind in finding_kinds()),
     ]
     return sorted(

@@ -72,11 +72,12 @@ def test_the_codes_that_people_meet(code, kind, outcome):
 
 def test_an_nvlink5_error_depends_on_what_its_line_says():
     assert {xids()[code].outcome for code in range(144, 151)} == {FAIL}
-    assert {xids()[code].nonfatal_outcome for code in range(144, 151)} == {WARN}
+    assert {xids()[code].nonfatal_outcome for code in range(144, 150)} == {PASS}
+    assert xids()[150].nonfatal_outcome is WARN
 
 
-def test_codes_that_no_current_gpu_reports_are_unknown():
-    assert not {1, 12, 42, 58, 61} & set(xids())
+def test_codes_that_no_driver_in_use_reports_are_unknown():
+    assert not {1, 12, 14, 30, 50, 91, 177} & set(xids())
 
 
 def test_an_action_that_did_not_help_is_followed_by_the_next_one():

@@ -14,7 +14,7 @@ from gpudiag.model.evidence import (
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import Report
-from tests.unit.model.nouns import make_device, make_machine, make_snapshot
+from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 GPU_5 = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
@@ -61,7 +61,7 @@ HEALTHY = make_report(make_result("gpu.lost"), make_result("gpu.count"))
 CPU_ONLY = make_report(
     make_result("collective.verified"),
     make_result("gpu.lost", Outcome.SKIP, reason="no GPU and no trace of one"),
-    snapshot=make_snapshot(machine=make_machine()),
+    snapshot=make_snapshot(machine=make_machine(), sources=WITHOUT_LIBRARY),
 )
 SIMULATED = make_report(
     make_result("gpu.lost", Outcome.FAIL, make_finding()),

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpudiag.checks.availability import Candidate, judge_availability
 from gpudiag.checks.runner import findings_worst_first
-from gpudiag.model.device import Device, GpuProcess, Snapshot
+from gpudiag.model.device import Device, GpuProcess, NvLink, Snapshot
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs.instant import judge_snapshot
@@ -14,6 +14,11 @@ from gpudiag.units import GIB
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device
 
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
+# As many as the model has.
+LINKS = tuple(
+    NvLink(number, True, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED)
+    for number in range(18)
+)
 LATE = Missing(MissingReason.TIMED_OUT, "nvmlDeviceGetName had not answered after 5 s")
 
 
@@ -36,6 +41,7 @@ def make_idle(nvml_index: int, **changes: Any) -> Device:
         "mig_mode": "disabled",
         "recovery_action": "none",
         "processes": (),
+        "nvlinks": LINKS,
     }
     return make_device(nvml_index, **{**readings, **changes})
 

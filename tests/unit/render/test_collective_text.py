@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.collective import collective_outcome, judge_collective
+from gpudiag.checks.collective import judge_collective
 from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import outcome_of_findings
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import CollectiveReport
@@ -22,7 +23,7 @@ SWEEP = tuple(make_result(8 << step) for step in range(24))
 
 def report_on(measurement: CollectiveMeasurement, **values: Any) -> CollectiveReport:
     findings = judge_collective(measurement)
-    return CollectiveReport(collective_outcome(findings), measurement, findings, **values)
+    return CollectiveReport(outcome_of_findings(findings), measurement, findings, **values)
 
 
 def test_a_pass_on_cpu_says_what_was_exact_and_that_speed_was_not_judged() -> None:

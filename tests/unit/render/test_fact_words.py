@@ -18,6 +18,24 @@ from gpudiag.render.fact_words import say_after_source
             "stderr Fatal Python error: Segmentation fault",
         ),
         (Evidence("stderr", "a.py:1: UserWarning: old\n  call(\n"), "stderr a.py:1: UserWarning: old"),
+        # Both as NCCL's watchdog leaves them, which ends the process by SIGABRT.
+        (
+            Evidence(
+                "stderr",
+                "terminate called after throwing an instance of 'c10::AcceleratorError'\n"
+                "  what():  CUDA error: an illegal memory access was encountered\n"
+                "Exception raised from f at x.cpp:30 (most recent call first):\n"
+                "frame #0: c10::Error::Error() + 0x9d (0x7feaa in libc10.so)\n"
+                "frame #22: _start + 0x21 (0x55d21 in python)\n",
+            ),
+            "stderr CUDA error: an illegal memory access was encountered",
+        ),
+        (
+            Evidence(
+                "stderr", "[rank1]: CUDA error: out of memory\nframe #0: a + 0x9d (0x7fe in libc10.so)\n"
+            ),
+            "stderr [rank1]: CUDA error: out of memory",
+        ),
         (Evidence("exception", "KeyError", source="exception"), "KeyError"),
         (Evidence("stderr", "gone", source="rank 2's standard error"), "gone"),
     ],

@@ -3,7 +3,7 @@ from hypothesis import given
 
 from gpudiag.model.finding import Outcome
 from gpudiag.render.report_text import MAX_FINDINGS, render_report_text
-from gpudiag.render.style import COLUMNS, Style
+from gpudiag.render.style import Style, columns
 from tests.unit.render.reports import (
     ALL_SKIPPED,
     CPU_ONLY,
@@ -28,7 +28,7 @@ def test_the_verdict_comes_first_and_what_to_type_last(report):
     text = lines(report)
     assert text[0].startswith(report.verdict.value.upper())
     assert text[-1].startswith("Next: gpudiag ")
-    assert all(len(line) <= COLUMNS for line in text)
+    assert all(len(line) <= columns() for line in text)
 
 
 def test_the_verdict_names_who_must_act():

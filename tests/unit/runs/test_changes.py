@@ -15,14 +15,15 @@ NOT_STARTED = make_snapshot(
     make_device(0, responding=SILENT), make_device(1, responding=SILENT), driver_version=SILENT,
     sources=(SourceStatus("nvml", SourceState.TIMED_OUT),),
 )  # fmt: skip
-ONE_LISTED = make_snapshot(make_device(0))
+MISSED = Missing(MissingReason.SOURCE_ABSENT, "the driver does not list it any more")
+ONE_LISTED = make_snapshot(make_device(0), make_device(1, responding=MISSED))
 
 
 def told(*snapshots) -> list[tuple[str, int | None]]:
     entries: list[TimelineEntry] = []
     changes = Changes(entries.append)
-    for before, after in zip((None, *snapshots), snapshots, strict=False):
-        changes.compare(before, after)
+    for snapshot in snapshots:
+        changes.compare(snapshot)
     return [(entry.kind.value, entry.nvml_index) for entry in entries]
 
 

@@ -24,6 +24,23 @@ def test_without_a_choice_a_run_gets_the_gpus_that_nobody_uses():
     assert choose_gpus(None, (), force=False) == ()
 
 
+HIDDEN = make_snapshot(
+    make_device(0, processes=(), utilization_percent=97, memory_used_bytes=0, memory_total_bytes=100),
+    make_device(1, processes=(), utilization_percent=0, memory_used_bytes=80, memory_total_bytes=100),
+    make_device(2, processes=(), utilization_percent=0, memory_used_bytes=1, memory_total_bytes=100),
+)
+
+
+def test_a_gpu_is_not_free_where_load_or_memory_says_otherwise():
+    """A container without the host's processes lists none."""
+    assert choose_gpus(HIDDEN, (), force=False) == ("GPU-2",)
+    refuse_busy(HIDDEN, ("GPU-2",))
+    for uuid, sign in (("GPU-0", "97 % load"), ("GPU-1", "80 % of its memory is used")):
+        with pytest.raises(BusyGpusError) as refused:
+            refuse_busy(HIDDEN, (uuid,))
+        assert sign in refused.value.message
+
+
 def test_where_all_are_in_use_the_run_is_refused():
     chosen = choose_gpus(ALL_BUSY, (), force=False)
     assert chosen == ("GPU-0", "GPU-1")

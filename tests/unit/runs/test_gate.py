@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.checks.registry import FindingKind, Level, check, judged
+from gpudiag.checks.registry import Basis, FindingKind, Level, check, judged
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import ExitStatus
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, CheckResult, Outcome, Owner, Severity
 from gpudiag.model.measure import Measures
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.preflight_plan import FAIL_ON, PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 from gpudiag.runs.gate import complete_results, exit_status, is_gap, judge_results
@@ -26,9 +26,21 @@ outcomes = st.sampled_from(list(Outcome))
 owners = st.sampled_from(list(Owner))
 
 
-def finding(outcome, owner=Owner.HARDWARE):
-    kind = FindingKind("test.code", outcome, Severity.NONE, Category.NONE, owner, "It is so.", "Mend it.")
-    return kind.finding(HostSubject("a1"), "it is so")
+def finding_kind(outcome, owner=Owner.HARDWARE, severity=Severity.NONE):
+    return FindingKind(
+        "test.code",
+        outcome,
+        severity,
+        Category.NONE,
+        owner,
+        "It is so.",
+        "Mend it.",
+        Basis("It.", "None.", ()),
+    )
+
+
+def finding(*arguments):
+    return finding_kind(*arguments).finding(HostSubject("a1"), "it is so")
 
 
 def named_check(name, judge):
@@ -90,7 +102,7 @@ def test_broken_checks_and_dropped_results_never_pass(kinds, data):
     assert (verdict is Outcome.PASS) == whole
 
 
-@given(st.lists(results(), max_size=6), st.booleans(), st.sampled_from(["any", "host", "hardware"]))
+@given(st.lists(results(), max_size=6), st.booleans(), st.sampled_from(FAIL_ON))
 def test_the_gate_opens_only_where_nothing_failed_and_nothing_was_unclear(found, strict, fail_on):
     plan = PreflightPlan(strict=strict and fail_on == "any", fail_on=fail_on)
     status = exit_status(report_of(found), plan)
@@ -100,6 +112,9 @@ def test_the_gate_opens_only_where_nothing_failed_and_nothing_was_unclear(found,
         assert not all(result.outcome is Outcome.SKIP for result in found)
         if fail_on == "any":
             assert judge_results(found) in OPEN
+        if fail_on == "machine":
+            told = [one for result in found for one in result.findings]
+            assert not any(one.outcome is Outcome.FAIL and one.blocks_jobs for one in told)
         if plan.strict:
             assert judge_results(found) is Outcome.PASS
             assert not any(is_gap(result) for result in found)
@@ -135,6 +150,35 @@ def test_an_empty_report_never_passes():
 def test_fail_on_asks_whose_fault_it_is(fail_on, owner, status):
     failed = CheckResult("a.a", Outcome.FAIL, (finding(Outcome.FAIL, owner),))
     assert exit_status(report_of([failed]), PreflightPlan(fail_on=fail_on)) is status
+
+
+@pytest.mark.parametrize("owner", Owner)
+@pytest.mark.parametrize("severity", Severity)
+def test_what_fails_keeps_jobs_off_whoever_must_act(owner, severity):
+    failed = CheckResult("a.a", Outcome.FAIL, (finding(Outcome.FAIL, owner, severity),))
+    own_setting = owner is Owner.JOB and severity is Severity.CONFIG
+    expected = ExitStatus.PASS if own_setting else ExitStatus.FAIL
+    assert exit_status(report_of([failed]), PreflightPlan(fail_on="machine")) is expected
+
+
+def test_a_setting_of_the_machine_itself_keeps_jobs_off_under_a_jobs_code_too():
+    kind = finding_kind(Outcome.FAIL, Owner.JOB, Severity.CONFIG)
+    assert not kind.finding(HostSubject("a1"), "it is so").blocks_jobs
+    assert kind.finding(HostSubject("a1"), "it is so", owner=Owner.HOST).blocks_jobs
+
+
+def test_a_fail_that_no_finding_explains_keeps_jobs_off():
+    plan = PreflightPlan(fail_on="machine")
+    assert exit_status(report_of([CheckResult("a.a", Outcome.FAIL)]), plan) is ExitStatus.FAIL
+    own = finding(Outcome.FAIL, Owner.JOB, Severity.CONFIG)
+    told = CheckResult("a.a", Outcome.FAIL, reason="told by environment.test")
+    assert exit_status(report_of([told, CheckResult("b.b", Outcome.FAIL, (own,))]), plan) is ExitStatus.PASS
+
+
+@pytest.mark.parametrize("fail_on", FAIL_ON)
+def test_a_report_that_says_worse_than_its_results_keeps_the_gate_shut(fail_on):
+    report = report_of([CheckResult("a.a", Outcome.PASS)], Outcome.FAIL)
+    assert exit_status(report, PreflightPlan(fail_on=fail_on)) is not ExitStatus.PASS
 
 
 def test_fail_on_hardware_still_says_when_it_could_not_tell():

@@ -11,7 +11,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.render.json import render_json
 from gpudiag.render.merged_text import render_merged
-from gpudiag.render.style import COLUMNS
+from gpudiag.render.style import columns
 from gpudiag.runs.merge import merge_reports
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.unit.render.reports import hostile_reports, make_finding, make_report, make_result
@@ -190,7 +190,7 @@ def test_a_verdict_is_never_better_than_a_report(tmp_path_factory, reports):
 def test_lines_fit_a_terminal(write):
     merged = merge_reports([write(f"node-{n:04}", LOST) for n in range(40)])
     text = render_merged(merged)
-    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert max(map(len, text.splitlines())) <= columns()
     assert "and 16 more" in text
 
 

@@ -43,7 +43,7 @@ def make_torch(**facts: Any) -> TorchFacts:
     return TorchFacts(**known)
 
 
-def view_of(device: Device, ordinal: int) -> DeviceView:
+def view_of(device: Device, ordinal: int, starts: Any = True) -> DeviceView:
     missing = NOT_SUPPORTED
     return DeviceView(
         "torch",
@@ -56,16 +56,24 @@ def view_of(device: Device, ordinal: int) -> DeviceView:
         missing,
         missing,
         missing,
+        context_starts=starts,
     )
 
 
 def make_machine_with(count: int, sick: tuple[int, ...] = (), **torch_facts: Any) -> Snapshot:
-    """A machine with that many GPUs, all seen by torch; the sick ones are off the bus."""
+    """A machine with that many GPUs; the sick ones are off the bus, where no context starts."""
+    lacks = Missing(
+        MissingReason.ERROR, f"on {len(sick)} of {count} GPUs: CUDA error: invalid device ordinal"
+    )
+    torch_facts = {"context_starts": lacks if sick else True, "device_count": count, **torch_facts}
     devices = tuple(
         make_device(index, **({"responding": LOST} if index in sick else {"memory_free_bytes": 60 * GIB}))
         for index in range(count)
     )
-    views = tuple(view_of(device, ordinal) for ordinal, device in enumerate(devices))
+    views = tuple(
+        view_of(device, ordinal, starts=lacks if ordinal in sick else True)
+        for ordinal, device in enumerate(devices)
+    )
     return make_snapshot(*devices, views=views, torch=make_torch(**torch_facts))
 
 
@@ -126,9 +134,27 @@ def test_every_usable_gpu_gets_a_rank() -> None:
 
 
 def test_the_largest_size_keeps_within_the_share_of_free_memory() -> None:
-    assert place(make_machine_with(2)).max_bytes == 8 * GIB
+    assert place(make_machine_with(2)).max_bytes == int(59 * GIB * 0.4 / 3)  # 60 are free, NCCL takes some
     assert place(make_machine_with(2), max_bytes=1024).max_bytes == 1024
     assert place(make_machine_with(2), min_bytes=0, max_bytes=0).max_bytes == 0
+
+
+def test_a_size_that_does_not_fit_on_the_gpus_is_refused_with_one_that_does() -> None:
+    machine = make_machine_with(2)  # 60 GiB free on each
+    with pytest.raises(UsageError) as refused:
+        place(machine, max_bytes=64 * GIB)
+    fitting = int(refused.value.hint.removeprefix("--max-bytes ").removesuffix(" fits"))
+    assert place(machine, max_bytes=fitting).max_bytes == fitting
+    with pytest.raises(UsageError):
+        place(machine, min_bytes=fitting + 1)
+    shared = make_machine_with(1, nccl_version="2.30.7")
+    with pytest.raises(UsageError):  # two ranks on it, with a context each
+        place(shared, nproc=2, max_bytes=fitting // 2)
+
+
+def test_only_gpus_that_take_part_are_what_a_result_was_measured_on() -> None:
+    placement = place(make_machine_with(4), nproc=2)
+    assert [device.id.uuid for device in placement.devices] == ["GPU-0", "GPU-1"]
 
 
 def test_a_mig_instance_is_used_within_its_own_memory() -> None:
@@ -156,7 +182,7 @@ def test_a_sick_gpu_is_hidden_and_named_and_the_others_run() -> None:
 )
 def test_a_gpu_that_torch_cannot_use_is_an_error_and_never_gloo(facts: dict[str, Any]) -> None:
     with pytest.raises(SourceFailedError) as refused:
-        place(make_machine_with(2, **facts))
+        place(replace(make_machine_with(2, **facts), views=()))
     assert "a GPU is here" in refused.value.message
 
 
@@ -172,6 +198,29 @@ def test_more_ranks_than_gpus_are_refused() -> None:
         place(make_machine_with(2), nproc=3)
     with pytest.raises(UsageError):
         place(make_machine_with(2), launched(16, 4))
+
+
+def test_a_gpu_without_a_context_is_left_out_and_named_and_the_others_run() -> None:
+    machine = make_machine_with(3)
+    full = Missing(MissingReason.ERROR, "CUDA error: out of memory")
+    views = (*machine.views[:2], view_of(machine.devices[2], 2, starts=full))
+    facts = make_torch(context_starts=Missing(MissingReason.ERROR, f"on 1 of 3 GPUs: {full.detail}"))
+    placement = place(replace(machine, views=views, torch=facts))
+    assert (placement.world_size, placement.variables) == (2, {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"})
+    (finding,) = placement.findings
+    assert finding.code == "cuda.out_of_memory"
+    assert "GPU 2" in finding.message
+
+
+def test_a_launcher_may_show_each_rank_a_gpu_of_its_own() -> None:
+    machine = make_machine_with(4)
+    shown_one = replace(machine, views=machine.views[:1])
+    placement = place(shown_one, launched(4, 4))
+    assert (placement.world_size, placement.ranks_share_gpu, placement.variables) == (4, False, {})
+    with pytest.raises(UsageError):
+        place(shown_one, launched(8, 8))  # the machine has four
+    with pytest.raises(UsageError):
+        place(shown_one, nproc=4)  # nobody shows its ranks others
 
 
 def test_two_ranks_may_share_the_only_gpu_where_nccl_can() -> None:
@@ -195,6 +244,13 @@ def test_two_ranks_on_one_gpu_are_refused_with_the_version_that_they_need(versio
 def test_eight_bit_floats_need_new_gpus_and_a_new_nccl(capability: str, version: str, expected: bool) -> None:
     gpu = make_device(0, compute_capability=capability)
     machine = make_snapshot(gpu, views=(view_of(gpu, 0),), torch=make_torch(nccl_version=version))
+    assert place(machine).float8 is expected
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.7.1+cu128", False), ("2.8.0+cu128", True)])
+def test_eight_bit_floats_need_a_torch_that_reduces_them(version: str, expected: bool) -> None:
+    gpu = make_device(0, compute_capability="9.0")
+    machine = make_snapshot(gpu, views=(view_of(gpu, 0),), torch=make_torch(version=version))
     assert place(machine).float8 is expected
 
 

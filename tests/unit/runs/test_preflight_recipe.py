@@ -126,9 +126,11 @@ def test_what_was_run_is_remembered_with_its_verdict(run):
     assert facts.keep_snapshot
 
 
-def test_a_part_of_the_checks_is_remembered_without_its_snapshot(run):
-    _, _, keeper, _ = run(PreflightPlan(level="instant", only=("gpu",)), [NOW])
-    assert not keeper.written[0].keep_snapshot
+@pytest.mark.parametrize("part", [{"only": ("gpu",)}, {"skip": ("host",)}])
+def test_a_part_of_the_checks_is_remembered_with_the_counters_that_later_rates_need(run, part):
+    _, _, keeper, _ = run(PreflightPlan(level="instant", **part), [NOW])
+    assert keeper.written[0].keep_snapshot
+    assert not keeper.written[0].good
 
 
 def test_every_chosen_check_has_a_result(run):

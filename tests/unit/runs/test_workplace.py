@@ -7,8 +7,9 @@ from gpudiag.checks.devices import GPU_RECOVERY_NEEDED
 from gpudiag.checks.subjects import device_subject
 from gpudiag.model.device import DeviceView, GpuProcess, Snapshot, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.runs.workplace import TORCH_HINT, Workplace, choose_workplace
-from tests.unit.model.nouns import make_device, make_snapshot
+from gpudiag.runs.active import plan_active
+from gpudiag.runs.workplace import TORCH_HINT, Workplace, choose_workplace, why_no_peers
+from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT, "torch is not installed")
 NO_CUDA = Missing(MissingReason.NOT_SUPPORTED, "CPU build of torch")
@@ -31,8 +32,9 @@ def machine(count: int = 3, torch: Any = None, **changed: dict[str, Any]) -> Sna
     devices = tuple(
         make_device(place, **{**IDLE, **changed.get(f"gpu{place}", {})}) for place in range(count)
     )
-    views = tuple(_view(place) for place in range(count))
     facts = TorchFacts(**FACTS) if torch is None else torch
+    starts = True if isinstance(facts, Missing) else facts.context_starts
+    views = tuple(_view(place, context_starts=starts) for place in range(count))
     return make_snapshot(*devices, views=views, torch=facts)
 
 
@@ -63,6 +65,21 @@ def test_a_gpu_that_someone_uses_is_left_alone_and_named():
     assert chosen(place) == [0, 2]
     assert [(one.name, one.reason) for one in place.untested] == [("GPU 1", "1 compute process")]
     assert "GPU-1" not in place.variables["CUDA_VISIBLE_DEVICES"]
+
+
+def test_force_is_offered_for_gpus_in_use_and_for_nothing_else():
+    place = choose(machine(gpu1={"processes": (TRAINING,)}, gpu2={"mig_mode": "enabled"}))
+    assert [one.in_use for one in place.untested] == [True, False]
+
+
+def test_gpus_in_exclusive_mode_are_tested_but_not_copied_between():
+    place = choose(machine(gpu1={"compute_mode": "exclusive_process"}))
+    assert chosen(place) == [0, 1, 2]
+    assert "GPU 1" in why_no_peers(place)
+    plan = plan_active("standard", place, None)
+    assert "peer_copy" not in plan.tests
+    assert "memory_copy" in plan.tests
+    assert "peer_copy" in plan_active("standard", choose(machine()), None).tests
 
 
 def test_force_tests_it_all_the_same():
@@ -109,7 +126,9 @@ def test_a_gpu_that_torch_does_not_see_is_left_out():
 def test_a_gpu_on_which_no_context_starts_is_left_out():
     snapshot = machine()
     broken = (_view(0, context_starts=Missing(MissingReason.ERROR, "CUDA error")), *snapshot.views[1:])
-    assert chosen(choose(replace(snapshot, views=broken))) == [1, 2]
+    error = Missing(MissingReason.ERROR, "on 1 of 3 GPUs: CUDA error")
+    facts = TorchFacts(**{**FACTS, "context_starts": error})
+    assert chosen(choose(replace(snapshot, views=broken, torch=facts))) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +149,8 @@ def test_a_torch_that_cannot_use_the_gpus_is_an_error_with_its_cause(torch, word
 
 
 def test_a_machine_without_a_gpu_is_tested_on_its_cpu():
-    place = choose(machine(0, TorchFacts(**{**FACTS, "cuda_runtime_version": NO_CUDA})))
+    facts = TorchFacts(**{**FACTS, "cuda_runtime_version": NO_CUDA})
+    place = choose(replace(machine(0, facts), sources=WITHOUT_LIBRARY))
     assert (place.device_kind, place.world_size, place.variables) == ("cpu", 4, {})
 
 

@@ -55,6 +55,17 @@ def test_a_gpu_is_silent_after_the_deadline_and_keeps_who_it_is():
     assert device(picture, 0, 103.0).responding is True
 
 
+def test_a_gpu_that_is_being_attached_is_no_reason_for_a_fresh_process():
+    picture = NvmlPicture()
+    picture.take({"kind": "library", "document": LIBRARY, "count": 2}, 100.0)
+    picture.take(tick(late={1: ["nvmlDeviceGetHandleByIndex", 4.5, None]}, slow={0: sheet(0)}), 104.5)
+    assert picture.late(104.5).keys() == {1}
+    assert picture.wedged(104.5) == {}
+    assert device(picture, 1, 104.5).responding.reason is MissingReason.ATTACHING
+    assert picture.wedged(111.0).keys() == {1}  # five seconds for each of the two are over
+    assert device(picture, 1, 111.0).responding.reason is MissingReason.TIMED_OUT
+
+
 def test_a_successor_that_counts_anew_does_not_make_a_silent_gpu_well():
     picture = started()
     picture.take(tick(late={1: ["nvmlDeviceGetName", 2.5, None]}), 103.0)

@@ -53,6 +53,25 @@ def test_time_that_goes_back_writes_nothing():
     assert points(ring, "pstate", NOW - 50, NOW, 1)[NOW - 50] is None
 
 
+def test_a_clock_that_was_ahead_does_not_silence_the_present():
+    ring = filled({NOW: {"pstate": 1.0}, NOW + 86400: {"pstate": 2.0}, NOW + 10: {"pstate": 3.0}})
+    found = points(ring, "pstate", NOW, NOW + 20, 1, NOW + 20)
+    assert found[NOW + 10] == 3.0
+    assert 2.0 not in found.values()
+    assert points(ring, "pstate", NOW + 80_000, NOW + 86_400, 10, NOW + 86_400).get(NOW + 86_400) is None
+    ring.add("GPU-1", NOW + 11, {"pstate": 4.0})
+    assert points(ring, "pstate", NOW, NOW + 20, 1, NOW + 20)[NOW + 11] == 4.0
+
+
+def test_what_lies_before_stays_where_the_clock_goes_back_a_little():
+    ring = filled({NOW + at: {"pstate": float(at)} for at in range(300)})
+    ring.add("GPU-1", NOW + 100, {"pstate": 9.0})
+    found = points(ring, "pstate", NOW, NOW + 299, 1, NOW + 299)
+    assert found[NOW + 99] == 99.0
+    assert found[NOW + 100] == 9.0
+    assert {found[NOW + at] for at in range(101, 300)} == {None}
+
+
 def test_there_is_room_for_so_many_gpus_and_a_stale_one_makes_room():
     ring = Ring()
     for number in range(MAX_DEVICES):

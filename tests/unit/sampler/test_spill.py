@@ -31,6 +31,28 @@ def test_a_copy_and_the_journal_after_it_are_read_again(tmp_path):
     assert [power_at(found, NOW), power_at(found, NOW + 1)] == [70.0, 71.0]
 
 
+def test_a_copy_of_other_series_is_read_by_their_names(tmp_path, monkeypatch):
+    ring = Ring()
+    ring.add_values(UUID, NOW, values(70.0))
+    named = list(NAMES)
+    place = named.index("power_draw_watts")
+    named[place], named[0] = "pstate", "of_another_version"
+    monkeypatch.setattr("gpudiag.sampler.spill.NAMES", tuple(named))
+    Spill(tmp_path).save(ring)
+    monkeypatch.undo()
+    found = Spill(tmp_path).load()
+    window = plan_window(NOW, NOW, 1, NOW)
+    assert read_window(found.devices[UUID], "pstate", window)[0] == 70.0
+    assert read_window(found.devices[UUID], "power_draw_watts", window)[0] is None
+
+
+def test_a_journal_of_other_series_is_as_if_it_were_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpudiag.sampler.spill._LAYOUT", 1)
+    Spill(tmp_path).append([Sampled(UUID, NOW, values(70.0))])
+    monkeypatch.undo()
+    assert Spill(tmp_path).load().devices == {}
+
+
 @pytest.mark.parametrize("cut", [1, 40, 100])
 def test_a_journal_that_was_cut_short_loses_its_last_record(tmp_path, cut):
     spill = Spill(tmp_path)

@@ -18,6 +18,7 @@ _SCRIPT = Path(__file__).parent / "every_reading.py"
 # between GPUs; MIG instances and peers have tests of their own.
 _NOT_ASKED = {
     "id", "responding", "memory_kind", "cuda_ordinal", "pcie_width_slot_max", "mig_instances", "peers",
+    "pci_subsystem_id",
 }  # fmt: skip
 _SwitchOn = Callable[[Scenario], Session]
 

@@ -90,7 +90,7 @@ def test_the_kernel_log_is_in_order_and_names_the_machine(base: Scenario):
 
 
 def test_the_probe_reads_the_faults_lines():
-    scenario = machine("h100x8+lost:3+ecc:1+recovery:5:gpu_reset+nvlink-down:2:7")
+    scenario = machine("h100x8+lost:3+ecc:1+recovery:5:gpu_reset+xid:2:74")
     events = list(parse_kernel_lines((NOW, line) for line in kernel_log(scenario)))
     xids = {(event.bus_id, event.xid_code) for event in events if event.xid_code is not None}
     assert xids == {

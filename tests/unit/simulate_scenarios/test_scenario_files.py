@@ -117,3 +117,10 @@ def test_visible_gpus_are_numbered_anew(tmp_path: Path):
     spec = write(tmp_path, 'base = "h100x8"\nvisible_gpus = [6, 7]\n[gpus.1]\ntemperature_celsius = 50\n')
     scenario = load_scenario(spec, now=NOW)
     assert [gpu.readings["temperature_celsius"] for gpu in listed(scenario)] == [31, 50]
+
+
+def test_a_reading_that_no_file_names_is_not_supported(tmp_path: Path):
+    each = 'bus_id = ["00000000:01:00.0"]\nuuid = ["GPU-62f746b4-84e6-1ceb-95bd-447e7184d454"]'
+    [gpu] = load_scenario(write(tmp_path, f'base = "h100x8"\n[each]\n{each}'), now=NOW).gpus
+    assert gpu.readings["memory_total_bytes"] > 0
+    assert gpu.missing["temperature_celsius"] == gpu.missing["serial"] == "not_supported"

@@ -14,6 +14,7 @@ from gpudiag.model.training import (
     StrategyMeasurement,
     TensorFact,
 )
+from gpudiag.model.training_parts import GradientParts, StepParts
 
 STEPS, BATCH, RANKS = 4, 6, 2
 TENSORS = ("0.weight", "0.bias", "1.weight", "1.bias", "2.weight")
@@ -37,6 +38,7 @@ def make_start(rank: int, **values: Any) -> RankStart:
         parameters_total=100,
         parameters_here=100,
         steps_per_epoch=STEPS // 2,
+        sample_count=STEPS // 2 * BATCH * RANKS,
         tolerance_gradient=1e-5,
         tolerance_parameter=1e-5,
     )
@@ -63,6 +65,17 @@ def make_step(rank: int, step: int, **values: Any) -> RankStep:
         buffers=(TensorFact("shift", "b"),),
     )
     return replace(sound, **values)
+
+
+def make_parts(**values: Any) -> GradientParts:
+    """What a gradient is made of that is the average of two ranks, unless `values` say otherwise."""
+    right = GradientParts(TENSORS, (0.5, 0.5), 1e-8, 0.7, 0.7, 90, 100)
+    return replace(right, **values)
+
+
+def make_step_parts(**values: Any) -> StepParts:
+    """What a step is made of that nothing explains, unless `values` say otherwise."""
+    return replace(StepParts(TENSORS, (), 0.5, 0.0, 0.6, 0.7, 90, 100), **values)
 
 
 def make_proof(rank: int, **values: Any) -> RankProof:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training import judge_training, training_outcome
+from gpudiag.checks.training import judge_training
 from gpudiag.checks.training_verifications import is_verified, list_verifications
 from gpudiag.model.evidence import Evidence, RankSubject
-from gpudiag.model.finding import Outcome
+from gpudiag.model.finding import Outcome, outcome_of_findings
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault
 from gpudiag.model.training import RankEpochEnd, StrategyMeasurement, TensorFact
 from tests.unit.training.measurements import (
+    BATCH,
     STEPS,
     make_measurement,
     make_proof,
@@ -45,7 +46,7 @@ def both(step: int, **values: Any) -> StrategyMeasurement:
 def test_a_sound_run_has_no_finding_and_everything_is_proved() -> None:
     measurement = make_measurement()
     assert codes(measurement) == []
-    assert training_outcome(()) is Outcome.PASS
+    assert outcome_of_findings(()) is Outcome.PASS
     verifications = list_verifications(measurement, ())
     assert is_verified(verifications) is True
     assert all(one.passed is True for one in verifications)
@@ -78,7 +79,7 @@ def test_one_worker_that_was_asked_for_is_said_to_be_one() -> None:
         speeds=(make_speed(0),),
     )
     assert codes(one) == ["train.single_worker"]
-    assert training_outcome(judge_training(one)) is Outcome.WARN
+    assert outcome_of_findings(judge_training(one)) is Outcome.WARN
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_gradient_that_nobody_averaged_is_told_from_one_that_is_wrong() -> Non
     )
     assert (codes(spoilt), step_of(spoilt)) == (["train.not_averaged"], 2)
     wrong = with_steps({(0, 1): {"gradient_error": 0.6, "gradients": tensors("w", 0.3)}})
-    assert (codes(wrong), rank_of(wrong), step_of(wrong)) == (["train.gradient"], 0, 1)
+    assert (codes(wrong), rank_of(wrong), step_of(wrong)) == (["train.rank_corrupt"], 0, 1)
 
 
 def test_summed_gradients_are_told_by_their_scale() -> None:
@@ -170,10 +171,70 @@ def test_a_deviation_within_rounding_is_not_a_finding() -> None:
     assert codes(both(0, gradient_error=2e-5, gradients=tensors("g", 2e-5))) == ["train.gradient"]
 
 
-def test_half_precision_is_only_judged_strictly_in_the_first_step() -> None:
-    noisy = both(1, gradient_error=0.05, gradients=tensors("n", 0.05))
-    assert codes(noisy) == ["train.gradient"]
-    assert codes(replace(noisy, dtype="bfloat16")) == []
+@pytest.mark.parametrize("step", [0, 2])
+def test_half_precision_is_judged_as_strictly_in_every_step(step: int) -> None:
+    starts = tuple(make_start(rank, tolerance_gradient=0.025) for rank in (0, 1))
+    noisy = replace(
+        both(step, gradient_error=0.02, gradients=tensors("n", 0.02)),
+        dtype="bfloat16",
+        starts=starts,
+    )
+    assert codes(noisy) == []
+    wrong = {"gradient_error": 0.03, "gradients": tensors("n", 0.03)}
+    assert codes(replace(both(step, **wrong), dtype="bfloat16", starts=starts)) == ["train.gradient"]
+
+
+def test_what_goes_wrong_after_the_verified_steps_is_found_and_explains_the_proofs() -> None:
+    late = [
+        make_step(
+            rank,
+            8,
+            own_gradient_error=1e-8 if rank else 0.5,
+            gradient_error=0.4,
+            parameters=tensors(f"r{rank}", 0.1),
+        )
+        for rank in (0, 1)
+    ]
+    measurement = make_measurement(
+        late_steps=tuple(late),
+        proofs=(make_proof(0, repeat_identical=False), make_proof(1, repeat_identical=False)),
+    )
+    assert (codes(measurement), rank_of(measurement), step_of(measurement)) == (["train.not_averaged"], 1, 8)
+    sound = make_measurement(late_steps=(make_step(0, 8), make_step(1, 8)))
+    assert codes(sound) == []
+    proved = {one.name: one.passed for one in list_verifications(sound, ())}
+    assert proved["after_timed_steps"] is True
+
+
+@pytest.mark.parametrize(("kept", "found"), [(50, []), (100, ["train.sharding"])])
+def test_gradients_that_are_said_to_be_sharded_are_counted(kept: int, found: list[str]) -> None:
+    proofs = tuple(make_proof(rank, optimizer_state_here=50, gradients_here=kept) for rank in (0, 1))
+    starts = tuple(make_start(rank, stage=2) for rank in (0, 1))
+    assert codes(make_measurement(strategy="zero2", starts=starts, proofs=proofs)) == found
+    whole = tuple(replace(start, stage=1) for start in starts)
+    assert codes(make_measurement(strategy="zero1", starts=whole, proofs=proofs)) == []
+
+
+def test_one_bucket_proves_nothing_of_the_second() -> None:
+    for buckets, passed in ((3, True), (1, False)):
+        proofs = tuple(make_proof(rank, buckets=buckets) for rank in (0, 1))
+        proved = {one.name: one.passed for one in list_verifications(make_measurement(proofs=proofs), ())}
+        assert (proved["several_buckets"] is True) == passed
+
+
+def test_samples_that_no_rank_got_are_missed_from_the_data_set() -> None:
+    halves = {
+        (step.rank, step.step): {"samples": step.samples[: len(step.samples) // 2]}
+        for step in make_measurement().steps
+    }
+    assert codes(with_steps(halves)) == ["train.samples_left_out"]
+    short = make_measurement(
+        steps=tuple(step for step in make_measurement().steps if step.step == 0),
+        epoch_ends=tuple(RankEpochEnd(rank, 0, 1, agreed=False) for rank in (0, 1)),
+        proofs=(),
+        speeds=(),
+    )
+    assert codes(short) == ["train.samples_left_out"]
 
 
 def test_parameters_that_differ_between_ranks_name_the_one_that_left() -> None:
@@ -204,12 +265,45 @@ def test_a_rank_that_runs_out_of_data_is_named() -> None:
     assert (codes(measurement), rank_of(measurement)) == (["train.uneven_steps"], 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "found"), [(1e-4, []), (2e-3, ["train.checkpoint"]), (None, ["train.checkpoint"])]
+)
+def test_steps_after_a_reload_may_add_up_in_another_order_and_no_more(
+    error: float | None, found: list[str]
+) -> None:
+    after = make_proof(1, checkpoint_error=error, tolerance_order=4e-4)
+    measurement = make_measurement(proofs=(make_proof(0), after))
+    assert codes(measurement) == found
+
+
+def test_what_a_checkpoint_lost_is_named() -> None:
+    lost = ("optimizer.0.weight.momentum_buffer", "script.step")
+    measurement = make_measurement(
+        proofs=(make_proof(0, checkpoint_identical=False, checkpoint_lost=lost), make_proof(1))
+    )
+    (finding,) = judge_training(measurement)
+    assert all(name in finding.message for name in lost)
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"), [(100, []), (101, []), (99, ["train.sharding"]), (130, ["train.sharding"])]
+)
+def test_the_one_shard_of_one_rank_is_padded_as_several_would_be(kept: int, found: list[str]) -> None:
+    measurement = make_measurement(
+        strategy="zero2",
+        world_size=1,
+        starts=(make_start(0, world_size=1, workers=1, stage=2),),
+        proofs=(make_proof(0, optimizer_state_here=kept),),
+    )
+    assert [code for code in codes(measurement) if code == "train.sharding"] == found
+
+
 def test_a_checkpoint_and_a_repeat_must_give_the_same_bits() -> None:
     spoilt = make_measurement(proofs=(make_proof(0), make_proof(1, checkpoint_identical=False)))
     assert (codes(spoilt), rank_of(spoilt)) == (["train.checkpoint"], 1)
     other = make_measurement(proofs=(make_proof(0, repeat_identical=False), make_proof(1)))
     assert codes(other) == ["train.not_deterministic"]
-    assert training_outcome(judge_training(other)) is Outcome.WARN
+    assert outcome_of_findings(judge_training(other)) is Outcome.WARN
 
 
 @pytest.mark.parametrize(
@@ -239,7 +333,7 @@ def test_missing_steps_never_pass() -> None:
     cut = make_measurement(steps=make_measurement().steps[:-1])
     assert codes(cut) == ["train.incomplete"]
     assert codes(replace(cut, timed_out=True)) == ["train.timed_out"]
-    assert training_outcome(judge_training(cut)) is Outcome.ERROR
+    assert outcome_of_findings(judge_training(cut)) is Outcome.ERROR
     nothing = make_measurement(starts=(), steps=(), epoch_ends=(), proofs=(), speeds=())
     assert codes(nothing) == ["train.incomplete"]
 
@@ -247,3 +341,19 @@ def test_missing_steps_never_pass() -> None:
 def test_a_fault_that_never_fired_is_an_error() -> None:
     measurement = make_measurement(injected=(InjectedFault("nosync:3", fired=False),))
     assert codes(measurement) == ["inject.not_fired"]
+
+
+def test_one_rank_that_tells_for_all_workers_is_a_whole_run_and_no_launcher_is_asked_for() -> None:
+    read = {"sample_count": STEPS // 2 * BATCH}
+    alone = {"starts": (make_start(0, **read),), "speeds": (), "proofs": (make_proof(0),)}
+    sound = make_measurement()
+    alone["steps"] = tuple(step for step in sound.steps if step.rank == 0)
+    alone["epoch_ends"] = tuple(end for end in sound.epoch_ends if end.rank == 0)
+    losses = {"loss": 2.0}
+    alone["steps"] = tuple(replace(step, **losses) for step in alone["steps"])
+    whole = make_measurement(strategy="data-parallel", **alone)
+    assert codes(whole) == []
+    idle = replace(whole, starts=(make_start(0, workers=1, **read),))
+    finding = judge_training(idle)[0]
+    assert finding.code == "train.not_parallel"
+    assert "launcher" not in finding.remedy

@@ -1,6 +1,11 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
+from gpudiag.model.training import OPTIMIZERS, WORKLOADS
+from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.tensors import describe, difference, digest, finite, projection
 
@@ -46,8 +51,26 @@ def test_what_is_not_finite_is_none() -> None:
     assert finite(float("inf")) is None
 
 
+def job(**values: Any) -> TrainingJob:
+    return replace(
+        TrainingJob("ddp", "regression", "gloo", "float32", "sgd", steps=4, batch_size=8, seed=1, workers=2),
+        **values,
+    )
+
+
 def test_tolerances_lie_between_rounding_and_faults() -> None:
-    assert 1e-6 < gradient_tolerance("float32", "cpu") < 1e-4
-    assert gradient_tolerance("bfloat16", "cpu") < 0.1
-    assert gradient_tolerance("float32", "cuda") > gradient_tolerance("float32", "cpu")
-    assert parameter_tolerance("float32", "cpu", "adam") > parameter_tolerance("float32", "cpu", "sgd")
+    single = job()
+    assert 1e-6 < gradient_tolerance(single, "cpu") < 1e-4
+    assert gradient_tolerance(single, "cuda") > gradient_tolerance(single, "cpu")
+    assert parameter_tolerance(job(optimizer="adam"), "cpu") > parameter_tolerance(single, "cpu")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_precision_a_tenth_of_one_of_two_ranks_is_more_than_rounding(
+    workload: str, optimizer: str, dtype: str
+) -> None:
+    half = job(workload=workload, optimizer=optimizer, dtype=dtype)
+    assert gradient_tolerance(half, "cpu") < 0.1 / 2
+    assert parameter_tolerance(half, "cpu") < 1e-6  # of one update, in float32

@@ -57,7 +57,7 @@ def test_the_mean_of_the_shards_gradients_is_the_gradient_of_the_whole(dtype: st
     samples = Samples(*make_data(job.workload, job.sample_count, job.seed))
     reference = Reference(job, torch.device("cpu"), samples)
     shards = [torch.arange(4), torch.arange(4, 8)]
-    own = [reference.own_gradients(shard) for shard in shards]
+    own = [reference.alone(shard).gradients for shard in shards]
     whole = reference.step(torch.cat(shards)).gradients
     for name, gradient in whole.items():
         torch.testing.assert_close((own[0][name] + own[1][name]) / 2, gradient, rtol=2e-3, atol=2e-4)

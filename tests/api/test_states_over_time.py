@@ -1,0 +1,394 @@
+"""The machine over time, as the service tells it: verdict, rows, timeline, metrics; docs/api.md has the table."""
+
+import contextlib
+import mmap
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from gpudiag.model.live import SamplerState
+from gpudiag.model.service import Findings
+from gpudiag.runs.live import SamplerFacts, build_live
+from gpudiag.sampler.picture import NvmlPicture
+from tests.api.serving import IMPORT_PATH, REPOSITORY, Served, machine, serving
+from tests.browser.stub_documents import read_machine
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path) as service:
+        service.wait_for_data()
+        service.wait(lambda: service.live()["verdict"] == "pass")
+        yield service
+
+
+def up(service) -> dict[str, float]:
+    found = re.findall(
+        r'^gpudiag_gpu_up\{.*?uuid="([^"]+)".*?\} (\d)', service.get("/metrics").text, re.MULTILINE
+    )
+    return {uuid: float(value) for uuid, value in found}
+
+
+def metric(service, name: str) -> float:
+    """The value of a metric that has one sample; of several, the sum."""
+    found = re.findall(rf"^{re.escape(name)}(?:{{.*?}})? (\S+)$", service.get("/metrics").text, re.MULTILINE)
+    assert found, name
+    return sum(map(float, found))
+
+
+def state_in_metrics(service) -> set[str]:
+    return set(
+        re.findall(
+            r'^gpudiag_sampler_state\{.*?state="(\w+)".*?\} 1', service.get("/metrics").text, re.MULTILINE
+        )
+    )
+
+
+RULES = yaml.safe_load((REPOSITORY / "deploy/prometheus/gpudiag.rules.yml").read_text())
+SIMPLE = re.compile(r'(\w+)(?:\{(\w+)="(\w+)"\})? (==|>) (\d+)')
+
+
+def alerts(service) -> set[str]:
+    """The shipped rules whose condition holds at this scrape, of those that compare one metric with a number."""
+    text, firing = service.get("/metrics").text, set()
+    for rule in (rule for group in RULES["groups"] for rule in group["rules"]):
+        condition = SIMPLE.fullmatch(rule["expr"].strip())
+        if condition is None or condition[1] == "up":
+            continue
+        name, label, value, relation, limit = condition.groups()
+        samples = re.findall(rf"^{name}(\{{.*?\}})? (\S+)$", text, re.MULTILINE)
+        wanted = [float(number) for labels, number in samples if not label or f'{label}="{value}"' in labels]
+        if any(number == float(limit) if relation == "==" else number > float(limit) for number in wanted):
+            firing.add(rule["alert"])
+    return firing
+
+
+def codes(service) -> set[str]:
+    return {finding["code"] for finding in service.get("/api/v1/findings").json()["findings"]}
+
+
+def timeline(service) -> list[tuple[str, str]]:
+    return [(entry["kind"], entry["message"]) for entry in service.get("/api/v1/events").json()["entries"]]
+
+
+def kinds(service) -> list[str]:
+    return [kind for kind, _ in timeline(service)]
+
+
+def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
+    gone = watched.live()["devices"][3]["uuid"]
+    watched.change("h100x8+gone:3")
+    live = watched.wait(lambda: (now := watched.live())["verdict"] == "fail" and now, 40)
+    assert live["headline"] == "7 healthy, 1 of 8 missing"
+    assert len(live["devices"]) == 8
+    (row,) = [device for device in live["devices"] if device["uuid"] == gone]
+    assert row["responding"] is None
+    assert row["health"] == "fail"
+    assert "gpu.gone" in row["finding_codes"]
+    watched.wait(lambda: codes(watched) == {"gpu.gone"}, 40)  # what GPUtil and torch saw before is forgotten
+    assert up(watched)[gone] == 0
+    assert sum(up(watched).values()) == 7
+    assert "gpu_lost" in kinds(watched)
+    assert "GpuDoesNotAnswer" in alerts(watched)
+    watched.change("h100x8")
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
+    assert up(watched)[gone] == 1
+    assert alerts(watched) == set()
+    about = [
+        entry["kind"] for entry in watched.get("/api/v1/events").json()["entries"] if entry["uuid"] == gone
+    ]
+    assert about == ["gpu_lost", "gpu_back"]
+
+
+def test_two_gpus_that_vanish_are_two_of_eight(watched):
+    watched.change("h100x8+gone:3+gone:5")
+    watched.wait(lambda: watched.live()["headline"] == "6 healthy, 2 of 8 missing", 40)
+    assert list(up(watched).values()).count(0) == 2
+
+
+def test_a_driver_that_goes_is_not_green_keeps_the_rows_and_blames_no_gpu(watched):
+    uuids = {device["uuid"] for device in watched.live()["devices"]}
+    watched.change("h100x8+no-driver")
+    watched.wait(lambda: watched.live()["verdict"] == "fail", 40)
+    live = watched.live()
+    assert {device["uuid"] for device in live["devices"]} == uuids
+    assert [device["nvml_index"] for device in live["devices"]] == list(range(8))
+    assert set(up(watched)) == uuids
+    assert set(up(watched).values()) == {0.0}
+    assert not {"gpu_lost", "gpu_silent"} & set(kinds(watched))
+    watched.change("h100x8")
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
+    assert set(up(watched).values()) == {1.0}
+    assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(watched)), timeline(watched)
+    assert kinds(watched).count("driver") == 2
+
+
+def test_a_sampler_that_is_killed_blames_no_gpu(watched):
+    for _ in range(3):
+        (sampler,) = [pid for pid in watched.children() if b"sampler.child" in command(pid)]
+        os.kill(sampler, signal.SIGKILL)
+        time.sleep(2.0)
+    watched.wait(
+        lambda: watched.live()["sampler"]["state"] in ("ok", "slow") and watched.live()["verdict"] == "pass",
+        40,
+    )
+    assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(watched)), timeline(watched)
+    assert "sampler" in kinds(watched)
+    assert metric(watched, "gpudiag_sampler_restarts_total") >= 3
+    assert set(up(watched).values()) == {1.0}
+    assert len(watched.live()["devices"]) == 8
+    assert alerts(watched) == set()
+
+
+def test_a_sampler_that_stands_still_is_replaced(watched):
+    (sampler,) = [pid for pid in watched.children() if b"sampler.child" in command(pid)]
+    os.kill(sampler, signal.SIGSTOP)
+    watched.wait(lambda: metric(watched, "gpudiag_sampler_restarts_total") >= 1, 40)
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
+    assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(watched)), timeline(watched)
+    assert len(watched.live()["devices"]) == 8
+    assert alerts(watched) == set()
+
+
+def test_numbers_that_are_old_are_not_green(watched):
+    """A sampler that is stopped and whose successors are, too."""
+    stopped: set[int] = set()
+
+    def stop_all() -> bool:
+        for pid in watched.children():
+            if pid not in stopped and b"sampler.child" in command(pid):
+                os.kill(pid, signal.SIGSTOP)
+                stopped.add(pid)
+        live = watched.live()
+        return live["verdict"] == "error" and "old" in live["headline"]
+
+    try:
+        watched.wait(stop_all, 60)
+        assert watched.get("/readyz").status_code == 503
+        assert metric(watched, "gpudiag_collect_success") == 0
+        live = watched.live()
+        assert len(live["devices"]) == 8
+        assert all(device["last_good_at"] for device in live["devices"])
+        assert "sampler" in kinds(watched)
+    finally:
+        for pid in stopped:
+            if os.path.exists(f"/proc/{pid}"):
+                os.kill(pid, signal.SIGCONT)
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 60)
+
+
+def test_a_gpu_that_hangs_and_recovers_is_told_once_each(watched):
+    watched.change("h100x8+hang:6")
+    watched.wait(lambda: "gpu.hung" in codes(watched) and watched.live()["verdict"] == "fail", 40)
+    row = watched.live()["devices"][6]
+    assert row["missing"]["responding"] == "timed_out"
+    assert row["last_good"]["temperature_celsius"]
+    assert list(up(watched).values()).count(0) == 1
+    assert "GpuDoesNotAnswer" in alerts(watched)
+    watched.change("h100x8")
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 60)
+    watched.wait(lambda: "gpu_back" in kinds(watched))
+    about = [(kind, message) for kind, message in timeline(watched) if kind.startswith("gpu_")]
+    assert [kind for kind, _ in about] == ["gpu_silent", "gpu_back"], about
+    assert set(up(watched).values()) == {1.0}
+    assert alerts(watched) == set()
+    assert "within 0.0 s" not in about[0][1]
+
+
+def test_a_sampler_that_cannot_be_started_says_so_and_does_not_blame_the_driver(tmp_path, monkeypatch):
+    """As after an update that broke an import: its process ends before it says anything."""
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if 'gpudiag.sampler.child' in sys.orig_argv and os.path.exists({str(broken / 'is_broken')!r}):\n"
+        "    os._exit(3)\n"
+    )
+    (broken / "is_broken").touch()
+    monkeypatch.setattr("tests.api.serving.IMPORT_PATH", f"{broken}:{IMPORT_PATH}")
+    with machine("h100x8") as session, serving(session, tmp_path / "state") as service:
+        live = service.wait(
+            lambda: (now := told(service)) and now["sampler"]["state"] == "failed" and now, 60
+        )
+        assert live["sampler"]["reason"].startswith("the sampler's process ends before it says anything")
+        assert "exit status 3" in live["sampler"]["reason"]
+        assert "gpudiag.sampler.child" in live["sampler"]["reason"]
+        live = service.wait(lambda: (now := told(service))["verdict"] is not None and now, 60)
+        assert live["verdict"] == "error"
+        assert state_in_metrics(service) == {"failed"}
+        assert "gpu.hung" not in codes(service)
+        assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(service)), timeline(service)
+        (broken / "is_broken").unlink()
+        service.wait(lambda: service.live()["verdict"] == "pass", 60)
+        assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(service)), timeline(service)
+
+
+def told(service) -> dict | None:
+    answer = service.get("/api/v1/devices")
+    return answer.json() if answer.status_code == 200 else None
+
+
+def test_nothing_is_green_where_nvml_is_not_asked(tmp_path):
+    with machine("h100x8") as session, serving(session, tmp_path, "--no-poll") as service:
+        service.wait_for_data()
+        live = service.wait(lambda: (now := service.live())["verdict"] is not None and now)
+        assert live["verdict"] == "error"
+        assert live["headline"] == "NVML is not asked"
+        assert live["devices"] == []
+        assert up(service) == {}
+
+
+def test_a_test_of_ours_that_stops_the_sampling_leaves_nothing_green():
+    """The page would say so by itself; the API says it first, and says why."""
+    picture, facts = NvmlPicture(), SamplerFacts(True, True, None, 1.0, 0, 0, None)
+    findings = Findings(1, "pass", datetime.now(UTC), ())
+    snapshot = read_machine("h100x8").snapshot
+    tick = {
+        "kind": "tick",
+        "at": time.time(),
+        "seconds": 0.01,
+        "slow": {},
+        "fast": {},
+        "peers": {},
+        "late": {},
+    }
+    picture.take(tick)
+    assert build_live(snapshot, picture, facts, findings, {}, 1).verdict == "pass"
+    picture._ticked_at -= 60.0
+    live = build_live(snapshot, picture, facts, findings, {}, 2)
+    assert live.sampler.state is SamplerState.PAUSED
+    assert live.verdict == "error"
+    assert live.headline == "the numbers are 60 s old: a bandwidth test runs and must not be disturbed"
+
+
+def test_a_service_that_is_started_without_the_driver_is_green_once_it_is_loaded(tmp_path):
+    with machine("h100x8+no-driver") as session, serving(session, tmp_path) as service:
+        live = service.wait(lambda: (now := told(service)) and now["verdict"] is not None and now, 40)
+        assert live["verdict"] == "fail"
+        assert len(live["devices"]) == 8  # the PCI bus has them
+        assert all(row["responding"] is None for row in live["devices"])
+        assert set(up(service).values()) <= {0.0}
+        service.change("h100x8")
+        service.wait(lambda: service.live()["verdict"] == "pass", 60)
+        assert len(service.live()["devices"]) == 8
+        assert "gpu_back" not in kinds(service)
+        assert alerts(service) == set()
+
+
+def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well(tmp_path):
+    with machine("h100x8") as session:
+        for _ in (1, 2):
+            with serving(session, tmp_path) as service:
+                service.wait_for_data()
+                service.wait(lambda service=service: service.live()["verdict"] == "pass", 40)
+                assert {kind for kind in kinds(service) if kind.startswith(("gpu_", "driver"))} == set()
+
+
+AHEAD_SECONDS = 30 * 86400
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The wall clock of this process, moved by the seconds in a file. */
+static volatile double *offset;
+__attribute__((constructor)) static void begin(void) {
+    int file = open(getenv("MOVED_CLOCK"), O_RDONLY);
+    if (file >= 0) offset = mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (!result && offset && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += (long)*offset;
+    return result;
+}
+"""
+
+
+@contextlib.contextmanager
+def moved_clock(folder: Path, session) -> Iterator[mmap.mmap]:
+    """A wall clock for everything that runs on that machine; write seconds to move it."""
+    source, library, file = folder / "clock.c", folder / "clock.so", folder / "moved"
+    source.write_text(CLOCK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    file.write_bytes(struct.pack("d", 0.0))
+    session.environment.update(MOVED_CLOCK=str(file), LD_PRELOAD=str(library))
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 8) as moved:
+        yield moved
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, which moves the clock of the service")
+def test_a_clock_that_is_set_ahead_and_back_changes_no_verdict_and_silences_nothing(tmp_path):
+    with (
+        machine("h100x8") as session,
+        moved_clock(tmp_path, session) as moved,
+        serving(session, tmp_path / "state") as service,
+    ):
+        service.wait_for_data()
+        service.wait(lambda: service.live()["verdict"] == "pass", 40)
+        for seconds in (AHEAD_SECONDS, 0.0):
+            before = service.live()["sequence"]
+            moved[:] = struct.pack("d", seconds)
+            said = set()
+
+            def has_ticked(before=before, said=said) -> bool:
+                live = service.live()
+                said.add((live["verdict"], live["headline"]))
+                return live["sequence"] > before + 6
+
+            service.wait(has_ticked, 40)
+            assert said == {("pass", "8 healthy")}
+            assert abs(at_of(service) - time.time() - seconds) < 3600
+            assert service.get("/readyz").status_code == 200
+            assert set(up(service).values()) == {1.0}
+            assert alerts(service) == set()
+            assert metric(service, "gpudiag_collect_success") == 1
+            shown = service.wait(lambda: newest_reading(service), 40)
+            assert abs(shown - time.time() - seconds) < 3600
+        assert {kind for kind in kinds(service) if kind.startswith(("gpu_", "driver"))} == set()
+        service.change("h100x8+xid:2:94")  # the present is told, although the timeline was in the future
+        service.wait(lambda: "xid" in kinds(service), 40)
+        service.change("h100x8")
+
+
+def at_of(service: Served) -> float:
+    return datetime.fromisoformat(service.live()["at"]).timestamp()
+
+
+def newest_reading(service: Served) -> float | None:
+    """When the newest reading of the first GPU was taken, by what the history shows for the last hour."""
+    answer: httpx.Response = service.get("/api/v1/history?series=power_draw_watts&device=0&step=1")
+    series = answer.json()
+    if not series["devices"]:
+        return None
+    values = series["devices"][0]["series"]["power_draw_watts"]
+    return max(
+        (at for at, value in zip(series["times"], values, strict=True) if value is not None), default=None
+    )
+
+
+def command(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

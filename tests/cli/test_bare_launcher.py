@@ -1,0 +1,24 @@
+"""Started by mpirun or srun without RANK, no command tests each process by itself: one sentence, exit 2."""
+
+import pytest
+
+from gpudiag.cli.main import main
+from gpudiag.errors import ExitStatus
+
+STARTED_BY = {
+    "mpirun": {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
+    "srun": {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"},
+}
+
+
+@pytest.mark.parametrize("launcher", list(STARTED_BY))
+@pytest.mark.parametrize("command", ["nccl-test", "preflight", "bandwidth", "train"])
+def test_several_processes_without_a_rank_are_refused(
+    command: str, launcher: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in STARTED_BY[launcher].items():
+        monkeypatch.setenv(name, value)
+    assert main([command]) == ExitStatus.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"gpudiag: {launcher} started 4 processes, and RANK is not set")

@@ -1,0 +1,5 @@
+"""A module that says in which process it was imported."""
+
+import os
+
+IMPORTED_IN = os.getpid()

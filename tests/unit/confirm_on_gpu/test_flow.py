@@ -1,0 +1,242 @@
+"""`make gpu`: steps that fail, hang, cannot start or lack something cost themselves, and the report holds the rest."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from gpudiag.cli.main import main as gpudiag_main
+from gpudiag.model.finding import Outcome
+from gpudiag.model.schemas import noun_schema
+from tools.confirm_on_gpu.__main__ import confirm, main
+from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
+from tools.confirm_on_gpu.report import Confirmation
+from tools.confirm_on_gpu.run import REPOSITORY, Run
+from tools.confirm_on_gpu.step import Need, Output, Step, Told
+from tools.write_schemas import schema_path, schema_text
+
+MACHINE = {
+    "schema": "gpudiag.snapshot/1", "host": "a1", "simulated": None, "driver_version": "580.1",
+    "sources": [{"name": "nvml", "state": "ok", "reason": None}], "disagreements": [],
+    "devices": [{"nvml_index": 0, "name": "H100", "uuid": "GPU-1", "bus_id": "0:1"}],
+    "views": [{"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": True}],
+    "torch": {"version": "2.13", "cuda_runtime_version": "13.0", "nccl_version": "2.28.9"},
+}  # fmt: skip
+
+
+def python(code: str) -> tuple[str, ...]:
+    return ("{python}", "-c", code)
+
+
+def prints(document: object) -> tuple[str, ...]:
+    return python(f"print({json.dumps(document)!r})")
+
+
+def read_word(output: Output, snapshot: object) -> Told:
+    return Told(Outcome.PASS, json.loads(output.text())["word"])
+
+
+def a_step(name: str, code: str = 'print(\'{"word": "well"}\')', **changes) -> Step:
+    step = Step(name=name, confirms=name, command=python(code), deadline_seconds=20.0, read=read_word)
+    return replace(step, **changes)
+
+
+def look(document: object = MACHINE) -> Step:
+    return replace(LOOK, command=prints(document))
+
+
+def run_steps(folder: Path, *steps: Step, limit: float = 60.0) -> tuple[int, dict[str, dict]]:
+    status = confirm(folder, limit, (look(), *steps))
+    report = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(report, noun_schema(Confirmation))
+    return status, {seen["name"]: seen for seen in report["steps"]}
+
+
+def test_steps_that_end_well_give_0_and_a_report(tmp_path, capsys):
+    status, seen = run_steps(tmp_path / "r", a_step("one"), a_step("two"))
+    assert status == 0
+    assert [(one["outcome"], one["sentence"]) for one in seen.values()][1:] == [("pass", "well")] * 2
+    text = (tmp_path / "r" / "report.md").read_text()
+    assert "What a1 confirmed: PASS" in text
+    assert "1 x H100; driver 580.1" in text
+    assert "Not finished" not in text
+    assert "report.md" in capsys.readouterr().out
+
+
+def test_a_step_that_fails_crashes_or_cannot_start_costs_only_itself(tmp_path):
+    status, seen = run_steps(
+        tmp_path / "r",
+        a_step("crash", "import sys; sys.exit('the driver is in pieces')"),
+        a_step("garbage", "print('{')"),
+        a_step("absent", command=("/no/such/program",)),
+        a_step("fails", read=lambda output, snapshot: Told(Outcome.FAIL, "not as it should be")),
+        a_step("last"),
+    )
+    assert status == 1
+    assert [one["outcome"] for one in seen.values()] == ["pass", "fail", "fail", "error", "fail", "pass"]
+    assert "the driver is in pieces" in seen["crash"]["sentence"]
+    assert "cannot be started" in seen["absent"]["sentence"]
+
+
+def test_a_hang_costs_its_deadline_and_leaves_no_process(tmp_path):
+    pids = tmp_path / "pids"
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "print('about to hang', file=sys.stderr, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    started = time.monotonic()
+    status, seen = run_steps(tmp_path / "r", a_step("hang", code, deadline_seconds=2.0), a_step("after"))
+    assert time.monotonic() - started < 30
+    assert (status, seen["hang"]["outcome"], seen["after"]["outcome"]) == (1, "fail", "pass")
+    assert "did not end within 2 s" in seen["hang"]["sentence"]
+    assert "about to hang" in seen["hang"]["sentence"]
+    for pid in map(int, pids.read_text().split()):
+        assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # its new parent has not fetched it yet
+
+
+def test_what_is_missing_is_said_and_the_step_not_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, seen = run_steps(
+        tmp_path / "r",
+        a_step("smi", needs=(Need.NVIDIA_SMI,)),
+        a_step("two", needs=(Need.TWO_GPUS,)),
+        a_step("speeds", needs=(Need.SPEEDS,)),
+        a_step("cuda", needs=(Need.CUDA,)),
+    )
+    assert status == 0  # one GPU is no fault
+    assert [one["outcome"] for one in seen.values()] == ["pass", "skip", "skip", "skip", "pass"]
+    assert "needs nvidia-smi; not found" in seen["smi"]["sentence"]
+    assert "torch can use 1 here" in seen["two"]["sentence"]
+    assert seen["two"]["stdout"] is None
+
+
+def test_a_gpu_that_torch_cannot_use_is_no_way_to_look(tmp_path):
+    view = {"source": "torch", "source_index": 0, "uuid": "GPU-1", "context_starts": None}
+    view["missing_detail"] = {"context_starts": "CUDA error 802: system not yet initialized"}
+    status = confirm(
+        tmp_path / "r", 60.0, (look(MACHINE | {"views": [view]}), a_step("cuda", needs=(Need.CUDA,)))
+    )
+    assert status == 3
+    assert "error 802" in (tmp_path / "r" / "report.md").read_text()
+
+
+def test_the_whole_run_has_a_limit(tmp_path):
+    status, seen = run_steps(
+        tmp_path / "r",
+        a_step("slow", "import time; time.sleep(60)", deadline_seconds=60.0),
+        a_step("late"),
+        limit=3.0,
+    )
+    assert (status, seen["late"]["outcome"]) == (1, "error")
+    assert "the 3 s of the whole run are over" in seen["late"]["sentence"]
+    assert seen["slow"]["seconds"] < 10
+
+
+def test_the_report_is_written_as_the_run_goes(tmp_path):
+    code = f"import json; r = json.load(open({str(tmp_path / 'r' / 'report.json')!r}));"
+    code += "print(json.dumps({'word': f\"{r['finished']} {[s['name'] for s in r['steps']]}\"}))"
+    _, seen = run_steps(tmp_path / "r", a_step("one"), a_step("reads", code))
+    assert seen["reads"]["sentence"] == "False ['machine', 'one']"
+
+
+def test_without_a_gpu_it_says_what_it_would_do_and_ends_with_3(tmp_path, capsys):
+    nothing = MACHINE | {"devices": [], "sources": [{"name": "nvml", "state": "failed", "reason": "no NVML"}]}
+    assert confirm(tmp_path / "r", 60.0, (look(nothing), *STEPS[1:])) == 3
+    told = capsys.readouterr().out
+    assert "no NVML" in told
+    assert all(f"{step.name}: {step.confirms}" in told for step in STEPS)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_look_that_hangs_on_a_machine_with_a_gpu_does_not_end_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.confirm_on_gpu.machine.traces_of_a_gpu", lambda: ("/dev/nvidia0",))
+    hung = replace(LOOK, command=python("import time; time.sleep(600)"), deadline_seconds=1.0)
+    assert confirm(tmp_path / "r", 60.0, (hung, a_step("after"))) == 1
+    seen = json.loads((tmp_path / "r" / "report.json").read_text())["steps"]
+    assert [one["outcome"] for one in seen] == ["fail", "pass"]
+
+
+def test_a_simulated_machine_confirms_nothing_and_the_report_says_so(tmp_path):
+    confirm(tmp_path / "r", 60.0, (look(MACHINE | {"simulated": "h100x8"}),))
+    assert "SIMULATED h100x8" in (tmp_path / "r" / "report.md").read_text()
+
+
+def test_a_folder_that_is_there_is_not_written_over(tmp_path, capsys):
+    assert confirm(tmp_path, 60.0, (look(),)) == 2
+    assert "--output" in capsys.readouterr().err
+
+
+def test_an_ended_run_takes_its_step_along_and_keeps_the_report(tmp_path):
+    folder, pid_file = tmp_path / "r", tmp_path / "pid"
+    hang = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = (
+        "import sys\n"
+        "from tests.unit.confirm_on_gpu import test_flow as flow\n"
+        "import tools.confirm_on_gpu.__main__ as command\n"
+        f"sys.exit(command.watch(lambda: command.confirm(flow.Path({str(folder)!r}), 60.0, "
+        f"(flow.look(), flow.a_step('hang', {hang!r})))))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": "."}
+    )
+    deadline = time.monotonic() + 30
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 143
+    assert not is_running(int(pid_file.read_text()))
+    assert json.loads((folder / "report.json").read_text())["finished"] is False
+
+
+def test_the_plan_is_sound():
+    names = [step.name for step in STEPS]
+    assert len(set(names)) == len(names)
+    assert LIMIT_SECONDS < 600
+    assert all(0 < step.deadline_seconds <= 180 for step in STEPS)
+    assert STEPS[0] is LOOK
+
+
+@pytest.mark.parametrize(
+    "step", [step for step in STEPS if "gpudiag" in step.command], ids=lambda step: step.name
+)
+def test_gpudiag_knows_every_command_of_the_plan(step, capsys):
+    assert gpudiag_main([*step.command[step.command.index("gpudiag") + 1 :], "--help"]) == 0
+    capsys.readouterr()
+
+
+def test_unknown_steps_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--only", "nothing"])
+    assert ended.value.code == 2
+    assert "there is no step nothing" in capsys.readouterr().err
+
+
+def test_docs_hold_the_schema():
+    assert schema_path(Confirmation.SCHEMA).read_text() == schema_text(Confirmation.SCHEMA), "run: make pages"
+
+
+def test_a_step_sees_gpudiag_of_the_source_tree_and_one_gpu(tmp_path):
+    code = "import json, os, gpudiag; print(json.dumps({'word': os.environ['CUDA_VISIBLE_DEVICES'] + gpudiag.__file__}))"
+    run = Run(tmp_path, 60.0)
+    run.take(look())
+    seen = run.take(a_step("env", code, environment={"CUDA_VISIBLE_DEVICES": "{first_gpu}"}))
+    assert seen.sentence == f"GPU-1{REPOSITORY / 'gpudiag' / '__init__.py'}"

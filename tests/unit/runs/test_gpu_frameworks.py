@@ -1,0 +1,55 @@
+"""Frameworks that are installed, and cannot train on GPUs here: each is a SKIP with the reason."""
+
+import pytest
+
+from gpudiag.runs import gpu_frameworks
+from gpudiag.runs.gpu_frameworks import lack_on_gpus
+
+
+def interpreter(folder, words):
+    """A Python that answers so, whatever it is asked."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{words}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        gpu_frameworks, "_finds_toolkit", lambda environment: finds(environment, tmp_path / "cuda")
+    )
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+finds = gpu_frameworks._finds_toolkit
+
+
+def test_a_deepspeed_that_asks_for_a_toolkit_when_imported_is_left_out_where_there_is_none(bare, monkeypatch):
+    asks = interpreter(bare, "echo 'MissingCUDAException: CUDA_HOME does not exist' >&2; exit 1")
+    assert "nvcc" in lack_on_gpus("deepspeed", asks)[0]
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+    assert lack_on_gpus("deepspeed", asks) is None
+    monkeypatch.delenv("CUDA_HOME")
+    (bare / "nvcc").write_text("#!/bin/sh\n")
+    (bare / "nvcc").chmod(0o755)
+    assert lack_on_gpus("deepspeed", asks) is None
+
+
+@pytest.mark.parametrize("words", ["exit 0", "echo 'ImportError: libfabric.so' >&2; exit 1"])
+def test_one_that_does_not_is_tried(bare, words):
+    assert lack_on_gpus("deepspeed", interpreter(bare, words)) is None
+
+
+def test_horovod_says_itself_whether_it_knows_gpus(tmp_path):
+    for words, lacks in (("echo 0", True), ("echo a warning; echo 1", False), ("exit 3", False)):
+        folder = tmp_path / words.replace(" ", "-")
+        folder.mkdir()
+        assert (lack_on_gpus("horovod", interpreter(folder, words)) is not None) is lacks
+
+
+def test_torch_itself_lacks_nothing(bare):
+    assert lack_on_gpus("torch", None) is None
