@@ -24,6 +24,7 @@ _LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 
 _STAGES_WITH_COLLECTIVES = (INIT, WARMUP, MEASURE)  # nccl-test verifies without any
 _KINDS = {"kill": "died", "stop": "stopped", "skip": "silent", "oom": "raised", "mismatch": "mismatched"}
+_NO_CAUSE = ("late", "throttled", "paused", "interrupted")  # warnings of what ended no run
 _MARK = "GPUDIAG_BENCHMARK_MARK"
 
 
@@ -99,7 +100,7 @@ def _command_line(cell: Cell, rank: int, ranks: int) -> list[str]:
 
 def _describe_cause(report: dict[str, Any], cell: Cell) -> str:
     """Kind, rank and stage of the report's only cause, or of all of them."""
-    incidents = [incident for incident in report["incidents"] if incident["kind"] != "late"]
+    incidents = [incident for incident in report["incidents"] if incident["kind"] not in _NO_CAUSE]
     described = []
     for incident in incidents:
         facts = {fact["name"]: fact["value"] for fact in incident["evidence"]}

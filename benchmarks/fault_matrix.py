@@ -9,7 +9,7 @@ the seconds from the fault to the verdict.
 
 Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it
 was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into
-that page too, as its last section.
+that page too.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.fault_cell import FAULTS, LAUNCHERS, Cell, Observation, all_cells, observe
+from benchmarks.outside import write_section
 from gpudiag.ranks.stages import STAGES
 
 HEADING = "## Faults on ranks"
@@ -65,8 +66,7 @@ def main() -> None:
     text = render(runs, options.ranks)
     print(text)
     if options.page is not None:
-        before = options.page.read_text().partition(HEADING)[0].rstrip()
-        options.page.write_text(f"{before}\n\n{HEADING}\n\n{text}\n")
+        write_section(options.page, HEADING, text)
 
 
 def _read(path: Path) -> list[Run]:
@@ -84,7 +84,7 @@ def render(runs: list[Run], ranks: int) -> str:
     lines = [
         textwrap.fill(paragraph, _PAGE_WIDTH)
         for paragraph in (
-            f"`python -m benchmarks.fault_matrix`: {_machine()}, Linux "
+            f"`python -m benchmarks.fault_matrix`: {machine()}, Linux "
             f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}, torch "
             f"{version('torch')}; load {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}. "
             f"Each cell is `gpudiag nccl-test --inject` on {ranks} gloo ranks, the rank by turns; operations take far "
@@ -106,7 +106,7 @@ def render(runs: list[Run], ranks: int) -> str:
     return "\n".join(lines)
 
 
-def _machine() -> str:
+def machine() -> str:
     """How many processors of which kind, and whether the machine is a virtual one."""
     lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     facts = {name.strip(): value.strip() for name, _, value in lines}

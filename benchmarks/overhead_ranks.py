@@ -43,11 +43,14 @@ class Listener:
             counted = self._first_sequence + sequence
             self._channel.before_operation(counted, op, dtype, elements, predicted_seconds)
 
-    def after_operation(self, sequence: int) -> None:
+    def after_operation(self, sequence: int, *, queued: bool = False) -> None:
         """Pass it on."""
         if self._channel is not None:
-            self._channel.after_operation(self._first_sequence + sequence)
+            self._channel.after_operation(self._first_sequence + sequence, queued=queued)
             self.next_sequence = self._first_sequence + sequence + 1
+
+    def note_place(self, file: str, line: int) -> None:
+        """Not asked for: collectives say where they are."""
 
     def before_iteration(self, iteration: int) -> None:
         """Pass it on."""

@@ -5,8 +5,8 @@
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
 stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a healthy
 machine and while a call of the driver hangs; the size and time of a scrape; then what nvitop-exporter and
-gpustat take on the same machine, where FOLDER (by default that of this Python) has them. The load is a process
-of its own (`socket_load.py`). A simulated GPU answers at once: what a real driver takes comes on top.
+gpustat take on the same machine, where FOLDER (by default that of this Python) has them; then the table of
+`service_limits.py`. The load is a process of its own (`socket_load.py`). A simulated GPU answers at once: what a real driver takes comes on top.
 """
 
 import argparse
@@ -20,18 +20,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.service_figures import (
+    MIB,
+    finish_load,
+    milliseconds,
+    processor_seconds,
+    resident_bytes,
+    start_load,
+)
+from benchmarks.service_limits import measure_limits
 from gpudiag.simulate.session import Session
 from tests.api.serving import Served, descendants, machine, serving
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_MIB = 1 << 20
-_LOAD = Path(__file__).with_name("socket_load.py")
 _SETTLE_SECONDS = 5.0  # as in socket_load.py
 _HEALTHY = "h100x8+busy:0"
 
@@ -61,6 +66,7 @@ def main() -> None:
             service.change(_HEALTHY)
         measure_exporter(session, options.others / "nvitop-exporter", short)
         measure_polling(session, options.others / "gpustat", short)
+    measure_limits(short, ["history", "listeners", "saturation", "hostile"])
 
 
 def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
@@ -77,9 +83,9 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
         for pid, spent in zip((service.process.pid, sampler), before, strict=True)
     ]
     memory = [resident_bytes(pid) for pid in (service.process.pid, sampler)]
-    print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / _MIB:.1f} MiB")
-    print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / _MIB:.1f} MiB")
-    print(f"  together {sum(memory) / _MIB:.1f} MiB resident (shared pages counted twice)", flush=True)
+    print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / MIB:.1f} MiB")
+    print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / MIB:.1f} MiB")
+    print(f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice)", flush=True)
     return shares[0], memory[0]
 
 
@@ -117,7 +123,7 @@ def measure_streams(service: Served, clients: int, seconds: float, idle: tuple[f
           f"p99 {milliseconds(seen['p99'])}, worst {milliseconds(seen['worst'])} "
           f"(the load read {milliseconds(seen['read_late_p99'])} later, p99)")  # fmt: skip
     print(f"  service {share:.2%} of a core ({share - idle[0]:+.2%} to one look a second), "
-          f"{memory / _MIB:.1f} MiB ({(memory - idle[1]) / _MIB:+.1f})", flush=True)  # fmt: skip
+          f"{memory / MIB:.1f} MiB ({(memory - idle[1]) / MIB:+.1f})", flush=True)  # fmt: skip
 
 
 def measure_rate(service: Served, rate: int, seconds: float, when: str) -> None:
@@ -155,7 +161,7 @@ def measure_exporter(session: Session, program: Path, seconds: float) -> None:
             memory = resident_bytes(process.pid)
         finally:
             process.send_signal(signal.SIGKILL)
-    print(f"nvitop-exporter, one scrape a second: {share:.2%} of a core, {memory / _MIB:.1f} MiB, "
+    print(f"nvitop-exporter, one scrape a second: {share:.2%} of a core, {memory / MIB:.1f} MiB, "
           f"{size / 1000:.1f} kB, p50 {statistics.median(times) * 1e3:.1f} ms", flush=True)  # fmt: skip
 
 
@@ -190,47 +196,12 @@ def measure_polling(session: Session, program: Path, seconds: float) -> None:
     )
 
 
-def start_load(service: Served, kind: str, size: int, seconds: float) -> subprocess.Popen[str]:
-    """The load on that service."""
-    host, _, port = service.url.removeprefix("http://").partition(":")
-    command = [sys.executable, str(_LOAD), kind, host, port, str(size), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def finish_load(load: subprocess.Popen[str]) -> Any:
-    """What the load has seen."""
-    text, _ = load.communicate()
-    if load.returncode != 0:
-        raise SystemExit("the load failed")
-    return json.loads(text)
-
-
-def milliseconds(seconds: float) -> str:
-    """A time for people."""
-    return f"{seconds * 1e3:.1f} ms"
-
-
 def sampler_pid(service: Served) -> int:
     """The sampler's child."""
     for pid in descendants(service.process.pid):
         if b"gpudiag.sampler.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     raise SystemExit("no sampler")
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/socket_load.py stream HOST PORT CLIENTS SECONDS
     python benchmarks/socket_load.py requests HOST PORT RATE SECONDS
+    python benchmarks/socket_load.py closed HOST PORT CONNECTIONS SECONDS PATH[,PATH...] [PAUSE]
 
 Prints one JSON object. On a machine with few processors the load is late itself, so what counts is when data
 reached the socket (SO_TIMESTAMPNS), not when this process got round to reading it; how late the load was is
@@ -9,6 +10,7 @@ printed beside it.
 """
 
 import json
+import math
 import select
 import socket
 import struct
@@ -16,6 +18,7 @@ import sys
 import time
 from collections import deque
 from datetime import datetime
+from typing import Any
 
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the control message has the same number
 _READ_BYTES = 1 << 18
@@ -125,9 +128,57 @@ def measure_requests(host: str, port: int, rate: int, seconds: float) -> dict[st
                 one.sendall(request)
     return {
         "sent": due, "good": statuses, "counted": len(latencies),
-        "p50": share_of(latencies, 0.5), "p99": share_of(latencies, 0.99), "worst": max(latencies),
+        "p50": share_of(latencies, 0.5), "p99": share_of(latencies, 0.99), "worst": max(latencies, default=math.inf),
         "sent_late_p99": share_of(late, 0.99),
     }  # fmt: skip
+
+
+def measure_closed(
+    host: str, port: int, connections: int, seconds: float, paths: str, pause: str = "0"
+) -> dict[str, object]:
+    """Answers to that many connections, each of which asks again so many seconds after it has its answer."""
+    poll = select.epoll()
+    given = paths.split(",")
+    asking: dict[int, tuple[socket.socket, bytes]] = {}
+    missing: dict[int, int] = {}
+    for number in range(connections):
+        one = connect(host, port)
+        path = given[number % len(given)]
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+        asking[one.fileno()] = one, request
+        poll.register(one, select.EPOLLIN)
+    began = time.monotonic()
+    answered = size_bytes = failed = 0
+    resting: deque[tuple[float, socket.socket, bytes]] = deque()
+    for one, request in asking.values():
+        one.sendall(request)
+    while time.monotonic() - began < seconds:
+        while resting and resting[0][0] <= time.monotonic():
+            _, one, request = resting.popleft()
+            one.sendall(request)
+        for number, _ in poll.poll(0.01):
+            one, request = asking[number]
+            data = one.recv(_READ_BYTES)
+            if not data:
+                raise SystemExit("the service closed a connection")
+            size_bytes += len(data)
+            left = missing.pop(number, None)
+            if left is None:
+                head, _, body = data.partition(b"\r\n\r\n")
+                failed += not head.startswith(b"HTTP/1.1 200")
+                left = length_in(head) - len(body)
+            else:
+                left -= len(data)
+            if left > 0:
+                missing[number] = left
+                continue
+            answered += 1
+            if float(pause) > 0:
+                resting.append((time.monotonic() + float(pause), one, request))
+            else:
+                one.sendall(request)
+    lasted = time.monotonic() - began
+    return {"answered": answered, "failed": failed, "seconds": lasted, "bytes": size_bytes}
 
 
 def length_in(head: bytes) -> int:
@@ -142,11 +193,11 @@ def parse_time(text: bytes) -> float:
 
 
 def share_of(values: list[float], share: float) -> float:
-    """That quantile of the values, in their unit."""
-    return sorted(values)[int(len(values) * share)]
+    """That quantile of the values, in their unit; infinite where nothing was answered."""
+    return sorted(values)[int(len(values) * share)] if values else math.inf
 
 
 if __name__ == "__main__":
-    kind, host, port, size, seconds = sys.argv[1:]
-    measure = {"stream": measure_stream, "requests": measure_requests}[kind]
-    print(json.dumps(measure(host, int(port), int(size), float(seconds))))
+    kind, host, port, size, seconds, *more = sys.argv[1:]
+    measure: Any = {"stream": measure_stream, "requests": measure_requests, "closed": measure_closed}[kind]
+    print(json.dumps(measure(host, int(port), int(size), float(seconds), *more)))

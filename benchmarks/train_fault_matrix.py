@@ -1,10 +1,11 @@
 """Does `gpudiag train` find every fault that it can inject, and nothing in runs without one?
 
-Injects each fault into a strategy on two gloo ranks, N times, each time with another seed, and trains M
-times without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
+Injects each fault into a strategy on 2, 3, 4 and 8 gloo ranks, N times, each time with another seed, and trains M times
+without a fault. Prints Markdown: how often the code and the rank were right, and how soon.
 
     python -m benchmarks.train_fault_matrix --results FILE [--times 20] [--clean 50] [--at-most N]
-                                            [--strategy ddp --strategy fsdp2] [--page docs/training.md]
+                                            [--strategy ddp --strategy fsdp2] [--ranks 2 --ranks 8]
+                                            [--page docs/training.md]
 
 Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it
 was. `--at-most 1` makes one run and stops; `--at-most 0` only prints. `--page` writes the table into
@@ -12,6 +13,7 @@ that page too, in the place of the one that is there.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -26,7 +28,9 @@ from typing import Any
 
 LIMIT_SECONDS = 170.0
 STEPS = 6
+RANKS = (2, 3, 4, 8)
 CLEAN = "none"
+UNEVEN = "uneven"
 BEGIN, END = "<!-- the matrix of faults begins -->", "<!-- the matrix of faults ends -->"
 
 # fault -> the code of the first finding, and the rank that it must name
@@ -38,7 +42,7 @@ FAULTS: dict[str, tuple[str, int | None]] = {
     "badinit": ("train.initial_parameters", None),
     "onebias": ("train.tensor_not_averaged", None),
     "nan:1@3": ("train.not_finite", 1),
-    "uneven": ("train.uneven_steps", 1),
+    UNEVEN: ("train.uneven_steps", 1),
     "slow:1:50": ("train.straggler", 1),
     "kill:1@3": ("rank.died", 1),
     "stop:1@3": ("rank.stopped", 1),
@@ -58,6 +62,7 @@ class Run:
     codes: tuple[str, ...]
     right: bool
     seconds: float | None  # from the fault to the end of the run; None where it never happened
+    ranks: int
 
 
 def main() -> None:
@@ -67,19 +72,21 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20, help="how often each fault is injected")
     parser.add_argument("--clean", type=int, default=50, help="how often each strategy runs without a fault")
     parser.add_argument("--strategy", action="append")
+    parser.add_argument("--ranks", type=int, action="append", help="of a run; more than once for several")
     parser.add_argument("--at-most", type=int, help="runs to make before stopping")
     parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
     strategies = options.strategy or ["ddp", "fsdp2"]
-    runs = _read(options.results)
-    done = {(run.strategy, run.fault, run.turn) for run in runs}
-    planned = _plan(strategies, options.times, options.clean)
-    for strategy, fault, turn in [one for one in planned if one not in done][: options.at_most]:
-        run = _run(strategy, fault, turn)
+    sizes = options.ranks or RANKS
+    runs = [run for run in _read(options.results) if run.ranks in sizes]
+    done = {(run.strategy, run.ranks, run.fault, run.turn) for run in runs}
+    planned = _plan(strategies, sizes, options.times, options.clean)
+    for strategy, ranks, fault, turn in [one for one in planned if one not in done][: options.at_most]:
+        run = _run(strategy, fault, turn, ranks)
         runs.append(run)
         with options.results.open("a") as results:
             results.write(json.dumps(asdict(run)) + "\n")
-    text = "\n".join(_describe(runs, strategies)) + "\n"
+    text = "\n".join(_describe(runs)) + "\n"
     print(text)
     if options.page is not None:
         before, _, rest = options.page.read_text().partition(BEGIN)
@@ -87,14 +94,16 @@ def main() -> None:
         options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
 
 
-def _plan(strategies: Sequence[str], times: int, clean: int) -> Iterator[tuple[str, str, int]]:
+def _plan(
+    strategies: Sequence[str], sizes: Sequence[int], times: int, clean: int
+) -> Iterator[tuple[str, int, str, int]]:
     """Every run, turn by turn, so that a matrix that was stopped has all its cells alike."""
     for turn in range(max(times, clean)):
-        for strategy in strategies:
+        for strategy, ranks in itertools.product(strategies, sizes):
             if turn < times:
-                yield from ((strategy, fault, turn) for fault in FAULTS)
+                yield from ((strategy, ranks, fault, turn) for fault in FAULTS)
             if turn < clean:
-                yield strategy, CLEAN, turn
+                yield strategy, ranks, CLEAN, turn
 
 
 def _read(path: Path) -> list[Run]:
@@ -104,10 +113,10 @@ def _read(path: Path) -> list[Run]:
     return [Run(**{**line, "codes": tuple(line["codes"])}) for line in lines]
 
 
-def _run(strategy: str, fault: str, turn: int) -> Run:
+def _run(strategy: str, fault: str, turn: int, ranks: int) -> Run:
     load = os.getloadavg()[0]
     inject = () if fault == CLEAN else ("--inject", fault)
-    report = _train("--strategy", strategy, "--seed", str(turn + 1), *inject)
+    report = _train("--nproc", str(ranks), "--strategy", strategy, "--seed", str(turn + 1), *inject)
     (result,) = report["strategies"]
     injected = result["injected"]
     fired = injected[0]["at_seconds"] if injected and injected[0]["fired"] else None
@@ -118,8 +127,9 @@ def _run(strategy: str, fault: str, turn: int) -> Run:
         load=round(load, 1),
         outcome=report["outcome"],
         codes=tuple(finding["code"] for finding in report["findings"]),
-        right=_is_right(report, fault),
+        right=_is_right(report, fault, ranks),
         seconds=None if fired is None else round(result["seconds"] - fired, 2),
+        ranks=ranks,
     )
 
 
@@ -135,17 +145,20 @@ def _train(*flags: str) -> Any:
         sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
 
 
-def _is_right(report: Any, fault: str) -> bool:
+def _is_right(report: Any, fault: str, ranks: int) -> bool:
     """Whether the first finding is of that fault and names its rank; of none, that nothing failed."""
     if fault == CLEAN:
         return report["outcome"] in ("pass", "warn")
     code, rank = FAULTS[fault]
+    if fault == UNEVEN:
+        rank = ranks - 1  # the last one has less
     first = next(iter(report["findings"]), None)
     return first is not None and first["code"] == code and rank in (None, first["subject"].get("rank"))
 
 
-def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
+def _describe(runs: Sequence[Run]) -> Iterator[str]:
     loads = [run.load for run in runs]
+    columns = sorted({(run.strategy, run.ranks) for run in runs})
     release = ".".join(platform.release().split(".")[:2])
     yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
     yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs, one-minute load before a run"
@@ -153,16 +166,19 @@ def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
     yield ""
     yield "Found and named, and the seconds from the fault to the verdict (median, longest):"
     yield ""
-    yield f"| fault | first finding | {' | '.join(strategies)} |"
-    yield f"| --- | --- |{' --- |' * len(strategies)}"
+    heads = [f"{strategy}, {ranks}" for strategy, ranks in columns]
+    yield f"| fault | first finding | {' | '.join(heads)} ranks |"
+    yield f"| --- | --- |{' --- |' * len(columns)}"
     for fault, (code, rank) in FAULTS.items():
         cells = [
-            _cell([run for run in runs if (run.strategy, run.fault) == (one, fault)]) for one in strategies
+            _cell([run for run in runs if (run.strategy, run.ranks, run.fault) == (*one, fault)])
+            for one in columns
         ]
-        named = code if rank is None else f"{code}, rank {rank}"
+        who = "the last rank" if fault == UNEVEN else f"rank {rank}"
+        named = code if rank is None else f"{code}, {who}"
         yield f"| `{fault}` | {named} | {' | '.join(cells)} |"
     yield ""
-    for strategy in strategies:
+    for strategy in sorted({strategy for strategy, _ in columns}):
         clean = [run for run in runs if (run.strategy, run.fault) == (strategy, CLEAN)]
         warned = [code for run in clean for code in run.codes]
         sound = sum(run.right for run in clean)
@@ -170,7 +186,7 @@ def _describe(runs: Sequence[Run], strategies: Sequence[str]) -> Iterator[str]:
         yield f"and with {len(warned)} warnings{': ' if warned else ''}{', '.join(sorted(set(warned)))}."
     for run in runs:
         if not run.right:
-            yield f"- not right: {run.strategy} {run.fault}, turn {run.turn}, load {run.load}: {', '.join(run.codes)}"
+            yield f"- not right: {run.strategy} on {run.ranks}, {run.fault}, turn {run.turn}, load {run.load}: {', '.join(run.codes)}"
 
 
 def _cell(runs: Sequence[Run]) -> str:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ from gpudiag.units import MIB
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 _LIMIT_SECONDS = 120
 
-# The last section of the page, with which benchmarks/fault_matrix.py replaces what it wrote before.
-_RANKS_HEADING = "## Faults on ranks"
+# From here on tools/write_kinds.py and benchmarks/fault_matrix.py write the page.
+_NEXT_HEADING = "## Kinds of faults"
 
 # What must be found on each machine: the code, and the NVML index of the GPU it is about where it is about one.
 # Nothing is as much a promise as something: those rows must stay silent.
@@ -74,6 +74,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "h100x8+zero-gpus": ("gpu.count",),
     "h100x8+init-hang": ("nvml.timed_out",),
     "h100x8+init-slow:2": (),
+    "h100x8+cold:1": ("driver.persistence_off",),
     "h100x8+cuda-broken": ("fabric.not_ready",),
     "h100x8+cpu-torch": (),
     "h100x8+no-torch": (),
@@ -122,6 +123,7 @@ class Row:
     wanted: tuple[str, ...]
     verdict: str
     found: tuple[str, ...]
+    keeps_jobs_off: bool = False  # some FAIL says so; the gate is another question than the verdict
 
     @property
     def kept(self) -> bool:
@@ -171,8 +173,14 @@ def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
             check=False,
         )
     document = json.loads(done.stdout)
-    found = (finding for result in document["results"] for finding in result["findings"])
-    return Row(scenario, wanted, document["verdict"], _names(found))
+    found = [finding for result in document["results"] for finding in result["findings"]]
+    return Row(
+        scenario,
+        wanted,
+        document["verdict"],
+        names_of(found),
+        any(finding["blocks_jobs"] for finding in found),
+    )
 
 
 def _run_active(snapshot: Snapshot, words: str, test: str, faults: list[str], wanted: tuple[str, ...]) -> Row:
@@ -193,7 +201,7 @@ def _run_active(snapshot: Snapshot, words: str, test: str, faults: list[str], wa
     return Row(words, wanted, verdict, named)
 
 
-def _names(findings: Iterator[dict[str, Any]]) -> tuple[str, ...]:
+def names_of(findings: Iterable[dict[str, Any]]) -> tuple[str, ...]:
     """Code and GPU of each finding that is more than an observation."""
     named = (
         f"{finding['code']} {finding['subject'].get('nvml_index', '')}".replace("None", "").strip()
@@ -257,9 +265,9 @@ def main() -> None:
     """Write the page; say which rows break their promise, and end with status 1 if any does."""
     healthy, faulty, compared = list(healthy_rows()), list(fault_rows()), list(compared_rows())
     injected = list(injected_rows())
-    _, heading, ranks_section = PAGE.read_text().partition(_RANKS_HEADING)
+    _, heading, rest = PAGE.read_text().partition(_NEXT_HEADING)
     text = page_text(healthy, faulty, compared, injected)
-    PAGE.write_text(f"{text}\n{heading}{ranks_section}" if heading else text)
+    PAGE.write_text(f"{text}\n{heading}{rest}" if heading else text)
     broken = [row for row in (*healthy, *faulty, *compared, *injected) if not row.kept]
     for row in broken:
         print(f"{row.scenario}: should find {row.wanted}, found {row.found} ({row.verdict})")

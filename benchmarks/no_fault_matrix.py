@@ -1,0 +1,238 @@
+"""Does gpudiag leave a healthy run alone, beside a loaded processor, through pauses and short outages?
+
+Runs `gpudiag nccl-test` without a fault over launchers, numbers of ranks, operations and busy loops beside
+them; then with a pause or an outage that ends by itself. Prints Markdown: how many runs ended in PASS, WARN,
+FAIL or ERROR. An outage takes down the loopback interface of a network namespace of the run's own: root.
+
+    python -m benchmarks.no_fault_matrix --results FILE [--runs 300] [--disturbed 60] [--loops 0 4 16]
+                                         [--jobs N] [--page docs/detection.md]
+
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.fault_matrix import machine
+from benchmarks.outside import Program, busy_loops, launch, write_section
+from gpudiag.model.plan import OPERATIONS
+
+HEADING = "## Runs without a fault"
+_PAGE_WIDTH = 118
+_LIMIT_SECONDS = 400.0
+_LAUNCHERS = ("spawn", "torchrun")
+_RANKS = range(2, 9)
+_SHORT = ("--min-bytes", "8", "--max-bytes", "4K", "--step-factor", "8", "--iterations", "20")
+_LONG = ("--min-bytes", "1K", "--max-bytes", "4K", "--iterations", "400", "--verify", "last")
+_DISTURBANCES = ("rank paused", "all ranks paused", "everything paused", "outage")
+_OUTCOMES = ("pass", "warn", "fail", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One healthy run: how it is started, and what happens beside it or to it."""
+
+    launcher: str
+    ranks: int
+    op: str
+    loops: int
+    disturbance: str = ""
+    seconds: float = 0.0  # how long the disturbance lasts
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One line of the results."""
+
+    cell: Cell
+    load: float
+    outcome: str
+    said: str
+
+
+def plan(runs: int, disturbed: int, loops: list[int]) -> list[Cell]:
+    """So many healthy cells and so many disturbed ones, the same every time."""
+    source = random.Random(10)  # noqa: S311 - a plan, not a secret
+    healthy = [
+        Cell(*one)
+        for one in itertools.product(_LAUNCHERS, _RANKS, OPERATIONS, loops)
+        if one[1] < 5 or one[0] == "spawn"
+    ]
+    source.shuffle(healthy)
+    pauses = [
+        Cell(launcher, 4, "all_reduce", 0, disturbance, seconds)
+        for seconds in (0.5, 1.0, 1.5)
+        for launcher in _LAUNCHERS
+        for disturbance in _DISTURBANCES
+    ]
+    chosen = list(itertools.islice(itertools.cycle(healthy), runs))
+    return [
+        *sorted(chosen, key=lambda cell: cell.loops),
+        *itertools.islice(itertools.cycle(pauses), disturbed),
+    ]
+
+
+def main() -> None:
+    """Run what is missing of the plan, and print what there is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--disturbed", type=int, default=60)
+    parser.add_argument("--loops", type=int, nargs="+", default=[0, 4, 16])
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--only", choices=("healthy", "disturbed"))
+    parser.add_argument("--page", type=Path, help="a page to write the table into")
+    options = parser.parse_args()
+    runs = _read(options.results)
+    left = Counter(plan(options.runs, options.disturbed, options.loops)) - Counter(run.cell for run in runs)
+    todo = [
+        cell
+        for cell in left.elements()
+        if options.only in (None, "disturbed" if cell.disturbance else "healthy")
+    ]
+    lock = threading.Lock()
+
+    def run_one(cell: Cell) -> None:
+        try:
+            run = observe(cell)
+        except TimeoutError as error:  # the machine is too slow now: it is tried again the next time
+            print(f"{cell}: {error}", file=sys.stderr)
+            return
+        with lock:
+            runs.append(run)
+            with options.results.open("a") as results:
+                results.write(json.dumps(asdict(run)) + "\n")
+            if run.outcome not in ("pass", "warn"):
+                print(f"{run.outcome}: {cell}: {run.said}", file=sys.stderr)
+
+    for loops, cells in itertools.groupby(
+        sorted(todo, key=lambda cell: cell.loops), key=lambda cell: cell.loops
+    ):
+        with busy_loops(loops), ThreadPoolExecutor(options.jobs) as pool:
+            for future in [pool.submit(run_one, cell) for cell in cells]:
+                future.result()
+    text = render(runs)
+    print(text)
+    if options.page is not None:
+        write_section(options.page, HEADING, text)
+
+
+def observe(cell: Cell) -> Run:
+    """One run, and what it ended in."""
+    load = os.getloadavg()[0]
+    sizes: tuple[str, ...] = _LONG if cell.disturbance else _SHORT
+    command = launch(
+        cell.launcher, cell.ranks, "nccl-test", "--backend", "gloo", "--op", cell.op, *sizes, "--json"
+    )
+    if cell.disturbance == "outage":
+        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *command]
+    program = Program(command)
+    process = program.start()
+    try:
+        if cell.disturbance:
+            _disturb(cell, program)
+        output, errors = process.communicate(timeout=_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        return Run(cell, load, "error", f"no end: {error}")
+    finally:
+        program.kill()
+    try:
+        report = json.loads(output)
+    except ValueError:
+        return Run(cell, load, "error", f"exit {process.returncode}: {errors.strip()[-300:]}")
+    said = "; ".join(f"{finding['code']}: {finding['message']}" for finding in report["findings"])
+    return Run(cell, load, report["outcome"], said[:300])
+
+
+def _disturb(cell: Cell, program: Program) -> None:
+    ranks = program.await_ranks(cell.ranks)
+    time.sleep(0.7 + time.time() % 1.0)
+    if cell.disturbance == "outage":
+        with _in_network_of(next(iter(ranks.values()))) as run:
+            run("down")
+            time.sleep(cell.seconds)
+            run("up")
+        return
+    victims = {
+        "rank paused": [ranks[cell.ranks // 2]],
+        "all ranks paused": list(ranks.values()),
+        "everything paused": program.pids(),
+    }[cell.disturbance]
+    for number, wait in ((signal.SIGSTOP, cell.seconds), (signal.SIGCONT, 0.0)):
+        random.shuffle(victims)
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(wait)
+
+
+@contextlib.contextmanager
+def _in_network_of(pid: int) -> Iterator["_SetLoopback"]:
+    yield _SetLoopback(pid)
+
+
+@dataclass(frozen=True, slots=True)
+class _SetLoopback:
+    """Takes the loopback interface of a process's network namespace up or down."""
+
+    pid: int
+
+    def __call__(self, state: str) -> None:
+        command = ["nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", "link", "set", "lo", state]
+        subprocess.run(command, check=True)
+
+
+def _read(path: Path) -> list[Run]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    told = map(json.loads, lines)
+    return [Run(Cell(**one["cell"]), one["load"], one["outcome"], one["said"]) for one in told]
+
+
+def render(runs: list[Run]) -> str:
+    """A row for each number of loops and each disturbance, and what was said where a run failed."""
+    loads = [run.load for run in runs] or [0.0]
+    head = (
+        f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load {min(loads):.1f} to "
+        f"{max(loads):.1f}, median {statistics.median(loads):.1f}. `gpudiag nccl-test` on 2 to 8 gloo ranks (torchrun: 2 to "
+        "4), all operations; then on 4 ranks that are stopped, or whose network is taken away, for 0.5 to 1.5 s. Nothing is wrong in any of them.",
+    )
+    lines = [textwrap.fill(paragraph, _PAGE_WIDTH) for paragraph in head]
+    lines += ["", f"| beside or meanwhile | runs | {' | '.join(name.upper() for name in _OUTCOMES)} |"]
+    lines += ["| --- " * (len(_OUTCOMES) + 2) + "|"]
+    rows = [
+        (f"{loops} busy loops", [run for run in runs if not run.cell.disturbance and run.cell.loops == loops])
+        for loops in sorted({run.cell.loops for run in runs})
+    ]
+    rows += [(name, [run for run in runs if run.cell.disturbance == name]) for name in _DISTURBANCES]
+    for name, chosen in rows:
+        counts = Counter(run.outcome for run in chosen)
+        if chosen:
+            lines.append(f"| {name} | {len(chosen)} | {' | '.join(str(counts[one]) for one in _OUTCOMES)} |")
+    failed = [run for run in runs if run.outcome in ("fail", "error")]
+    lines += ["", f"{len(failed)} of {len(runs)} runs ended in FAIL or ERROR."]
+    for run in failed:
+        cell = run.cell
+        what = f"{cell.launcher}, {cell.ranks} ranks, {cell.op}, {cell.disturbance or f'{cell.loops} loops'}: {run.said}"
+        lines += textwrap.wrap(what, _PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What the measurements of the service share: the load beside it, and what the kernel says of its process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_LOAD = Path(__file__).with_name("socket_load.py")
+
+
+def start_load(service: Any, kind: str, size: int, seconds: float, *more: str) -> subprocess.Popen[str]:
+    """The load on what answers at the `url` of that service."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    command = [sys.executable, str(_LOAD), kind, host, port, str(size), str(seconds), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def finish_load(load: subprocess.Popen[str]) -> Any:
+    """What the load has seen."""
+    text, _ = load.communicate()
+    if load.returncode != 0:
+        raise SystemExit("the load failed")
+    return json.loads(text)
+
+
+def milliseconds(seconds: float) -> str:
+    """A time for people."""
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0

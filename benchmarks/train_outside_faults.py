@@ -1,0 +1,276 @@
+"""Does `gpudiag train` name the cause of a fault that was planted from outside, on two, three and four ranks?
+
+Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind gpudiag's back), and
+holds the first finding against the cause that must be named: its code, its rank, and where it says more, a word.
+Prints Markdown.
+
+    python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
+                                              [--times 1] [--at-most N] [--page docs/training.md]
+
+Each run is appended to FILE, a line of JSON, as it ends; started again, the matrix goes on where it was. `--python` is
+an interpreter with DeepSpeed: without it the faults of DeepSpeed are left out. `--page` writes the table into that page.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+LIMIT_SECONDS = 300.0
+STEPS = 6
+RANKS = (2, 3, 4)
+GUILTY = 1
+BEGIN, END = "<!-- the faults from outside begin -->", "<!-- the faults from outside end -->"
+PLANTED = Path(__file__).with_name("planted")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What the first finding must say: one of these codes, the rank where one is faulty, the words, who must act."""
+
+    codes: tuple[str, ...]
+    rank: int | None = None
+    words: str = ""
+    owner: str | None = None
+    strategy: str = "ddp"
+    flags: tuple[str, ...] = ()
+    least: int = 2  # ranks that it takes
+    at_two: "Cause | None" = None  # where two ranks leave another cause
+
+
+def _cause(code: str, rank: int | None = None, words: str = "", **more: Any) -> Cause:
+    return Cause((f"train.{code}",), rank, words, **more)
+
+
+_HARDWARE: dict[str, Any] = {"owner": "hardware"}
+_SHARDED: dict[str, Any] = {"strategy": "fsdp2"}
+_ZERO: dict[str, Any] = {"strategy": "zero2"}
+_HALF = ("--dtype", "float16")
+
+FAULTS: dict[str, Cause] = {
+    "bit_of_average": _cause("rank_corrupt", GUILTY, **_HARDWARE),
+    "bit_of_own_gradient": _cause("rank_corrupt", GUILTY, **_HARDWARE),
+    "bit_on_the_way": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE),
+    "bit_of_parameter": _cause("rank_corrupt", GUILTY, **_HARDWARE),
+    "bits_of_sharded_gradient": _cause("rank_corrupt", GUILTY, **_HARDWARE, **_SHARDED),
+    "bit_of_own_gradient_before_shards": _cause("rank_corrupt", GUILTY, "computes", **_HARDWARE, **_SHARDED),
+    "bit_handed_in_for_shards": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE, **_SHARDED),
+    "number_handed_in_for_shards": _cause("gradient", None, "one rank among", **_HARDWARE, **_SHARDED),
+    "bit_of_own_gradient_before_zero": _cause("rank_corrupt", GUILTY, "computes", **_HARDWARE, **_ZERO),
+    "bit_handed_in_to_zero": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE, **_ZERO),
+    "buffer_of_one_rank": _cause("buffers_differ", GUILTY),
+    "nan_of_own_gradient": _cause("not_finite", GUILTY),
+    "never_divided": _cause("gradients_summed"),
+    "divided_twice": _cause("gradients_scaled", None, "divided by the number of ranks twice"),
+    "divided_by_others": _cause(
+        "gradients_scaled", None, "ranks", at_two=_cause("gradients_summed"), flags=()
+    ),
+    "five_passes_added": _cause("gradients_scaled", None, "5 passes"),
+    "fifth_of_the_average": _cause("gradients_scaled", None, "1/5 of"),
+    "clipped_before_averaging": _cause("ranks_weighed", None, "clipping before"),
+    "clipped_after_averaging": _cause("gradients_scaled", None, "clipping"),
+    "one_rank_counts_more": _cause("ranks_weighed", GUILTY, "1.1"),
+    "one_rank_counts_less": _cause("ranks_weighed", GUILTY, "0.8"),
+    "one_rank_negative": _cause("ranks_weighed", GUILTY, "-1"),
+    "one_rank_left_out": _cause("ranks_weighed", GUILTY, "without rank 1"),
+    "one_rank_not_counted": _cause("ranks_weighed", GUILTY, "without rank 1"),
+    "gradients_of_rank_0": _cause("ranks_weighed", None, "without rank"),
+    "one_tensor_left_out_on_one_rank": _cause("ranks_weighed", GUILTY, "1.weight"),
+    "pairs": _cause("averaged_in_groups", None, "ranks 0 and 1", at_two=None, least=3),
+    "own_gradients_of_one_rank": _cause("not_averaged", GUILTY),
+    "inner_model_called": _cause("not_averaged"),
+    "second_bucket_not_averaged": _cause("tensor_not_averaged"),
+    "one_step_without_averaging": _cause("not_averaged", None, "step 2"),
+    "one_tensor_not_averaged": _cause("tensor_not_averaged", None, "bias"),
+    "rounded_on_the_way": _cause("gradient", None, "bfloat16"),
+    "late_averages": _cause("gradients_late"),
+    "late_steps": _cause("gradients_late"),
+    "never_set_to_zero": _cause("gradients_accumulated"),
+    "no_step_on_one_rank": _cause("ranks_differ", GUILTY, "moves nothing"),
+    "twice_the_rate": _cause("parameters", None, "2 times"),
+    "twice_the_rate_on_one_rank": _cause("ranks_differ", GUILTY, "2 times"),
+    "weight_decay": _cause("parameters", None, "weight decay"),
+    "momentum_lost": _cause("parameters", None, "step 2"),
+    "tensor_not_in_optimizer": _cause("tensor_not_stepped", None, "1.weight"),
+    "tensor_not_in_one_optimizer": _cause("tensor_not_stepped", GUILTY, "1.weight"),
+    "labels_of_one_rank": _cause("other_samples", GUILTY, "targets"),
+    "rows_of_one_rank": _cause("other_samples", GUILTY, "inputs"),
+    "labels_of_all_ranks": _cause("other_samples", None, "targets"),
+    "half_batches": _cause("samples_left_out"),
+    "same_shard": _cause("same_samples"),
+    "same_shard_twice": _cause("same_samples", None, "ranks 0 and 1"),
+    "same_order": _cause("order_repeats"),
+    "start_not_broadcast": _cause("initial_parameters"),
+    "start_of_one_rank": _cause("initial_parameters", GUILTY),
+    "layer_not_sharded": _cause("sharding", None, "1.weight", **_SHARDED),
+    "sharded_in_pairs": _cause("sharding", None, "groups of 2", **_SHARDED, least=4),
+    "sharded_sums": _cause("gradients_summed", **_SHARDED),
+    "stage_1_for_3": _cause("sharding", None, "stage 1", strategy="zero3"),
+    "optimizer_not_restored": _cause("checkpoint", None, "optimizer"),
+    "scaler_not_restored": _cause("checkpoint", None, "scaler", flags=_HALF),
+    "scaler_tracker_lost": _cause("checkpoint", None, "scaler", flags=_HALF),
+    "model_not_restored": _cause("checkpoint", None, "model"),
+    "sharded_optimizer_not_restored": _cause("checkpoint", None, "optimizer", **_SHARDED),
+    "sharded_model_not_restored": _cause("checkpoint", None, "model", **_SHARDED),
+    "exception_on_one_rank": Cause(("rank.raised",), GUILTY, "mat1 and mat2"),
+    "exception_on_all_ranks": Cause(("rank.raised",), None, "all"),
+    "one_rank_slow": _cause("straggler", GUILTY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One line of the results: what was planted, on how many ranks, for the how-many-eth time, and what was said."""
+
+    fault: str
+    ranks: int
+    turn: int
+    load: float  # of the last minute, before the run
+    outcome: str
+    codes: tuple[str, ...]
+    message: str  # of the first finding
+    right: bool
+
+
+def main() -> None:
+    """Make the runs that are missing, and print what there is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
+    parser.add_argument("--ranks", action="append", type=int)
+    parser.add_argument("--fault", action="append", choices=tuple(FAULTS))
+    parser.add_argument("--times", type=int, default=1, help="seeds of each fault and number of ranks")
+    parser.add_argument("--python", help="an interpreter with DeepSpeed")
+    parser.add_argument("--at-most", type=int, help="runs to make before stopping")
+    parser.add_argument("--page", type=Path, help="a page to write the table into")
+    options = parser.parse_args()
+    runs = _read(options.results)
+    done = {(run.fault, run.ranks, run.turn) for run in runs}
+    planned = [
+        (name, ranks, turn)
+        for turn in range(options.times)
+        for ranks in options.ranks or RANKS
+        for name in options.fault or FAULTS
+        if ranks >= FAULTS[name].least and (options.python or not FAULTS[name].strategy.startswith("zero"))
+    ]
+    for name, ranks, turn in [one for one in planned if one not in done][: options.at_most]:
+        run = _run(name, ranks, turn, options.python)
+        runs.append(run)
+        with options.results.open("a") as results:
+            results.write(json.dumps(asdict(run)) + "\n")
+    text = "\n".join(_describe(runs)) + "\n"
+    print(text)
+    if options.page is not None:
+        before, _, rest = options.page.read_text().partition(BEGIN)
+        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
+
+
+def _read(path: Path) -> list[Run]:
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Run(**{**line, "codes": tuple(line["codes"])}) for line in lines]
+
+
+def _run(name: str, ranks: int, turn: int, python: str | None) -> Run:
+    load = os.getloadavg()[0]
+    cause = cause_of(name, ranks)
+    other = ("--python", python) if python is not None and cause.strategy.startswith("zero") else ()
+    flags = ("--nproc", str(ranks), "--strategy", cause.strategy, "--seed", str(turn + 1))
+    report = train_with(name, *flags, *cause.flags, *other)
+    first = next(iter(report["findings"]), None)
+    return Run(
+        fault=name,
+        ranks=ranks,
+        turn=turn,
+        load=round(load, 1),
+        outcome=report["outcome"],
+        codes=tuple(finding["code"] for finding in report["findings"]),
+        message=first["message"] if first else "",
+        right=first is not None and names_cause(first, cause),
+    )
+
+
+def train_with(fault: str, *flags: str) -> Any:
+    """The report of `gpudiag train` with that fault planted in its ranks."""
+    command = [sys.executable, "-m", "gpudiag", "train", "--backend", "gloo", "--steps", str(STEPS), "--json"]
+    folders = (str(PLANTED), os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run(
+        [*command, *flags],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),
+            "GPUDIAG_PLANTED": fault,
+        },
+    )
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        sys.exit(f"gpudiag train {' '.join(flags)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+def names_cause(finding: Any, cause: Cause) -> bool:
+    """Whether a finding names that cause, its rank, and who must act."""
+    return (
+        finding["code"] in cause.codes
+        and cause.rank in (None, finding["subject"].get("rank"))
+        and cause.words in finding["message"]
+        and cause.owner in (None, finding["owner"])
+    )
+
+
+def cause_of(name: str, ranks: int) -> Cause:
+    """What must be named where that fault is planted in one of so many ranks."""
+    cause = FAULTS[name]
+    return cause.at_two if ranks == 2 and cause.at_two is not None else cause
+
+
+def _describe(runs: Sequence[Run]) -> Iterator[str]:
+    if not runs:
+        return
+    loads = [run.load for run in runs]
+    release = ".".join(platform.release().split(".")[:2])
+    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} processors, Linux {release},"
+    yield f"Python {platform.python_version()}, torch {version('torch')}; {len(runs)} runs of {len({run.fault for run in runs})} faults,"
+    yield f"one-minute load before a run {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}."
+    right = sum(run.right for run in runs)
+    found = sum(run.outcome not in ("pass", "skip") for run in runs)
+    yield f"The right cause in {right} of {len(runs)}, found without it in {found - right}, not found in {len(runs) - found}."
+    yield ""
+    sizes = sorted({run.ranks for run in runs})
+    yield f"| planted | must be named | {' | '.join(f'{size} ranks' for size in sizes)} |"
+    yield f"| --- | --- |{' --- |' * len(sizes)}"
+    for name, cause in FAULTS.items():
+        own = [run for run in runs if run.fault == name]
+        if own:
+            cells = [_cell([run for run in own if run.ranks == size]) for size in sizes]
+            under = "" if cause.strategy == "ddp" else f" ({cause.strategy})"
+            yield f"| {name.replace('_', ' ')}{under} | {_say(cause)} | {' | '.join(cells)} |"
+    yield ""
+    for run in runs:
+        if not run.right:
+            yield f"- not right: {run.fault.replace('_', ' ')}, {run.ranks} ranks: {', '.join(run.codes) or run.outcome}: {run.message}"
+
+
+def _say(cause: Cause) -> str:
+    rank = "" if cause.rank is None else f", rank {cause.rank}"
+    return f"{' or '.join(cause.codes)}{rank}{f', {cause.owner}' if cause.owner else ''}"
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    return f"{sum(run.right for run in runs)} of {len(runs)}" if runs else "-"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Two bare NCCL ranks on one GPU: does this NCCL allow it? Prints one JSON line.
+
+{"works": true, "sum": 3.0} or {"works": false, "words": what NCCL said}. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
+versions before it refuse a GPU that is there twice.
+"""
+
+import json
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+_TIMEOUT = timedelta(seconds=25)
+
+
+def main() -> None:
+    """Start both ranks on the first GPU, and tell what came of it."""
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            spawn(reduce_on_first_gpu, args=(folder,), nprocs=2)  # type: ignore[no-untyped-call]
+            answer: dict[str, bool | float | str] = {
+                "works": True,
+                "sum": float(Path(folder, "sum").read_text()),
+            }
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            answer = {"works": False, "words": words_of(str(error))}
+    print(json.dumps(answer), flush=True)
+
+
+def reduce_on_first_gpu(rank: int, folder: str) -> None:
+    """One all-reduce on the GPU that the other rank is on, too."""
+    torch.cuda.set_device(0)
+    dist.init_process_group(
+        "nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=_TIMEOUT
+    )
+    tensor = torch.full((1024,), float(rank + 1), device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    if rank == 0:
+        Path(folder, "sum").write_text(str(tensor[0].item()))
+    dist.destroy_process_group()
+
+
+def words_of(error: str) -> str:
+    """The lines of a worker's traceback that say why; its last line where none does."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    telling = [line for line in lines if "uplicate GPU" in line or "Error" in line or "NCCL" in line]
+    return " / ".join((telling or lines)[-3:])[:500]
+
+
+if __name__ == "__main__":
+    main()

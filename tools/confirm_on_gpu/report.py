@@ -1,0 +1,109 @@
+"""The report's nouns: `gpudiag.confirmation/1`, what one run on real GPUs confirmed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from gpudiag.model.finding import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """One step: how it ended, in a sentence, and where its output lies."""
+
+    name: str
+    confirms: str
+    command: str
+    outcome: Outcome
+    sentence: str
+    seconds: float
+    deadline_seconds: float
+    stdout: str | None  # file names within the folder; None where it did not run
+    stderr: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One speed, as gpudiag measured it and as a bare torch loop did in the same run.
+
+    Bytes or floating-point operations per second; `ratio` is gpudiag's median over the loop's, None until both are
+    there. `loop_spread` is how far the loop's own rounds lie apart, as a share of their median.
+    """
+
+    name: str
+    unit: str
+    gpudiag: tuple[float, ...]
+    loop: tuple[float, ...]
+    ratio: float | None = None
+    loop_spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSeen:
+    """One check on real readings: its outcome, and which of the readings that it judges were really there.
+
+    `missing` are those that no GPU gave, each with the reason; `confirmed_before` is what had shown them until now.
+    """
+
+    check: str
+    title: str
+    outcome: Outcome
+    reason: str | None
+    codes: tuple[str, ...]
+    read: tuple[str, ...]
+    missing: dict[str, str]
+    confirmed_before: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSeen:
+    """One reading of a GPU held against what nvidia-smi showed in the same run.
+
+    `outcome` is same, differs, only_here, only_in_capture or not_in_capture; live readings move between two looks.
+    """
+
+    nvml_index: int
+    reading: str
+    kind: str  # fixed, setting, live or identity
+    outcome: str
+    ours: str
+    theirs: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """One GPU of the machine."""
+
+    nvml_index: int | None
+    name: str | None
+    uuid: str | None
+    bus_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """`gpudiag.confirmation/1`: what a run of `make gpu` confirmed on this machine's GPUs, and what it did not."""
+
+    SCHEMA: ClassVar[str] = "gpudiag.confirmation/1"
+
+    outcome: Outcome
+    host: str
+    started_at: datetime
+    seconds: float
+    finished: bool  # False in a report that was written on the way
+    simulated: str | None  # the scenario's name: then nothing here confirms hardware
+    gpudiag_version: str
+    python: str
+    python_version: str
+    torch_version: str | None
+    cuda_runtime_version: str | None
+    nccl_version: str | None
+    driver_version: str | None
+    gpus: tuple[GpuSeen, ...]
+    not_here: tuple[str, ...]  # what this machine or its Python lacks, and what that costs
+    steps: tuple[StepSeen, ...]
+    speeds: tuple[Speed, ...]
+    checks: tuple[CheckSeen, ...]
+    readings: tuple[ReadingSeen, ...]

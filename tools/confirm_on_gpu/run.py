@@ -1,0 +1,230 @@
+"""Run the steps one after the other, and write the report after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import gpudiag
+from gpudiag.model.codec import dumps
+from gpudiag.model.finding import Outcome, worst
+from tools.confirm_on_gpu.child import run_child
+from tools.confirm_on_gpu.machine import first_gpu, gpus_of, is_met, missing_modules, why_not
+from tools.confirm_on_gpu.markdown import render_report
+from tools.confirm_on_gpu.plan import LOOK
+from tools.confirm_on_gpu.reading import speeds_of
+from tools.confirm_on_gpu.report import Confirmation, Speed, StepSeen
+from tools.confirm_on_gpu.step import Need, Output, Step, Told
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# What a machine with a GPU should have; without it nothing is confirmed, and that is not in order.
+_OUGHT_TO_BE = (Need.CLICK, Need.PYNVML, Need.CUDA)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: its folder, its clock, and what its steps told so far."""
+
+    folder: Path
+    limit_seconds: float
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: float = field(default_factory=time.monotonic)
+    snapshot: Mapping[str, Any] = field(default_factory=dict)
+    seen: list[StepSeen] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+
+    def take(self, step: Step) -> StepSeen:
+        """Run one step, keep what it told, and write the report."""
+        seen, told = self._run(step)
+        self.seen.append(seen)
+        self.told.append(told)
+        if step.name == LOOK.name and told.outcome is not Outcome.ERROR:
+            self.snapshot = _read_json(self.folder / "machine.json")
+        self.write(finished=False)
+        return seen
+
+    def take_all(self, steps: Sequence[Step]) -> None:
+        """Run the steps in order, and say how each ended as it does."""
+        for step in steps:
+            print(self.line_of(self.take(step)), flush=True)
+        self.write(finished=True)
+
+    @staticmethod
+    def line_of(seen: StepSeen) -> str:
+        """One line on how a step ended."""
+        return f"{seen.name:<24}{seen.outcome.value.upper():<6}{seen.seconds:6.1f} s  {seen.sentence}"
+
+    def write(self, *, finished: bool) -> Confirmation:
+        """Put the report of what is known by now in the place of the one before."""
+        report = self.report(finished=finished)
+        for name, text in (("report.json", dumps(report, indent=1)), ("report.md", render_report(report))):
+            fresh = self.folder / f".{name}"
+            fresh.write_text(text if text.endswith("\n") else f"{text}\n")
+            fresh.replace(self.folder / name)
+        return report
+
+    def report(self, *, finished: bool) -> Confirmation:
+        """What the run confirmed so far."""
+        torch = self.snapshot.get("torch") or {}
+        return Confirmation(
+            outcome=worst(tuple(seen.outcome for seen in self.seen)),
+            host=self.snapshot.get("host") or socket.gethostname(),
+            started_at=self.started_at,
+            seconds=round(time.monotonic() - self.started, 1),
+            finished=finished,
+            simulated=self.snapshot.get("simulated"),
+            gpudiag_version=_version(),
+            python=sys.executable,
+            python_version=platform.python_version(),
+            torch_version=torch.get("version"),
+            cuda_runtime_version=torch.get("cuda_runtime_version"),
+            nccl_version=torch.get("nccl_version"),
+            driver_version=self.snapshot.get("driver_version"),
+            gpus=gpus_of(self.snapshot),
+            not_here=missing_modules(),
+            steps=tuple(self.seen),
+            speeds=_joined([speed for told in self.told for speed in told.speeds]),
+            checks=tuple(check for told in self.told for check in told.checks),
+            readings=tuple(reading for told in self.told for reading in told.readings),
+        )
+
+    def _run(self, step: Step) -> tuple[StepSeen, Told]:
+        left = self.limit_seconds - (time.monotonic() - self.started)
+        refused = self._refuse(step, left)
+        if refused is not None:
+            return _seen(step, refused, None, 0.0, None), refused
+        stdout, stderr = (self.folder / f"{step.name}.{kind}" for kind in ("out", "err"))
+        deadline = min(step.deadline_seconds, left)
+        command = [self._fill(word) for word in step.command]
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="confirm-", ignore_cleanup_errors=True) as state:
+            environment = child_environment(Path(state)) | {
+                name: self._fill(value) for name, value in step.environment.items()
+            }
+            try:
+                output = run_child(
+                    command,
+                    deadline_seconds=deadline,
+                    stdout=stdout,
+                    stderr=stderr,
+                    environment=environment,
+                    folder=REPOSITORY,
+                )
+            except OSError as error:
+                told = Told(Outcome.ERROR, f"it cannot be started: {error}")
+                return _seen(step, told, command, time.monotonic() - begun, None), told
+        told = _told(step, output, deadline, self.snapshot)
+        if step.leaves and output.status is not None:
+            output = replace(output, stdout=stdout.replace(self.folder / step.leaves))
+        return _seen(step, told, command, output.seconds, output), told
+
+    def _refuse(self, step: Step, left: float) -> Told | None:
+        """Why a step does not run here, if so."""
+        for need in step.needs:
+            if not is_met(need, self.snapshot, self.folder):
+                outcome = Outcome.ERROR if need in _OUGHT_TO_BE else Outcome.SKIP
+                return Told(outcome, f"not run: it needs {need.value}; {why_not(need, self.snapshot)}")
+        if left <= 0:
+            return Told(Outcome.ERROR, f"not run: the {self.limit_seconds:.0f} s of the whole run are over")
+        return None
+
+    def _fill(self, word: str) -> str:
+        """The word with what is known by now in the place of the names in braces."""
+        if word == "{sizes}":
+            return json.dumps(_sizes(self.folder / "bandwidth.json"))
+        word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
+        return word.replace("{first_gpu}", first_gpu(self.snapshot))
+
+
+def child_environment(state: Path) -> dict[str, str]:
+    """This environment, with gpudiag from the source tree, and without what earlier runs remember."""
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "XDG_STATE_HOME": str(state / "state"),
+        "XDG_CACHE_HOME": str(state / "cache"),
+    }
+
+
+def _told(step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any]) -> Told:
+    """What the step's output says; a hang and an output that cannot be read are told, not raised."""
+    if output.status is None:
+        end = "was killed" if output.killed else "could not be killed: look for it in state D"
+        return Told(Outcome.FAIL, f"it did not end within {deadline:.0f} s, and {end}; {output.last_words()}")
+    try:
+        return step.read(output, snapshot)
+    except (ValueError, LookupError, TypeError, AttributeError, SyntaxError, OSError) as error:
+        ended = f"it ended with {output.status}: {output.last_words()}"
+        return Told(Outcome.FAIL, f"{ended} ({type(error).__name__} in reading its output)")
+
+
+def _seen(
+    step: Step, told: Told, command: list[str] | None, seconds: float, output: Output | None
+) -> StepSeen:
+    return StepSeen(
+        name=step.name,
+        confirms=step.confirms,
+        command=shlex.join(command if command is not None else step.command),
+        outcome=told.outcome,
+        sentence=told.sentence,
+        seconds=round(seconds, 2),
+        deadline_seconds=step.deadline_seconds,
+        stdout=output.stdout.name if output else None,
+        stderr=output.stderr.name if output else None,
+    )
+
+
+def _joined(speeds: list[Speed]) -> tuple[Speed, ...]:
+    """The speeds of all steps by name: gpudiag's runs beside the loop's rounds, with their ratio."""
+    joined: dict[str, Speed] = {}
+    for speed in speeds:
+        before = joined.get(speed.name, Speed(speed.name, speed.unit, (), ()))
+        joined[speed.name] = replace(
+            before, gpudiag=before.gpudiag + speed.gpudiag, loop=before.loop + speed.loop
+        )
+    return tuple(_with_ratio(speed) for speed in joined.values())
+
+
+def _with_ratio(speed: Speed) -> Speed:
+    if not speed.loop or not speed.gpudiag:
+        return speed
+    loop = statistics.median(speed.loop)
+    spread = (max(speed.loop) - min(speed.loop)) / loop
+    return replace(
+        speed, ratio=round(statistics.median(speed.gpudiag) / loop, 4), loop_spread=round(spread, 4)
+    )
+
+
+def _sizes(bandwidth: Path) -> dict[str, int]:
+    return {name: size for name, (_, _, size) in speeds_of(_read_json(bandwidth)).items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        document = json.loads(path.read_text())
+        return document if isinstance(document, dict) else {}
+    return {}
+
+
+def _version() -> str:
+    """The version of gpudiag, and the commit of the source tree where git tells."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "describe", "--always", "--dirty"]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=5, check=True)
+        return f"{gpudiag.__version__} ({done.stdout.strip()})"
+    return gpudiag.__version__

@@ -1,0 +1,80 @@
+"""What a step is, and what came of it: data, without any doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from gpudiag.model.finding import Outcome
+from tools.confirm_on_gpu.report import CheckSeen, ReadingSeen, Speed
+
+
+class Need(StrEnum):
+    """What a step needs of the machine or of its Python."""
+
+    CLICK = "click"
+    PYNVML = "pynvml"
+    CUDA = "torch with a GPU"
+    TWO_GPUS = "two GPUs"
+    NVIDIA_SMI = "nvidia-smi"
+    COMPILER = "a C compiler"
+    MACHINE = "the machine's record"
+    CAPTURE = "nvidia-smi's capture"
+    SPEEDS = "gpudiag's own speeds"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step's command left behind: how it ended, and its streams.
+
+    `status` is None where it did not end within the deadline; `killed` is False where even SIGKILL did not end it.
+    """
+
+    status: int | None
+    seconds: float
+    stdout: Path
+    stderr: Path
+    killed: bool = True
+
+    def text(self) -> str:
+        """Its standard output."""
+        return self.stdout.read_text(errors="replace")
+
+    def last_words(self) -> str:
+        """The last line of its standard error, else of its standard output, that says something."""
+        for stream in (self.stderr, self.stdout):
+            lines = [line.strip() for line in stream.read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return lines[-1][:300]
+        return "it said nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step's output says: its outcome in a sentence, and what of it goes into the report's tables."""
+
+    outcome: Outcome
+    sentence: str
+    speeds: tuple[Speed, ...] = ()
+    checks: tuple[CheckSeen, ...] = ()
+    readings: tuple[ReadingSeen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to confirm: its command, how long it may take, what it needs, and who reads its output.
+
+    In `command` and `environment` {python}, {folder}, {first_gpu} and {sizes} stand for what is known by then.
+    """
+
+    name: str
+    confirms: str
+    command: tuple[str, ...]
+    deadline_seconds: float
+    read: Callable[[Output, Mapping[str, Any]], Told]
+    needs: tuple[Need, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    leaves: str | None = None  # the file in the folder that its standard output becomes
