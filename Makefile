@@ -1,25 +1,49 @@
-# make run    the main job on this machine: the inventory, a verified all-reduce, the verdict
+# make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
+#             command could not tell: 3) on the CPU, which it then asks for by name
 # make test   the whole test suite
+# make quick  what tells most within a minute: lint, the rules of the house, unit tests of model, checks, probe, text
+# make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading: what a new reading needs
+# make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
+# make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
 # make check  formatting, lint, types and the import contracts
 #
-# Both first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
+# All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test frameworks test-frameworks check format schemas benchmarks clean
+.PHONY: run test quick test-check test-reading pages gpu frameworks test-frameworks check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
-	$(BIN)/gpudiag nccl-test
-	$(BIN)/gpudiag preflight
+	@$(BIN)/gpudiag > /dev/null; if [ $$? -eq 3 ]; then set -- "--backend gloo" "--expect-gpus 0"; fi; \
+	for command in "nccl-test $$1" "preflight $$2"; do \
+		echo "$(BIN)/gpudiag $$command"; $(BIN)/gpudiag $$command || exit; \
+	done
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not ranks" -n 4
-	$(BIN)/pytest -m ranks
+	$(BIN)/pytest -m ranks -n 2
+
+quick: $(VENV)/.installed-dev
+	$(BIN)/ruff check -q .
+	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render
+
+test-check: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
+		tests/scenarios/test_measures_gone.py
+
+test-reading: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 tests/meta tests/unit/reference tests/unit/model tests/unit/probe/test_nvml_device.py \
+		tests/unit/render tests/unit/sampler tests/unit/simulate_library/test_readings.py \
+		tests/unit/simulate_scenarios/test_base_machines.py
+
+# docs/gpu.md. OUTPUT names the folder of the report; STEPS are some of the steps.
+gpu:
+	$(PYTHON) -m tools.confirm_on_gpu $(if $(OUTPUT),--output $(OUTPUT)) $(if $(STEPS),--only $(STEPS))
 
 FRAMEWORKS ?= build/frameworks
 
@@ -41,8 +65,13 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-schemas: $(VENV)/.installed-dev
+# The rows of kinds (python -m tools.write_kinds) take an hour, and are written apart.
+pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_schemas.py
+	$(BIN)/python -m tools.write_vocabulary
+	$(BIN)/python -m tools.write_readings
+	$(BIN)/python tools/write_findings_page.py
+	$(BIN)/python tools/write_detection.py
 
 benchmarks: $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/list_command.py

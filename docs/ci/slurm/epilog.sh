@@ -3,9 +3,10 @@
 #
 #     Epilog=/etc/slurm/gpudiag/epilog.sh
 #
-# The node is drained with the reason before anyone else gets it. The epilog itself never fails: Slurm
-# would drain the node once more, with "Epilog error" for a reason.
+# The node is drained with the reason before anyone else gets it. The epilog itself fails only where that
+# could not be done: then Slurm drains the node, with "Epilog error" for a reason.
 
 # shellcheck source-path=SCRIPTDIR source=check-node.sh
 . "${0%/*}/check-node.sh"
-check_node epilog || :
+check_node epilog
+[ $? -ne 2 ]

@@ -4,7 +4,7 @@
 #     Prolog=/etc/slurm/gpudiag/prolog.sh
 #     PrologFlags=Alloc
 #
-# Exit status 1 makes Slurm requeue the job, so that it starts on another node.
+# An exit status other than 0 makes Slurm requeue the job, so that it starts on another node.
 
 # shellcheck source-path=SCRIPTDIR source=check-node.sh
 . "${0%/*}/check-node.sh"
