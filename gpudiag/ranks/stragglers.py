@@ -28,7 +28,7 @@ CLOCK_ERRORS = 3.0
 LATE_FLOOR_SECONDS = 1e-3
 # In so many of its iterations a straggler is late by half the limit at least.
 CONSISTENT_SHARE = 0.75
-# A cause must explain at least this share of all the time that the rank was late.
+# Work and waiting together must explain at least this share of all the time that the rank was late.
 EXPLAINED_SHARE = 0.5
 
 
@@ -197,7 +197,7 @@ def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrival
     ]
     if isinstance(waiting, Missing) or isinstance(working, Missing):
         cause = "unknown: the kernel does not tell how long it waited for a processor"
-    elif max(waiting, working) < EXPLAINED_SHARE * total:
+    elif max(waiting, 0.0) + max(working, 0.0) < EXPLAINED_SHARE * total:
         cause = "off the processor of its own accord: input, a lock, a sleep"
     else:
         cause = "host late: ready to run, no processor free" if waiting >= working else "compute late"

@@ -29,15 +29,19 @@ def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None
 
 
 def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
-    run = launches.run(
-        "many_all_reduces", world_size=2, arguments={"pin": True, "hard_worker": 1}, preload=TORCH
-    )
-    (incident,) = late(run)
+    for _ in range(
+        4
+    ):  # another program may hold the rank up for longer than it computes: then that is the cause
+        run = launches.run(
+            "many_all_reduces", world_size=2, arguments={"pin": True, "hard_worker": 1}, preload=TORCH
+        )
+        (incident,) = late(run)
+        told = facts(incident)
+        if float(told["late_in_total"]) < 1.5 * float(told["computed_longer"]):
+            break
     assert incident.rank == 1
-    told = facts(incident)
     assert float(told["computed_longer"]) >= 1.0  # 30 times 45 ms
-    crowded = float(told["waited_for_processor"]) >= float(told["computed_longer"])  # by who else runs here
-    assert (told["cause"] == "compute late") != crowded
+    assert told["cause"] == "compute late"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")

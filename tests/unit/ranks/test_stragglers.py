@@ -119,6 +119,7 @@ def test_one_rank_is_not_late() -> None:
     [
         (replace(USE, runqueue_seconds=0.9), "host late: ready to run, no processor free"),
         (replace(USE, cpu_seconds=1.8), "compute late"),
+        (replace(USE, cpu_seconds=1.3, runqueue_seconds=0.35), "compute late"),  # both together explain it
         (USE, "off the processor of its own accord: input, a lock, a sleep"),
         (
             replace(USE, runqueue_seconds=Missing(MissingReason.NOT_SUPPORTED)),
