@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gpudiag.explain.recipe import explain
 from gpudiag.model.explanation import LogExplanation
-from gpudiag.runs.explain import explain
 from tests.corpus.explained import NOTHING, Text, answer_to, is_right, texts
 
 _NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.process_group import ProcessGroup, join_process_group
 from gpudiag.collectives.sweep import SweepRunner
-from gpudiag.ranks.context import Progress, RankContext
 from gpudiag.ranks.inject import MismatchKind
+from gpudiag.ranks.rank.context import Progress, RankContext
 
 WARMUP = 3
 _AREA_BYTES = 64 * 1024**2

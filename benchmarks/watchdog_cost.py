@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gpudiag.ranks.context import RankContext
-from gpudiag.ranks.launch import run_ranks
+from gpudiag.ranks.agents.launch import run_ranks
+from gpudiag.ranks.rank.context import RankContext
 
 _ROOT = str(Path(__file__).parents[1])
 _SIZES = {"8 B": 2, "1 KiB": 256, "64 KiB": 16384, "1 MiB": 262144}

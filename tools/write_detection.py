@@ -25,7 +25,7 @@ from gpudiag.probe.inventory import take_snapshot
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import measure_active
 from gpudiag.runs.workplace import Workplace
-from gpudiag.simulate.faults import FAULTS
+from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.session import open_session
 from gpudiag.units import MIB

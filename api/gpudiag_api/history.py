@@ -16,7 +16,7 @@ from time import monotonic, time
 
 from gpudiag.model.codec import encode, to_document
 from gpudiag.model.timeline import DeviceSeries, Series
-from gpudiag.runs.readings import Readings
+from gpudiag.service.readings import Readings
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Encoded, encode_body
 

@@ -1,35 +1,65 @@
 """What the machine is and does: devices, processes, topology, sources, checks, findings, history."""
 
+import asyncio
 from datetime import datetime
+from time import monotonic
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from gpudiag.checks.gpu_state import findings_about
-from gpudiag.errors import UsageError
+from gpudiag.checks.gpu.state import findings_about
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
 from gpudiag.model.live import Live
 from gpudiag.model.report import Report
 from gpudiag.model.service import DeviceDocument, Findings, Processes, Sources, Topology
 from gpudiag.model.timeline import Series, Timeline
+from gpudiag.model.untrusted_text import mask_text
 from gpudiag.render.json import render_json
 from gpudiag.render.metrics import otel_document
-from gpudiag.runs.history import machine_key
-from gpudiag.runs.topology import build_topology
-from gpudiag.runs.usage import list_processes
 from gpudiag.sampler.series import NAMES
+from gpudiag.service.usage import build_topology, list_processes
+from gpudiag.store.history import machine_key
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
 from gpudiag_api.service import Service
-from gpudiag_api.store import read_stored_history
+
+_DEADLINE_SECONDS = 2.0
+_FRESH_SECONDS = 15.0
 
 _MAX_PARAMETER = 1000
 _MAX_TIME = 253_402_300_799.0  # the end of the year 9999
+
+_kept: dict[tuple[str | None, str], tuple[float, History]] = {}
+
+
+async def read_stored_history(store: str | None, machine: str) -> History:
+    """What the store holds about that machine; empty where there is no store, or it does not answer."""
+    at, known = _kept.get((store, machine), (0.0, History(machine, mask_text(store or "none"))))
+    if store is None or (at and monotonic() - at < _FRESH_SECONDS):
+        return known
+    try:
+        found = await asyncio.wait_for(asyncio.to_thread(_read, store, machine), _DEADLINE_SECONDS)
+    except (GpudiagError, TimeoutError):
+        return known
+    _kept[store, machine] = (monotonic(), found)
+    return found
+
+
+def _read(store: str, machine: str) -> History:
+    from gpudiag.store.database import Store, parse_store_url  # SQLAlchemy, only where somebody asks
+
+    opened = Store(parse_store_url(store), read_only=True)
+    try:
+        return opened.read_history(machine)
+    finally:
+        opened.close()
+
 
 Text = Annotated[str | None, Query(max_length=_MAX_PARAMETER)]
 

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps, encode, loads
-from gpudiag.model.printable import escape_steering
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
+from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
-from gpudiag.runs.plan_schema import plan_schema
+from gpudiag.service.plan_schema import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.problems import Problem
 from gpudiag_api.replies import encode_body, encode_document, reply

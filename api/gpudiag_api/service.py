@@ -16,12 +16,12 @@ from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, ServiceHealth
 from gpudiag.model.timeline import TimelineEntry
-from gpudiag.runs.good_state import GoodState
-from gpudiag.runs.manager import RunManager
-from gpudiag.runs.readings import Readings
-from gpudiag.runs.records import RunRecords
-from gpudiag.runs.usage import IdleClock
-from gpudiag.runs.watch import MachineWatch
+from gpudiag.service.manager import RunManager
+from gpudiag.service.readings import Readings
+from gpudiag.service.usage import IdleClock
+from gpudiag.service.watch import MachineWatch
+from gpudiag.store.baselines import GoodState
+from gpudiag.store.service_runs import RunRecords
 from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
 from gpudiag_api.problems import Problem

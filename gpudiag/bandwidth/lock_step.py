@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gpudiag.ranks.context import Progress, RankContext
+from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 _T = TypeVar("_T")

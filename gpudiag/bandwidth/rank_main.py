@@ -1,6 +1,8 @@
 """The entry of a rank that runs active tests."""
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +17,6 @@ from gpudiag.bandwidth.copies import (
 from gpudiag.bandwidth.determinism import measure_determinism
 from gpudiag.bandwidth.lock_step import LockStep
 from gpudiag.bandwidth.matmul import measure_matmul, measure_sustained
-from gpudiag.bandwidth.numa import bind_to_node
 from gpudiag.bandwidth.patterns import measure_memory_patterns
 from gpudiag.model.active import (
     DETERMINISM,
@@ -29,9 +30,10 @@ from gpudiag.model.active import (
     ActivePlan,
 )
 from gpudiag.model.codec import decode
-from gpudiag.model.reading import NOT_ASKED
-from gpudiag.ranks.context import RankContext
-from gpudiag.ranks.device import read_device_uuid
+from gpudiag.model.host_state import parse_processor_list
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.ranks.rank.context import RankContext
+from gpudiag.ranks.rank.device import read_device_uuid
 from gpudiag.ranks.stages import MEASURE, WARMUP
 
 _MEASURE: Mapping[str, Callable[[Bench], None]] = {
@@ -44,6 +46,24 @@ _MEASURE: Mapping[str, Callable[[Bench], None]] = {
     MEMORY_PATTERNS: measure_memory_patterns,
     SUSTAINED: measure_sustained,
 }
+
+
+def bind_to_node(node: int | None, root: Path = Path("/")) -> Reading[int]:
+    """The NUMA node to whose processors this process is now bound; missing, with the reason, where it is not."""
+    if node is None:
+        return Missing(MissingReason.NOT_SUPPORTED, "the GPU's NUMA node is not known")
+    listed = root / f"sys/devices/system/node/node{node}/cpulist"
+    try:
+        near = parse_processor_list(listed.read_text())
+        allowed = near & os.sched_getaffinity(0)
+        if not allowed:
+            return Missing(
+                MissingReason.NO_PERMISSION, f"this process may use no processor of NUMA node {node}"
+            )
+        os.sched_setaffinity(0, allowed)
+    except OSError as error:
+        return Missing(MissingReason.ERROR, f"not bound to NUMA node {node}: {error.strerror}")
+    return node
 
 
 def run(context: RankContext) -> Mapping[str, Any]:

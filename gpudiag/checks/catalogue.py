@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.fleet import VERSIONS_DIFFER
+from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import Check, FindingKind
-from gpudiag.checks.training import TRAINING_RUN_FINDINGS
+from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _TOLD_LIMITS = 3
 # What commands report that judge without the checks.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpudiag.checks.gone import in_container, share_of
+from gpudiag.checks.gpu.gone import in_container, share_of
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, could_not_look, judged
 from gpudiag.checks.subjects import device_subject
 from gpudiag.model.context import Context

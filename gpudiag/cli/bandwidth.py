@@ -42,17 +42,17 @@ def bandwidth(**options: Any) -> ExitStatus:
     Copies within a GPU's memory, to and from the host, and from GPU to GPU; each is compared with its
     source. Speeds are held against the device's own limits, its peers, and earlier runs.
     """
-    from gpudiag.ranks.bare_launcher import refuse_bare_launcher
+    from gpudiag.ranks.environment import refuse_bare_launcher
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
-    from gpudiag.runs.history import default_store
-    from gpudiag.runs.torch_extra import require_torch
+    from gpudiag.runs.interpreters import require_torch
+    from gpudiag.store.history import default_store
 
     refuse_bare_launcher(os.environ)
     plan = BandwidthPlan(options["test"], options["force"])
     require_torch("bandwidth", options["python"])
     if options["store"] is not None:
-        from gpudiag.runs.store import parse_store_url
+        from gpudiag.store.database import parse_store_url
 
         parse_store_url(options["store"])
     store = options["store"] or default_store()

@@ -8,8 +8,8 @@ import click
 
 from gpudiag import __version__
 from gpudiag.cli.failures import nearest
-from gpudiag.cli.interrupts import raise_again
 from gpudiag.cli.options import local_rank_option
+from gpudiag.cli.streams import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}

@@ -30,11 +30,11 @@ def explain(topic: tuple[str, ...], as_json: bool) -> ExitStatus:
     cause first; and where none is known, the last exception and your own line of code. Files may be
     compressed. It judges nothing: the exit status is 0 whenever there was an answer.
     """
+    from gpudiag.explain.recipe import explain as explain_words
     from gpudiag.model.codec import dumps
     from gpudiag.model.explanation import LogExplanation
     from gpudiag.render.explain_text import render_explanation, render_log_explanation
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.explain import explain as explain_words
 
     answer = explain_words(topic)
     if as_json:

@@ -122,7 +122,7 @@ def _describe_bug(error: BaseException) -> Failure:
         f"internal error, a bug of gpudiag and not of this machine: {type(error).__name__}: {error}{place}"
     )
     if os.environ.get(DEBUG_VARIABLE):
-        from gpudiag.model.masking import mask_text
+        from gpudiag.model.untrusted_text import mask_text
 
         trace = mask_text("".join(traceback.format_exception(error)).rstrip()).splitlines()
         return Failure(ExitStatus.INTERNAL, _sentences(message), tuple(trace))
@@ -131,7 +131,7 @@ def _describe_bug(error: BaseException) -> Failure:
 
 
 def _sentences(message: str, hint: str = "") -> tuple[str, ...]:
-    from gpudiag.model.masking import mask_text  # late, as traceback above: most commands never fail
+    from gpudiag.model.untrusted_text import mask_text  # late, as traceback above: most commands never fail
 
     first = f"gpudiag: {mask_text(message)}"
     return (first, f"{_INDENT}{mask_text(hint)}") if hint else (first,)

@@ -25,9 +25,9 @@ def history(as_json: bool, store: str | None) -> ExitStatus:
     from gpudiag.model.codec import dumps
     from gpudiag.render.history_text import render_history
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.history import default_store, read_history
-    from gpudiag.runs.state import own_machine_key
-    from gpudiag.runs.store import parse_store_url, require_driver
+    from gpudiag.store.database import parse_store_url, require_driver
+    from gpudiag.store.history import default_store, read_history
+    from gpudiag.store.state_folder import own_machine_key
 
     if store is not None:
         require_driver(parse_store_url(store))

@@ -1,17 +1,16 @@
 """`gpudiag list` as text: which renderings make up one listing. Loaded only where text is wanted."""
 
-from gpudiag.checks.availability import Candidate, judge_availability
-from gpudiag.checks.gone import GPU_GONE
+from gpudiag.checks.gpu.availability import Candidate, judge_availability
+from gpudiag.checks.gpu.gone import GPU_GONE
 from gpudiag.checks.runner import findings_worst_first
-from gpudiag.checks.sources import DISAGREEMENT
+from gpudiag.checks.software.sources import DISAGREEMENT
 from gpudiag.checks.traces import Trace, gpu_traces
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import Reading
-from gpudiag.render.absent_text import render_absent
 from gpudiag.render.devices_text import render_devices
 from gpudiag.render.devices_wide import render_wide
-from gpudiag.render.sources_text import render_sources
+from gpudiag.render.sources_text import render_absent, render_sources
 from gpudiag.render.style import Style
 from gpudiag.runs.devices import DeviceRequest
 from gpudiag.runs.instant import judge_snapshot

@@ -75,7 +75,7 @@ def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot
     """The machine, and the GPUs that it had in its last good run, where the listing judges by them."""
     if options.as_json or options.wanted is not None:
         return take_devices(_request(options), started), NOT_ASKED
-    from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
+    from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
 
     noted = start_known_gpus()
     return take_devices(_request(options), started), finish_known_gpus(noted)
@@ -117,7 +117,7 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
 def _print_free(snapshot: Snapshot, wanted: int, *, ids: bool) -> ExitStatus:
     """Print `wanted` free GPUs; where there are fewer, nothing but the reasons on standard error."""
     from gpudiag.cli.list_text import find_candidates
-    from gpudiag.render.free_text import render_free, render_ids, render_too_few
+    from gpudiag.render.devices_text import render_free, render_ids, render_too_few
 
     status = snapshot.source("nvml")
     if status.state not in (SourceState.OK, SourceState.NO_DEVICES):

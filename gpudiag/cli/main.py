@@ -6,8 +6,7 @@ import gc
 import os
 import sys
 
-from gpudiag.cli.interrupts import end_quietly
-from gpudiag.cli.streams import guard_standard_streams
+from gpudiag.cli.streams import end_quietly, guard_standard_streams
 from gpudiag.runs.early import start_early
 
 TYPE_CHECKING = False
@@ -155,7 +154,7 @@ def _catch_termination(argv: Sequence[str]) -> None:
     have a report to write about that.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and argv and argv[0] in _RANK_COMMANDS:
-        from gpudiag.ranks.interrupts import note_termination
+        from gpudiag.ranks.agents.interrupts import note_termination
 
         note_termination()
         return

@@ -30,7 +30,7 @@ def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitS
 
     The reports are the documents of `gpudiag preflight --json`.
     """
-    from gpudiag.cli.verdicts import EXIT_STATUSES
+    from gpudiag.cli.printing import EXIT_STATUSES
     from gpudiag.model.codec import dumps
     from gpudiag.render.merged_text import render_merged
     from gpudiag.render.style import Style, wants_colour

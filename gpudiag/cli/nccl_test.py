@@ -127,7 +127,7 @@ def nccl_test(**options: Any) -> ExitStatus:
 
     plan = plan_from(options)
     if options["store"] is not None:
-        from gpudiag.runs.store import parse_store_url
+        from gpudiag.store.database import parse_store_url
 
         parse_store_url(options["store"])
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])

@@ -4,16 +4,16 @@ import os
 import sys
 from time import monotonic
 
-from gpudiag.checks.availability import judge_availability
+from gpudiag.checks.gpu.availability import judge_availability
 from gpudiag.checks.runner import findings_worst_first
-from gpudiag.cli.verdicts import EXIT_STATUSES
+from gpudiag.cli.printing import EXIT_STATUSES
 from gpudiag.errors import ExitStatus
 from gpudiag.probe.start import StartedProbes
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import Style, wants_colour
 from gpudiag.runs.devices import DeviceRequest, take_devices
 from gpudiag.runs.instant import judge_snapshot
-from gpudiag.runs.known_gpus import finish_known_gpus, start_known_gpus
+from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
 
 
 def overview(started: StartedProbes | None) -> ExitStatus:

@@ -126,7 +126,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
-    from gpudiag.ranks.bare_launcher import refuse_bare_launcher
+    from gpudiag.ranks.environment import refuse_bare_launcher
 
     refuse_bare_launcher(os.environ)
     if any(name in os.environ for name in _RANK_VARIABLES):
@@ -134,7 +134,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
 
         environment = read_launch(os.environ)
         if environment is not None:
-            from gpudiag.cli.preflight_launched import preflight_together
+            from gpudiag.cli.preflight_output import preflight_together
 
             return preflight_together(environment, form, plan, surroundings, started, options)
     from gpudiag.runs.gate import exit_status
@@ -191,15 +191,15 @@ def _format(options: dict[str, Any]) -> str:
 
 def _surroundings(options: dict[str, Any]) -> Surroundings:
     from gpudiag.runs.expected_machine import read_expected_machine
-    from gpudiag.runs.history import default_store
     from gpudiag.runs.preflight import Surroundings
+    from gpudiag.store.history import default_store
 
     if options["python"] is not None and not os.access(options["python"], os.X_OK):
         raise UsageError(
             f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
         )
     if options["store"] is not None:
-        from gpudiag.runs.store import parse_store_url  # slow to load, and needed only for a wrong URL
+        from gpudiag.store.database import parse_store_url  # slow to load, and needed only for a wrong URL
 
         parse_store_url(options["store"])
     expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
@@ -210,7 +210,7 @@ def _print_checks(plan: PreflightPlan, options: dict[str, Any]) -> ExitStatus:
     from gpudiag.checks import BUILTIN
     from gpudiag.render.checks_text import render_checks
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.choose_checks import choose_checks
+    from gpudiag.runs.preflight import choose_checks
 
     checks = choose_checks(plan) if plan.only or plan.skip else BUILTIN
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

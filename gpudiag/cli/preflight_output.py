@@ -1,22 +1,29 @@
-"""What a preflight prints and writes: the report in the wanted format, files, and sentences on standard error."""
+"""What a preflight prints and writes, alone and under a launcher."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpudiag.errors import GpudiagError
+from gpudiag.cli.printing import warn_unremembered
+from gpudiag.cli.run_events import EventFile
+from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.preflight_plan import LEVELS
 from gpudiag.render.report_formats import render_report
+from gpudiag.runs.gate import exit_status
+from gpudiag.runs.preflight import Preflight
+from gpudiag.runs.preflight_launch import PreflightLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpudiag.model.merged import MergedReport
     from gpudiag.model.preflight_plan import PreflightPlan
-    from gpudiag.model.report import Report
+    from gpudiag.model.report import MergedReport, Report
+    from gpudiag.probe.start import StartedProbes
+    from gpudiag.ranks.environment import RankEnvironment
+    from gpudiag.runs.preflight import Surroundings
 
 
 def render_one(form: str, report: Report, plan: PreflightPlan) -> str:
@@ -67,3 +74,96 @@ def render_several(form: str, merged: MergedReport) -> str:
     if form == "json":
         return dumps(merged) + "\n"
     return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+
+
+def preflight_together(
+    environment: RankEnvironment,
+    form: str,
+    plan: PreflightPlan,
+    surroundings: Surroundings,
+    started: StartedProbes | None,
+    options: dict[str, Any],
+) -> ExitStatus:
+    """One process of each machine looks, rank 0 prints, and all exit alike.
+
+    Raises:
+        UsageError: the wanted format has no place for several machines.
+        LaunchError: there is no place for the processes to meet.
+    """
+    _refuse_formats_of_one_machine(form, environment)
+    with PreflightLaunch(environment, plan.level) as launch:
+        if not launch.looks:
+            return _follow(launch)
+        return _look(launch, form, plan, surroundings, started, options)
+
+
+def _follow(launch: PreflightLaunch) -> ExitStatus:
+    status = launch.await_verdict()
+    if status is None:
+        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
+    return ExitStatus.ERROR if status is None else status
+
+
+def _look(
+    launch: PreflightLaunch,
+    form: str,
+    plan: PreflightPlan,
+    surroundings: Surroundings,
+    started: StartedProbes | None,
+    options: dict[str, Any],
+) -> ExitStatus:
+    with (
+        EventFile(options["events"]) as events,
+        Preflight(plan, surroundings, sayer(plan) if launch.tells else _hush, warn, events.write) as run,
+    ):
+        report = run.run(started)
+        own = exit_status(report, plan)
+        written = write_reports(report, options["reports"])
+        own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
+        told = (launch, form, report, plan, own)
+        status = _tell_all(*told) if launch.tells else _hand_in(*told)
+        warning = run.remember()
+    warn_unremembered(warning)
+    return status
+
+
+def _tell_all(
+    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
+) -> ExitStatus:
+    """Print the report of this machine, or the merged one of several; the exit status of all."""
+    if launch.on_one_machine:
+        sys.stdout.write(render_one(form, report, plan))
+        status = own
+    else:
+        gathered = launch.gather(report, own)
+        sys.stdout.write(render_several(form, gathered.merged))
+        status = gathered.status
+    sys.stdout.flush()
+    launch.announce(status)
+    return status
+
+
+def _hand_in(
+    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
+) -> ExitStatus:
+    """Give rank 0 the report; where it takes none, print it here."""
+    status = launch.hand_in(report, own)
+    if status is not None:
+        return status
+    sys.stdout.write(render_one(form, report, plan))
+    sys.stdout.flush()
+    warn("rank 0 took no report, so this one is of this machine alone")
+    return own if own is ExitStatus.FAIL else ExitStatus.ERROR
+
+
+def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> None:
+    """Raise for a format that has no place for several machines."""
+    if not environment.on_one_machine and form not in ("text", "json"):
+        raise UsageError(
+            f"{form} is of one machine, and this launch spans several",
+            hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
+        )
+
+
+def _hush(_: str) -> None:
+    """What is said before each test, where rank 0 says it for all machines."""

@@ -6,10 +6,19 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpudiag.errors import ExitStatus, GpudiagError
+from gpudiag.model.finding import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+# SKIP is not in it: it is a check's outcome and never a verdict.
+EXIT_STATUSES = {
+    Outcome.PASS: ExitStatus.PASS,
+    Outcome.WARN: ExitStatus.PASS,
+    Outcome.FAIL: ExitStatus.FAIL,
+    Outcome.ERROR: ExitStatus.ERROR,
+}
 
 
 def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:

@@ -15,7 +15,7 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.units import format_size
 
-# What is no rank's stage, but gpudiag's own (gpudiag/runs/preflight_events.py).
+# What is no rank's stage, but gpudiag's own (gpudiag/runs/events.py).
 _OWN_STAGES = {"look": "looking at the machine", "active": "starting the tests", "judge": "judging"}
 _CLEAR_LINE = "\r\x1b[K"
 _Command = TypeVar("_Command", bound=Callable[..., Any])

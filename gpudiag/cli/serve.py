@@ -12,8 +12,8 @@ import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
 from gpudiag.errors import ExitStatus, UsageError
-from gpudiag.runs.history import default_store
-from gpudiag.runs.state import state_directory
+from gpudiag.store.history import default_store
+from gpudiag.store.state_folder import state_directory
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535

@@ -40,7 +40,7 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
 
         return run_on_machine(machine, program)
     from gpudiag.render.machine_text import render_machine
-    from gpudiag.simulate.faults import FAULTS
+    from gpudiag.simulate.faults.table import FAULTS
 
     click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))
     return ExitStatus.PASS

@@ -1,18 +1,18 @@
-"""Standard output and error of a command: nothing that came from outside steers the terminal through them.
-
-A process may be called anything, a log may hold anything, and both are shown. Whatever a command prints passes here, so
-that no place that prints has to think of it; the few sequences of gpudiag's own are written by `steer`.
-"""
+"""Standard output and error of a command, and Ctrl-C while it only loads or looks."""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from typing import TextIO
+
+_INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which is not loaded by then
 
 
 class PrintableStream(io.TextIOWrapper):
@@ -24,7 +24,7 @@ class PrintableStream(io.TextIOWrapper):
         """Write the text, what would steer a terminal as its escape."""
         if text.replace("\n", "").isprintable():  # nearly always
             return super().write(text)
-        from gpudiag.model.printable import escape_steering  # late: most commands never need it
+        from gpudiag.model.untrusted_text import escape_steering  # late: most commands never need it
 
         return super().write(escape_steering(text, colours=self.colours))
 
@@ -54,3 +54,18 @@ def _guarded(stream: TextIO) -> TextIO:
     guarded = PrintableStream(stream.detach(), encoding, errors, newline="\n", line_buffering=by_line)
     guarded.colours = colours
     return guarded
+
+
+def end_quietly() -> None:
+    """Let Ctrl-C end this process at once, unless it is ignored; children that it forked die with it.
+
+    As an exception it would surface in the middle of an import, where no one handles it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+
+
+def raise_again() -> None:
+    """Let Ctrl-C be an exception from here on: what runs now has something to clean up."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

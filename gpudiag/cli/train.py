@@ -11,9 +11,8 @@ from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option, parse_names
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
-from gpudiag.cli.verdicts import EXIT_STATUSES
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.plan import BACKENDS
@@ -262,7 +261,7 @@ def _print(report: TrainingReport, options: dict[str, Any]) -> bool:
 
 def _text(report: TrainingReport, form: str) -> str:
     if form == "markdown":
-        from gpudiag.render.training_markdown import render_training_markdown
+        from gpudiag.render.training_text import render_training_markdown
 
         return render_training_markdown(report)
     from gpudiag.render.style import Style, wants_colour

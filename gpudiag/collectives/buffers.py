@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.layouts import LAYOUTS, Layout, parts_per_buffer
-from gpudiag.collectives.pattern import Pattern, as_bits, torch_dtype
+from gpudiag.collectives.pattern import LAYOUTS, Layout, Pattern, as_bits, parts_per_buffer, torch_dtype
 
 # Buffers start at cache lines of their own, as an allocator would place them.
 _ALIGNMENT_BYTES = 256

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpudiag.collectives.layouts import Block
-from gpudiag.collectives.pattern import Pattern, as_bits
+from gpudiag.collectives.pattern import Block, Pattern, as_bits
 from gpudiag.collectives.results import Diagnosis
 
 # Enough wrong elements to be sure: the data repeats by chance once in hundreds of elements.

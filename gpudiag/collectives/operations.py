@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpudiag.collectives.buffers import Buffers
-from gpudiag.collectives.layouts import ROOT
+from gpudiag.collectives.pattern import ROOT
 
 Call = Callable[[], Any]
 ReduceOp = dist.ReduceOp.RedOpType

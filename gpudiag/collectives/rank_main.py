@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from gpudiag.collectives.cases import Sweep
-from gpudiag.collectives.facts import RankFacts
 from gpudiag.collectives.process_group import join_process_group
+from gpudiag.collectives.results import RankFacts
 from gpudiag.collectives.sweep import SweepRunner
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.ranks.context import RankContext
-from gpudiag.ranks.device import read_device_uuid
+from gpudiag.ranks.rank.context import RankContext
+from gpudiag.ranks.rank.device import read_device_uuid
 
 
 def run(context: RankContext) -> Mapping[str, Any]:

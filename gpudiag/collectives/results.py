@@ -184,3 +184,12 @@ def variation(values: Sequence[int]) -> Reading[float]:
 def nearest_rank(values: Sequence[int], share: float) -> int:
     """The smallest of `values` that at least that share of them do not exceed: always one of them."""
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """The software and the device that one rank runs on."""
+
+    torch_version: str
+    nccl_version: Reading[str]
+    device_uuid: Reading[str]

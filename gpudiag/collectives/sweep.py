@@ -5,15 +5,19 @@ import time
 from gpudiag.collectives.buffers import BufferArea, Buffers, fill
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.formulas import BARRIER
-from gpudiag.collectives.inspection import Inspector
-from gpudiag.collectives.layouts import LAYOUTS
-from gpudiag.collectives.mismatch import Announcement
+from gpudiag.collectives.inspection import Inspector, Tally
 from gpudiag.collectives.operations import OPERATIONS, Call, reduce_op
-from gpudiag.collectives.pattern import Pattern, as_bits
-from gpudiag.collectives.process_group import ProcessGroup
-from gpudiag.collectives.repeats import ISOLATED_ITERATIONS, Repeats, choose_repeats
-from gpudiag.collectives.tally import Tally
-from gpudiag.collectives.timing import Stopwatch, needs_lead, operations_per_sample, stopwatch_for
+from gpudiag.collectives.pattern import LAYOUTS, Pattern, as_bits
+from gpudiag.collectives.process_group import Announcement, ProcessGroup
+from gpudiag.collectives.timing import (
+    ISOLATED_ITERATIONS,
+    Repeats,
+    Stopwatch,
+    choose_repeats,
+    needs_lead,
+    operations_per_sample,
+    stopwatch_for,
+)
 from gpudiag.model.codec import encode
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 

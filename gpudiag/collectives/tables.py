@@ -20,8 +20,6 @@ from functools import cache
 from itertools import accumulate
 from types import MappingProxyType
 
-from gpudiag.collectives.primes import largest_prime_below, next_prime
-
 # Largest magnitude up to which every integer is exact: 2^(mantissa bits, the hidden one included)
 # for floats (IEEE 754; bfloat16 has 8, OCP float8 4 and 3), the type's own range for integers.
 EXACT_LIMITS: Mapping[str, int] = MappingProxyType(
@@ -64,9 +62,28 @@ _SUM_TOLERANCE = {
     "float16": (0.75, 0.91),
     "bfloat16": (0.66, 0.91),
 }
-
 _LARGEST_PERIOD = 1021  # a prime; more entries would only make the tables longer
 _ATTEMPTS = 32
+
+
+def next_prime(number: int) -> int:
+    """The smallest prime that is not below `number`."""
+    while not _is_prime(number):
+        number += 1
+    return number
+
+
+def largest_prime_below(number: int) -> int:
+    """The largest prime that is not above `number`; 2 for anything smaller."""
+    while number > 2 and not _is_prime(number):
+        number -= 1
+    return max(number, 2)
+
+
+def _is_prime(number: int) -> bool:
+    if number < 2:
+        return False
+    return all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from gpudiag.model.event import RunEvent
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.live import Live
-from gpudiag.model.merged import MergedReport
-from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvents
 from gpudiag.model.service import (
     DeviceDocument,

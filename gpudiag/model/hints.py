@@ -9,7 +9,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any, get_type_hints
 
-from gpudiag.model import active, device, device_details, evidence, host, host_state, kernel_log, training
+from gpudiag.model import active, device, evidence, host, host_state, kernel_log, training
+from gpudiag.model import device as device_details
 
 
 @cache

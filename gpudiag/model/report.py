@@ -1,11 +1,13 @@
-"""The documents that commands print: verdict first, then what it rests on."""
+"""The documents that commands print, of one machine or of many: verdict first, then what it rests on."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar
 
 from gpudiag.model.device import FLATTEN, Snapshot
-from gpudiag.model.finding import CheckResult, Finding, Outcome
+from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Measures
+from gpudiag.model.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,46 @@ class CollectiveReport:
     measurement: CollectiveMeasurement = field(metadata=FLATTEN)
     findings: tuple[Finding, ...]
     simulated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineVerdict:
+    """One machine's report, or the reason why it could not be read; such a machine is ERROR."""
+
+    name: str  # the host; with the file's path where a host has several reports, or its report is unreadable
+    path: str
+    verdict: Outcome
+    reason: str | None  # why the report could not be read, or why its verdict is not taken as it stands
+    taken_at: Reading[datetime]
+    simulated: str | None
+    looked: int  # checks
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """The same finding on one machine or many; for a check that could not look, `code` is its name."""
+
+    code: str
+    outcome: Outcome
+    severity: Severity
+    owner: Owner | None  # None for a check that could not look
+    machines: tuple[str, ...]
+    count: int  # of findings: a machine may have several
+    message: str  # the first one's, as its remedy
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergedReport:
+    """`gpudiag.merged/1`: the worst verdict of all machines, and each finding once with its machines.
+
+    Groups come worst first, then the widest spread.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.merged/1"
+
+    verdict: Outcome
+    machines: tuple[MachineVerdict, ...]
+    groups: tuple[FindingGroup, ...]
+    repeated: tuple[str, ...] = ()  # files with a report that another one holds too; it counts once

@@ -8,7 +8,6 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS, require_between, require_known
 from gpudiag.model.reading import NOT_ASKED, Reading
-from gpudiag.model.training_parts import GradientParts, KeptTensor, StepParts
 
 STRATEGIES = (
     *("data-parallel", "ddp", "fsdp2", "zero0", "zero1", "zero2", "zero3"),
@@ -17,10 +16,70 @@ STRATEGIES = (
 WORKLOADS = ("regression", "classification", "transformer", "convolution")
 TRAINING_DTYPES = ("float32", "bfloat16", "float16")
 OPTIMIZERS = ("sgd", "adam")
-
 MAX_STEPS = 10_000
 MAX_BATCH_SIZE = 4096
 MAX_SEED = 2**31 - 1
+TRAINING_FLAGS = {
+    "strategy": "--strategy",
+    "workload": "--workload",
+    "nproc": "--nproc",
+    "backend": "--backend",
+    "steps": "--steps",
+    "batch_size": "--batch-size",
+    "dtype": "--dtype",
+    "optimizer": "--optimizer",
+    "seed": "--seed",
+    "inject": "--inject",
+    "timeout_seconds": "--timeout",
+    "rendezvous_timeout_seconds": "--rendezvous-timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GradientParts:
+    """What a gradient that is not the expected one is made of, on one rank.
+
+    Only `tensors`, those that are off, are looked at. Errors are over the norm of the whole expected gradient; None
+    where they are not finite, or there is nothing to compare with.
+    """
+
+    tensors: tuple[str, ...]
+    shares: tuple[
+        float, ...
+    ]  # of the gradient of each rank's own samples, by rank: one over their number each if right
+    rest: float | None  # what those shares leave unexplained
+    step_before: float | None  # against the gradient that the step before should have had
+    accumulated: float | None  # against this gradient and the one found in the step before together
+    elements_off: int  # that make up nearly all of the error
+    elements: int
+    rounded_to: str | None = None  # a shorter dtype, all of whose bits the numbers fit in
+    # Where a few elements are off: the ranks of whose own gradients one flipped bit in each explains them, and whether
+    # one of the average does.
+    flipped_ranks: tuple[int, ...] = ()
+    flipped_average: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """What a step of the optimizer that is not the expected one is made of, on one rank; of `tensors`, which are off."""
+
+    tensors: tuple[str, ...]
+    unmoved: tuple[str, ...]  # those of them that are where they were before the step
+    scale: float  # how many times the expected movement is in it
+    decay: float  # the part of the parameters before the step that it takes away
+    rest: float | None  # what the two leave unexplained, over the expected movement
+    step_before: float | None  # against the movement that the step before should have made
+    elements_off: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTensor:
+    """How many elements of a parameter a rank keeps between steps, and how many there are."""
+
+    name: str
+    elements: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +137,6 @@ class TrainingPlan:
             else:
                 argv += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
         return tuple(argv)
-
-
-TRAINING_FLAGS = {
-    "strategy": "--strategy",
-    "workload": "--workload",
-    "nproc": "--nproc",
-    "backend": "--backend",
-    "steps": "--steps",
-    "batch_size": "--batch-size",
-    "dtype": "--dtype",
-    "optimizer": "--optimizer",
-    "seed": "--seed",
-    "inject": "--inject",
-    "timeout_seconds": "--timeout",
-    "rendezvous_timeout_seconds": "--rendezvous-timeout",
-}
 
 
 @dataclass(frozen=True, slots=True)

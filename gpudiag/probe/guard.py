@@ -13,14 +13,14 @@ loaded before the fork by the quickest command, so it imports next to nothing.
 
 from __future__ import annotations
 
+import marshal
 import os
 import select
 import sys
 from time import monotonic, sleep
 
-from gpudiag.probe.guard_messages import marshal_writer, take_json, take_marshal
-
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
@@ -32,6 +32,51 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ_BYTES = 1 << 16
 _NOISE_BYTES = 4096  # of a program's own output, kept as evidence
 _REAP_SECONDS = 0.1  # how long a killed child may take to become reapable before we leave it alone
+
+
+def marshal_writer(fd: int) -> Callable[[Any], None]:
+    """An `emit` for a forked child: whole messages, from any thread."""
+    from _thread import allocate_lock
+
+    lock = allocate_lock()
+
+    def emit(message: Any) -> None:
+        body = marshal.dumps(message)
+        data = len(body).to_bytes(4, "little") + body
+        with lock:
+            while data:
+                data = data[os.write(fd, data) :]
+
+    return emit
+
+
+def take_marshal(received: bytearray) -> list[Any]:
+    """The whole messages at the start of `received`, which they leave."""
+    messages = []
+    while len(received) >= 4:
+        end = 4 + int.from_bytes(received[:4], "little")
+        if len(received) < end:
+            break
+        # Our own fork of this very interpreter wrote it.
+        messages.append(marshal.loads(received[4:end]))  # noqa: S302
+        del received[:end]
+    return messages
+
+
+def take_json(received: bytearray) -> list[Any]:
+    """The whole lines at the start of `received`, which they leave, as messages."""
+    import json
+
+    *lines, rest = bytes(received).split(b"\n")
+    received[:] = rest
+    messages = []
+    for line in lines:
+        try:
+            messages.append(json.loads(line))
+        except ValueError:
+            messages.append(["garbled", line.decode(errors="replace").strip()])
+    return messages
+
 
 # Killed children that were not reapable when we left them; init reaps them once we are gone.
 _unreaped: list[int] = []

@@ -4,29 +4,118 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.noun import noun
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-from gpudiag.probe import gputil_answer, torch_answer
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
-from gpudiag.probe.device_rows import views_of_mig, with_ordinal
 from gpudiag.probe.disagreements import Gathered, find_disagreements
+from gpudiag.probe.gputil import answer as gputil_answer
 from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
+from gpudiag.probe.host.machine_answer import machine_of
 from gpudiag.probe.identity import complete_identities, lacks_identity, rows_of_pci
-from gpudiag.probe.machine import machine_of
-from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
-from gpudiag.probe.nvml_words import explain_failure, explain_no_devices
+from gpudiag.probe.nvml.answer import NvmlAnswer, explain_failure, explain_no_devices, nvml_answer_of
 from gpudiag.probe.start import SIMULATED, StartedProbes, start_probes
-from gpudiag.probe.torch_answer import TorchAnswer
-from gpudiag.probe.unified_memory import unify_memory
+from gpudiag.probe.torch import answer as torch_answer
+from gpudiag.probe.torch.answer import CPU_BUILD, TorchAnswer
 from gpudiag.probe.visibility import explain_given, was_given_any
+
+# Processors with a GPU on the same memory, by NVIDIA's product pages (DGX Spark, Jetson), November 2026.
+_PRODUCTS = ("GB10", "Thor", "Orin", "Xavier")
+_TOLERANCE = 0.02
+_PCIE_FIELDS = (
+    "pcie_generation", "pcie_generation_gpu_max", "pcie_generation_slot_max",
+    "pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max",
+)  # fmt: skip
+_NO_LINK = Missing(MissingReason.NOT_SUPPORTED, "no PCIe link lies between this GPU and its memory")
 
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
 _DRIVER_FILES_SECONDS = 0.5  # for the driver's own files about GPUs that NVML cannot name
+
+
+def with_ordinal(device: Device, torch: TorchAnswer, views: tuple[DeviceView, ...]) -> Device:
+    """The device with its CUDA ordinal, or with the reason why it has none."""
+    if torch.facts == NOT_ASKED:
+        return device
+    return replace(device, id=replace(device.id, cuda_ordinal=_ordinal(device, torch, views)))
+
+
+def _ordinal(device: Device, torch: TorchAnswer, views: tuple[DeviceView, ...]) -> Reading[int]:
+    facts = torch.facts
+    if isinstance(facts, Missing):
+        return facts
+    for view in views:
+        if view.source == torch.status.name and is_same_gpu(view, device):
+            return view.source_index
+        if view.source == torch.status.name and view.bus_id == device.id.bus_id:
+            return Missing(MissingReason.NOT_SUPPORTED, "CUDA numbers its MIG instances instead")
+    if isinstance(facts.cuda_runtime_version, Missing):
+        return Missing(MissingReason.SOURCE_ABSENT, CPU_BUILD)
+    if isinstance(facts.context_starts, Missing):
+        return facts.context_starts
+    return Missing(MissingReason.SOURCE_ABSENT, "torch does not list this GPU")
+
+
+def is_same_gpu(view: DeviceView, device: Device) -> bool:
+    """Whether a view is of that GPU as a whole: by UUID, else by bus id."""
+    uuids = (view.uuid, device.id.uuid)
+    if not any(isinstance(uuid, Missing) for uuid in uuids):
+        return uuids[0] == uuids[1]
+    return not isinstance(view.bus_id, Missing) and view.bus_id == device.id.bus_id
+
+
+def views_of_mig(views: tuple[DeviceView, ...], devices: tuple[Device, ...]) -> tuple[DeviceView, ...]:
+    """Torch's views with the UUIDs of MIG instances as NVML writes them: CUDA gives them without a prefix."""
+    instances = {
+        str(instance.uuid).removeprefix("MIG-"): instance.uuid
+        for device in devices
+        if not isinstance(device.mig_instances, Missing)
+        for instance in device.mig_instances
+    }
+    return tuple(
+        view
+        if isinstance(view.uuid, Missing)
+        else replace(view, uuid=instances.get(view.uuid.removeprefix("GPU-"), view.uuid))
+        for view in views
+    )
+
+
+def unify_memory(device: Device, machine: Machine, view: DeviceView | None) -> Device:
+    """The device with the machine's memory as its own, if it shares it; `view` is torch's view of it."""
+    absent = device.memory_total_bytes
+    total, available = machine.memory_total_bytes, machine.memory_available_bytes
+    if not isinstance(absent, Missing) or absent.reason is not MissingReason.NOT_SUPPORTED:
+        return device
+    if isinstance(total, Missing) or isinstance(available, Missing):
+        return device
+    if not (_is_known(device) or _shows_all(view, total)):
+        return device
+    no_link: dict[str, Any] = dict.fromkeys(_PCIE_FIELDS, _NO_LINK)
+    return replace(
+        device,
+        memory_kind="unified",
+        memory_total_bytes=total,
+        memory_used_bytes=Missing(
+            MissingReason.NOT_SUPPORTED, "the processor's programs use this memory too"
+        ),
+        memory_free_bytes=available,
+        memory_reserved_bytes=Missing(MissingReason.NOT_SUPPORTED, "unified memory"),
+        **no_link,
+    )
+
+
+def _is_known(device: Device) -> bool:
+    name = device.name
+    return not isinstance(name, Missing) and any(product in name.split() for product in _PRODUCTS)
+
+
+def _shows_all(view: DeviceView | None, total: int) -> bool:
+    theirs = view.memory_total_bytes if view is not None else None
+    return isinstance(theirs, int) and abs(theirs - total) <= total * _TOLERANCE
 
 
 def take_snapshot(
@@ -146,10 +235,10 @@ class _Asked:
         self._host_state: GuardedChild | None = None
         self._kernel_log: GuardedChild | None = None
         if log_seconds is not None:
-            entry = "gpudiag.probe.kmsg:stream_kernel_log"
+            entry = "gpudiag.probe.kernel_log.read:stream_kernel_log"
             self._kernel_log = start_guarded(entry, started.root, log_seconds)
         if host_state:
-            entry = "gpudiag.probe.host_state:stream_host_state"
+            entry = "gpudiag.probe.host.state:stream_host_state"
             self._host_state = start_guarded(entry, started.root, dict(environment))
         if "gputil" in sources:
             self._gputil = gputil_answer.start_gputil(environment)
@@ -180,7 +269,7 @@ class _Asked:
         """The machine with its state, where that was asked."""
         if self._host_state is None:
             return machine
-        from gpudiag.probe.host_state_answer import host_state_of  # a listing does without it
+        from gpudiag.probe.host.state_answer import host_state_of  # a listing does without it
 
         return replace(machine, state=host_state_of(self._host_state))
 
@@ -188,7 +277,7 @@ class _Asked:
         """The events of the kernel log, and its status, where it was asked."""
         if self._kernel_log is None:
             return NOT_ASKED, ()
-        from gpudiag.probe.kmsg import finish_kernel_log  # a listing does without it
+        from gpudiag.probe.kernel_log.read import finish_kernel_log  # a listing does without it
 
         log = finish_kernel_log(self._kernel_log)
         return log.events, (log.status,)
@@ -235,7 +324,7 @@ def _driver_uuids(nvml: NvmlAnswer, machine: Machine, root: str) -> dict[str, st
 
 def read_driver_uuids(root: str) -> dict[str, str | None]:
     """UUIDs by bus id from the driver's own files about GPUs, asked in a child with a deadline."""
-    files = run_guarded("gpudiag.probe.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
+    files = run_guarded("gpudiag.probe.host.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
     return {bus_id: uuid for _, bus_id, uuid in files.messages}
 
 

@@ -36,8 +36,8 @@ def start_probes(
 ) -> StartedProbes:
     """Children that ask NVML, if it is among the sources, and the host; each is collected later."""
     root = root or host_root(environment)
-    nvml = start_guarded("gpudiag.probe.nvml:stream_nvml", root) if "nvml" in sources else None
-    return StartedProbes(nvml, start_guarded("gpudiag.probe.host:stream_machine", root), root)
+    nvml = start_guarded("gpudiag.probe.nvml.child:stream_nvml", root) if "nvml" in sources else None
+    return StartedProbes(nvml, start_guarded("gpudiag.probe.host.machine:stream_machine", root), root)
 
 
 def host_root(environment: Mapping[str, str]) -> str:

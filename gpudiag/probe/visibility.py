@@ -1,17 +1,34 @@
-"""Which of the machine's GPUs this process was given, and what says so.
+"""Which of the machine's GPUs this process was given, and the variables that say so."""
 
-A job or a container that was given 2 of 8 GPUs is healthy with 2: a difference between counts that
-these facts explain is expected.
-"""
+from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing
+from gpudiag.model.untrusted_text import mask_text
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What Slurm sets for a job step: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 _SLURM_LISTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _SLURM_COUNTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+
+_NAMES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "GPU_DEVICE_ORDINAL",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "KUBERNETES_SERVICE_HOST",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)  # fmt: skip
 
 
 def explain_given(machine: Machine, listed: int) -> str | None:
@@ -77,3 +94,15 @@ def _index_of(token: str, uuids: Sequence[str | None]) -> int | None:
 
 def _tokens(value: str) -> list[str]:
     return [token for token in value.split(",") if token.strip() not in ("", "NoDevFiles")]
+
+
+def read_allocation(environment: Mapping[str, str]) -> dict[str, str]:
+    """Each variable that hands out GPUs, as it is set, secrets masked; Slurm's are those with GPU in their name.
+
+    Slurm: sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+    """
+    return {
+        name: mask_text(value)
+        for name, value in sorted(environment.items())
+        if name in _NAMES or (name.startswith("SLURM_") and "GPU" in name)
+    }

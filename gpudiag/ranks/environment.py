@@ -4,16 +4,66 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.bare_launcher import refuse_bare_launcher
+from gpudiag.ranks.process import is_alive
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_PORT = 65535
 # Below the ports that the kernel gives away by itself (32768 and up), above those of services.
 _HOROVOD_PORTS = range(23000, 32000)
+
+
+@dataclass(frozen=True, slots=True)
+class BareLauncher:
+    """How one such launcher shows in the environment of the processes that it starts."""
+
+    name: str
+    size: str  # how many processes there are
+    rank: str  # which of them this is
+    needs: str = ""  # set only where a process was really started by it
+
+
+# Open MPI's prterun(1), Hydra and the PMI that MPICH and Intel MPI share, MVAPICH2's user guide, srun(1),
+# jsrun(1), flux-environment(7). In a batch script Slurm sets the job's variables and not those of a step.
+_LAUNCHERS = (
+    BareLauncher("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    BareLauncher("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    BareLauncher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", needs="SLURM_STEP_ID"),
+    BareLauncher("mpirun", "PMI_SIZE", "PMI_RANK"),
+    BareLauncher("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    BareLauncher("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+)
+
+
+def find_bare_launcher(variables: Mapping[str, str]) -> tuple[BareLauncher, int] | None:
+    """The launcher that started this process as one of several, and how many; None if none did."""
+    for launcher in _LAUNCHERS:
+        size = variables.get(launcher.size, "")
+        known = launcher.rank in variables and (not launcher.needs or launcher.needs in variables)
+        if known and size.isdecimal() and int(size) > 1:
+            return launcher, int(size)
+    return None
+
+
+def refuse_bare_launcher(variables: Mapping[str, str]) -> None:
+    """Raise where each of several processes would run alone, and report as if it were all of them.
+
+    Raises:
+        UsageError: mpirun, srun or the like started several processes, and nobody set RANK.
+    """
+    found = find_bare_launcher(variables)
+    if found is None or "RANK" in variables:
+        return
+    launcher, size = found
+    raise UsageError(
+        f"{launcher.name} started {size} processes, and RANK is not set: each would test by itself alone",
+        hint=f"start it with torchrun, one per machine, or set RANK=${launcher.rank}, WORLD_SIZE, LOCAL_RANK, "
+        "MASTER_ADDR and MASTER_PORT",
+    )
 
 
 class Launcher(StrEnum):
@@ -266,3 +316,36 @@ def _is_loopback(host: str) -> bool:
 
 def _join(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+class Siblings:
+    """The launcher's children on this machine, by rank."""
+
+    def __init__(self, launcher_pid: int, ranks: range) -> None:
+        """`ranks` are those that the launcher starts on this machine, this process's own among them."""
+        self._launcher_pid = launcher_pid
+        self._ranks = ranks
+
+    def gone(self) -> frozenset[int]:
+        """The ranks of this machine that have no living process; none where the kernel does not list children."""
+        alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
+        return frozenset(self._ranks) - alive if alive else frozenset()
+
+    def _children(self) -> list[int]:
+        """The launcher's children (proc_pid_task_tid_children(5))."""
+        found: list[int] = []
+        for path in Path(f"/proc/{self._launcher_pid}/task").glob("*/children"):
+            try:
+                found += [int(word) for word in path.read_text().split()]
+            except OSError:  # that thread has ended
+                continue
+        return found
+
+
+def _rank_of(pid: int) -> int | None:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    text = next((each[5:] for each in variables if each.startswith(b"RANK=")), b"")
+    return int(text) if text.isdigit() else None

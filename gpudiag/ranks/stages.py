@@ -1,10 +1,9 @@
 """The stages every rank goes through, and how long a rank may stay in each without getting anywhere."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-
-from gpudiag.ranks.patience import USUAL, Patience
 
 IMPORT = "import"
 RENDEZVOUS = "rendezvous"
@@ -13,7 +12,6 @@ WARMUP = "warmup"
 MEASURE = "measure"
 VERIFY = "verify"
 TEARDOWN = "teardown"
-
 STAGES = (IMPORT, RENDEZVOUS, INIT, WARMUP, MEASURE, VERIFY, TEARDOWN)
 
 # torch's own limits are 10 minutes for NCCL and 30 for gloo; nobody should wait that long for a
@@ -35,6 +33,27 @@ STALL_FLOOR_SECONDS = 1.0
 STALL_FACTOR = 10.0
 # No step of a run that is given a time of its own takes as long.
 STUCK_AT_END_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds beyond the suspicion, by what is suspected."""
+
+    stopped_seconds: float  # a process that somebody holds
+    behind_seconds: float  # a rank that has not come where the others wait
+    inside_seconds: float  # ranks that are all inside collectives: an outage between them
+    unheard_seconds: float  # an agent that says nothing
+
+
+NONE = Patience(0.0, 0.0, 0.0, 0.0)
+
+# A stop, and a rank that stays away, are certain within two and a half seconds: a machine that is paused
+# for one and a half is not. TCP sends a lost segment again after 0.2, 0.6, 1.4, 3 and 6.2 s (RFC 6298,
+# with Linux's minimum of 0.2 s), so that an outage of a second may hold ranks up for three.
+USUAL = Patience(stopped_seconds=1.7, behind_seconds=1.2, inside_seconds=9.0, unheard_seconds=1.0)
+
+# Where the user says how long the run may take: whatever heals within that is healed.
+ENDLESS = Patience(math.inf, math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

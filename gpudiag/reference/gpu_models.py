@@ -1,4 +1,4 @@
-"""What GPUs of a model can do by their data sheet, by gpu_models.toml."""
+"""What GPUs of a model are by their data sheet: speeds, memory, NVLinks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,3 +62,51 @@ def _model(entry: Mapping[str, object]) -> GpuModel:
         nvlink_bytes_per_second=float(links["bytes_per_second"]),
         **facts,  # type: ignore[arg-type]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The memory of the products of those names; `max_celsius` None where no driver tells its temperature."""
+
+    names: tuple[str, ...]
+    gib: int
+    source: str
+    max_celsius: int | None = None
+
+
+@cache
+def gpu_memories() -> tuple[GpuMemory, ...]:
+    """Every entry of the table."""
+    entries = read_table("gpu_memory.toml")["memory"]
+    return tuple(GpuMemory(**{**entry, "names": tuple(entry["names"])}) for entry in entries)
+
+
+def find_memory(name: str) -> GpuMemory | None:
+    """The memory of the product that NVML calls by that name; None for one that is not in the table."""
+    return next((memory for memory in gpu_memories() if name in memory.names), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The NVLinks of a product: how many, and whether its board joins them without further parts.
+
+    `wiring` is board, mesh (from GPU to GPU, among `gpus` of them) or bridge (there or not).
+    """
+
+    names: tuple[str, ...]
+    count: int
+    wiring: str
+    source: str
+    gpus: int = 2
+
+
+@cache
+def link_tables() -> tuple[Links, ...]:
+    """What is known of the NVLinks of products."""
+    entries = read_table("gpu_links.toml")["links"]
+    return tuple(Links(**{**entry, "names": tuple(entry["names"])}) for entry in entries)
+
+
+def find_links(name: str) -> Links | None:
+    """The NVLinks of the product that NVML calls by that name; None for one without, or not in the table."""
+    return next((links for links in link_tables() if name in links.names), None)

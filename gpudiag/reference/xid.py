@@ -1,4 +1,4 @@
-"""What each Xid means, whose business it is, and what to do: the catalogue in xid.toml."""
+"""What each Xid of a GPU and each SXid of an NVSwitch means, and what to do: the catalogues beside this file."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,6 +6,10 @@ from functools import cache
 
 from gpudiag.model.finding import Outcome
 from gpudiag.reference.tables import read_table
+
+# What is tried next where an action did not help: restart, reset, power cycle, replace.
+_LADDER = ("restart_application", "reset_gpu", "restart_machine", "contact_support")
+_SAME_RUNG = {"reset_linked_gpus": "reset_gpu", "restart_virtual_machine": "restart_machine"}
 
 
 class XidKind(StrEnum):
@@ -45,11 +49,6 @@ class Xid:
     note: str
     stated_by: tuple[str, ...] = ()
     lasting: bool = False
-
-
-# What is tried next where an action did not help: restart, reset, power cycle, replace.
-_LADDER = ("restart_application", "reset_gpu", "restart_machine", "contact_support")
-_SAME_RUNG = {"reset_linked_gpus": "reset_gpu", "restart_virtual_machine": "restart_machine"}
 
 
 @cache
@@ -127,3 +126,39 @@ def nvlink5_bucket(unit: str, subcode: int, error: int | None) -> str | None:
             bucket: str = rule["bucket"]
             return bucket
     return None
+
+
+class SXidClass(StrEnum):
+    """How bad an NVSwitch error is, as the Fabric Manager User Guide groups them."""
+
+    ALWAYS_FATAL = "always_fatal"
+    FATAL = "fatal"  # where a GPU sees it too
+    DISTURBING = "disturbing"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class SXid:
+    """One code of the catalogue."""
+
+    code: int
+    meaning: str
+    sxid_class: SXidClass
+    remedy: str
+
+
+@cache
+def sxids() -> dict[int, SXid]:
+    """Every code of the catalogue."""
+    table = read_table("sxid.toml")
+    return {
+        code: SXid(code, entry["meaning"], SXidClass(entry["class"]), table["remedies"][entry["class"]])
+        for entry in table["sxid"]
+        for code in entry["codes"]
+    }
+
+
+def sxid_source() -> str:
+    """Where the catalogue comes from, and of what date it is."""
+    table = read_table("sxid.toml")
+    return f"{table['source']}, {table['source_date']}"

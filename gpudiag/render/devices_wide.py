@@ -1,38 +1,74 @@
 """`gpudiag list --wide`: every reading of every GPU, a block per GPU, and why a reading is not there."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from gpudiag.checks.availability import Candidate
-from gpudiag.checks.gpu_state import GpuState, findings_about, judge_state
+from gpudiag.checks.gpu.availability import Candidate
+from gpudiag.checks.gpu.state import GpuState, findings_about, judge_state
 from gpudiag.model.device import (
     Device,
     EccLocation,
+    FabricState,
     GpuProcess,
     MigInstance,
     NvLink,
+    PcieErrorCounts,
+    PeerAccess,
     RowRemapHistogram,
     Snapshot,
+    ThrottleSeconds,
 )
-from gpudiag.model.device_details import FabricState, PcieErrorCounts, PeerAccess, ThrottleSeconds
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
 from gpudiag.reference.declaration import Declared
 from gpudiag.reference.readings import TOPICS
-from gpudiag.render.device_words import (
+from gpudiag.render.devices_text import (
     say_index,
     say_instance_name,
     say_memory_gib,
     say_process,
     say_state,
+    simulated_lines,
 )
-from gpudiag.render.devices_text import simulated_lines
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
-from gpudiag.render.wide_details import say_fabric, say_pcie_errors, say_peers, say_throttle_seconds
-from gpudiag.units import format_rate, format_size
+from gpudiag.units import format_rate, format_seconds, format_size
 
 _LABEL_WIDTH = 11
+
+
+def say_throttle_seconds(times: ThrottleSeconds) -> str:
+    """For how long each cause held the clocks back; causes that never did are left out."""
+    known = _known(times)
+    said = [f"{name.replace('_', ' ')} {format_seconds(value)}" for name, value in known if value > 0]
+    return ", ".join(said) or "nothing"
+
+
+def say_pcie_errors(counts: PcieErrorCounts) -> str:
+    """Each count that is not 0."""
+    said = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
+    return ", ".join(said) or "no"
+
+
+def say_fabric(fabric: FabricState) -> str:
+    """Where the registration stands, and what the fabric says against the GPU."""
+    health = () if isinstance(fabric.health, Missing) else (fabric.health.replace("_", " "),)
+    faults = () if isinstance(fabric.faults, Missing) else fabric.faults
+    words = (fabric.state.replace("_", " "), fabric.status, *health, *faults)
+    return ", ".join(word.replace("_", " ") for word in words)
+
+
+def say_peers(peers: tuple[PeerAccess, ...]) -> str:
+    """How many other GPUs this one can read directly, and how many of those by NVLink."""
+    readable = sum(1 for peer in peers if peer.read == "ok")
+    linked = sum(1 for peer in peers if peer.nvlink == "ok")
+    return f"reads {readable} of {len(peers)} other GPUs, {linked} by NVLink" if peers else ""
+
+
+def _known(noun: Any) -> list[tuple[str, Any]]:
+    values = ((field.name, getattr(noun, field.name)) for field in fields(noun))
+    return [(name, value) for name, value in values if not isinstance(value, Missing)]
 
 
 def render_wide(

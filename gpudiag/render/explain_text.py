@@ -8,8 +8,7 @@ from gpudiag.model.explanation import (
     Sighting,
     UnknownError,
 )
-from gpudiag.render.one_line import one_line
-from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
 _INDENT = "  "
 _LABEL_WIDTH = 11  # of the longest label, "Look also: "

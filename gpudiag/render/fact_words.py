@@ -1,9 +1,10 @@
-"""One fact of the evidence in a few words, alike in every report: name, amount with its unit, limit."""
+"""Facts of the evidence and the launcher in a few words, alike in every report."""
 
 from collections.abc import Sequence
 from math import isfinite
 
 from gpudiag.model.evidence import Evidence, Scalar
+from gpudiag.model.reading import Missing, Reading
 from gpudiag.render.style import wrapped
 from gpudiag.units import format_seconds, format_size, significant
 
@@ -11,10 +12,18 @@ _RULED_OUT = "ruled_out"
 _STACK = "stack"  # of it, `stuck_at` says where it is
 # Said by the amount: `size 64 KiB` and not `size bytes 64 KiB`.
 _UNITS_IN_NAMES = (" bytes", " seconds")
-# How C++ says what ended the process, and the lines of its stack.
-_THROWN, _FRAME = "what():", "frame #"
 # Where the source says what the fact is, the name is left out.
 _OTHER_NAMES = {"stderr": "standard error"}
+
+# The names in documents are those of `gpudiag.ranks.environment.Launcher`.
+_WORDS = {
+    "spawn": "gpudiag",
+    "variables": "whoever set RANK",
+    "explicit": "--rank",
+}
+
+# How C++ says what ended the process, and the lines of its stack.
+_THROWN, _FRAME = "what():", "frame #"
 
 
 def say_name(fact: Evidence) -> str:
@@ -84,3 +93,8 @@ def _number(value: float) -> str:
     if isinstance(value, int) or not isfinite(value):
         return str(value)
     return f"{value:.0f}" if value == int(value) else significant(value)
+
+
+def say_launcher(launcher: Reading[str]) -> str:
+    """`ranks by gpudiag`, `ranks by torchrun`; what started no ranks has no launcher."""
+    return "no ranks" if isinstance(launcher, Missing) else f"ranks by {_WORDS.get(launcher, launcher)}"

@@ -2,7 +2,6 @@
 
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
@@ -11,6 +10,7 @@ from gpudiag.render.report_words import (
     say_remedy,
     say_where_and_what,
 )
+from gpudiag.render.style import one_line
 
 # GitHub shows at most ten errors and ten warnings of one step.
 MAX_ANNOTATIONS = 10

@@ -3,8 +3,7 @@
 from datetime import datetime
 
 from gpudiag.model.history import Baseline, History
-from gpudiag.render.one_line import one_line
-from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
+from gpudiag.render.style import PLAIN, Column, Style, one_line, render_table, wrapped
 from gpudiag.units import format_rate, significant
 
 MAX_RUNS = 10

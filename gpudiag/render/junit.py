@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     finite_seconds,
     say_fact,
@@ -20,6 +19,7 @@ from gpudiag.render.report_words import (
     say_remedy,
     say_where_and_what,
 )
+from gpudiag.render.style import one_line
 
 _SUITE = "gpudiag preflight"
 _ELEMENTS = {Outcome.FAIL: "failure", Outcome.ERROR: "error", Outcome.SKIP: "skipped"}

@@ -4,7 +4,6 @@ import re
 
 from gpudiag.model.finding import Finding
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
@@ -13,6 +12,7 @@ from gpudiag.render.report_words import (
     say_owners,
     say_reason,
 )
+from gpudiag.render.style import one_line
 from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 50  # GitHub cuts a summary at 1 MiB

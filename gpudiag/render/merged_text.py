@@ -3,9 +3,8 @@
 from collections import Counter
 
 from gpudiag.model.finding import Outcome
-from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
-from gpudiag.render.one_line import one_line
-from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
+from gpudiag.model.report import FindingGroup, MachineVerdict, MergedReport
+from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
 MAX_MACHINES_NAMED = 24  # of one group; `--json` has all
 MAX_TEXT_CHARACTERS = 400

@@ -15,9 +15,8 @@ from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
-from gpudiag.render.metric_names import Metric
-from gpudiag.render.metrics_table import METRICS
-from gpudiag.render.one_line import one_line
+from gpudiag.render.metrics_table import METRICS, Metric
+from gpudiag.render.style import one_line
 
 _MAX_LABEL_CHARACTERS = 200
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU begins with

@@ -5,7 +5,8 @@ counters, which dashboards and alerts in the field use (dcgm-exporter 4.8, etc/d
 OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status development), read 2026-11.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing, Reading
@@ -19,7 +20,6 @@ from gpudiag.reference.vocabulary import (
     number_of,
     reason_mask,
 )
-from gpudiag.render.metric_names import DcgmName, Metric, OtelName, Samples
 
 _NANOSECONDS_PER_SECOND = 1e9
 # The NVLink errors that are counted, in dcgm-exporter's words.
@@ -27,8 +27,47 @@ _NVLINK_ERRORS = {
     "crc_flit": "flow-control CRC errors", "crc_data": "data CRC errors", "replay": "retries",
     "recovery": "recovery errors",
 }  # fmt: skip
-
 _CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
+
+# One sample of a device: the labels beside those of the device, and the value in the own unit.
+Samples = Callable[[Device], Iterator[tuple[dict[str, str], float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmName:
+    """The name that dcgm-exporter has for one sample of a metric, its own unit, and which labels it is for."""
+
+    name: str
+    kind: str
+    text: str
+    scale: float = 1.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OtelName:
+    """The OpenTelemetry name, unit and attributes of one sample of a metric."""
+
+    name: str
+    unit: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a GPU."""
+
+    name: str
+    kind: str  # gauge or counter
+    text: str
+    samples: Samples
+    dcgm: tuple[DcgmName, ...] = ()
+    otel: tuple[OtelName, ...] = ()
+    core: bool = True  # False: constant or said by another metric; in the full scrape alone
+    rare: frozenset[str] = frozenset()  # label values of samples that are in the full scrape alone
+
+
 _ACTIONS_TOLD = ", ".join(
     f"{number} {action.replace('_', ' ').replace('p2p', 'P2P').replace('gpu', 'GPU').replace('imex', 'IMEX')}"
     for number, action in enumerate(("nothing", *RECOVERY_ACTIONS[1:]))

@@ -2,15 +2,14 @@
 
 from collections import Counter
 
-from gpudiag.checks.availability import Candidate
-from gpudiag.checks.gpu_state import count_states
+from gpudiag.checks.gpu.availability import Candidate
+from gpudiag.checks.gpu.state import count_states
 from gpudiag.checks.needs import NO_GPU, NO_TRACE
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.device_words import computing, say_index, say_name, say_processes
-from gpudiag.render.devices_text import simulated_lines
+from gpudiag.render.devices_text import computing, say_index, say_name, say_processes, simulated_lines
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 from gpudiag.render.told_once import Told, tell_once
 

@@ -12,8 +12,8 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import finite_seconds
+from gpudiag.render.style import one_line
 
 _MAX_LABEL_CHARACTERS = 200
 

@@ -7,7 +7,6 @@ from gpudiag.model.evidence import DeviceSubject, HostSubject, SourceSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_ascii_line
 from gpudiag.render.report_words import (
     coverage,
     faults_worst_first,
@@ -18,6 +17,7 @@ from gpudiag.render.report_words import (
     say_subject,
     say_where_and_what,
 )
+from gpudiag.render.style import one_ascii_line
 
 MAX_CHARACTERS = 199  # as much as `sinfo -R` and `kubectl describe` are still read with
 _MAX_MACHINE_CHARACTERS = 40  # of what a simulated machine is called

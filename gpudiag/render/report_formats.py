@@ -22,7 +22,7 @@ _PLACES_OF: dict[type, dict[str, str]] = {
     TrainingReport: {
         "text": "gpudiag.render.training_text:render_training",
         "json": _DOCUMENT,
-        "markdown": "gpudiag.render.training_markdown:render_training_markdown",
+        "markdown": "gpudiag.render.training_text:render_training_markdown",
     },
 }
 

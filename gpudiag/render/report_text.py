@@ -5,7 +5,6 @@ from itertools import zip_longest
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.history import UNREAD
 from gpudiag.model.report import Report
-from gpudiag.render.one_line import one_line
 from gpudiag.render.report_words import (
     Coverage,
     coverage,
@@ -14,7 +13,7 @@ from gpudiag.render.report_words import (
     say_machine,
     say_owners,
 )
-from gpudiag.render.style import PLAIN, Style, next_lines, wrapped
+from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 20  # shown whole; `--format json` has all

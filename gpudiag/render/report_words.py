@@ -6,7 +6,7 @@ needs to fear it; formats still escape what is special to them.
 
 from dataclasses import dataclass
 
-from gpudiag.checks.gone import GPU_GONE
+from gpudiag.checks.gpu.gone import GPU_GONE
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.evidence import (
@@ -23,7 +23,7 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.fact_words import say_amount, say_limit, say_name
-from gpudiag.render.one_line import one_line
+from gpudiag.render.style import one_line
 
 _MAX_SECONDS = 1e9  # no check takes thirty years
 MAX_TEXT_CHARACTERS = 400  # of one message, fact or remedy; a document has them whole

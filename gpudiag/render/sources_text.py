@@ -1,8 +1,16 @@
-"""The sources side by side: how each answered, what each says of every GPU, where they differ."""
+"""The sources side by side, where they differ, and why no GPU row is there."""
 
+from gpudiag.checks.traces import Trace
 from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.reading import Missing, Reading
-from gpudiag.render.device_words import NO_VALUE, say_index, say_memory_gib, say_name, say_suffixed
+from gpudiag.render.devices_text import (
+    NO_VALUE,
+    say_index,
+    say_memory_gib,
+    say_name,
+    say_suffixed,
+    simulated_lines,
+)
 from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
 from gpudiag.units import format_seconds
 
@@ -148,3 +156,21 @@ def _one_disagreement(item: Disagreement, style: Style) -> list[str]:
 
 def _plain(reading: Reading[str]) -> str:
     return NO_VALUE if isinstance(reading, Missing) else reading
+
+
+def render_absent(snapshot: Snapshot, traces: tuple[Trace, ...], style: Style = PLAIN) -> str:
+    """Whether there should be a GPU here, then every source's answer, then what to type next."""
+    lines = simulated_lines(snapshot)
+    if traces:
+        seen = "; ".join(trace.text for trace in traces)
+        lines += [
+            style.paint(line, "red")
+            for line in wrapped(f"No working GPU on {snapshot.host}, and traces of one: {seen}.")
+        ]
+        following = "Next: gpudiag (the verdict and what to do)"
+    else:
+        lines += wrapped(
+            f"No GPU on {snapshot.host}, and no trace of one (PCI bus, /dev, driver, allocation)."
+        )
+        following = "Next: gpudiag nccl-test --backend gloo | gpudiag simulate h100x8 -- gpudiag list"
+    return "\n".join([*lines, "", render_sources(snapshot, style).rstrip("\n"), following]) + "\n"

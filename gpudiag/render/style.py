@@ -1,17 +1,21 @@
 """How text is laid on a terminal: its columns, colour where it is wanted, footnotes, plain tables."""
 
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
 # Of a terminal, where COLUMNS does not say (POSIX, Environment Variables); narrower than that no table fits.
 _COLUMNS = 80
-_FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
-
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _OUTCOME_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
 _GAP = " "
+
+# Control, format (bidirectional overrides among them), surrogate, private and unassigned characters.
+_UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn")
+
+_FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 
 
 def columns() -> int:
@@ -133,3 +137,22 @@ def _render_row(headings: Sequence[Column], widths: Sequence[int], row: Sequence
         for column, width, cell in zip(headings, widths, row, strict=True)
     )
     return _GAP.join(cells).rstrip()
+
+
+def one_line(text: str, max_characters: int | None = None) -> str:
+    """`text` with every run of white space as one space and without control characters, cut with `..`."""
+    visible = "".join(character if _is_safe(character) else " " for character in text)
+    line = " ".join(visible.split())
+    if max_characters is None or len(line) <= max_characters:
+        return line
+    return line[: max(0, max_characters - 2)] + ".."
+
+
+def one_ascii_line(text: str, max_characters: int | None = None) -> str:
+    """The same in printable ASCII, anything else as `?`."""
+    line = one_line(text).encode("ascii", "replace").decode("ascii")
+    return one_line(line, max_characters)
+
+
+def _is_safe(character: str) -> bool:
+    return unicodedata.category(character) not in _UNSAFE

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.gone import known_gpus_of
+from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
@@ -19,12 +19,12 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.active import measure_active, say_cost
-from gpudiag.runs.baseline import samples_of
+from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.gate import complete_results, judge_results
-from gpudiag.runs.history import HistoryKeeper, RunFacts
-from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
-from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace, why_no_peers
+from gpudiag.store.baselines import samples_of
+from gpudiag.store.history import HistoryKeeper, RunFacts
+from gpudiag.store.state_folder import own_machine_key
 
 Say = Callable[[str], None]
 

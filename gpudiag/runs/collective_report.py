@@ -2,20 +2,190 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from gpudiag.checks.collective import judge_collective, tell_missing_gpu
-from gpudiag.checks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
-from gpudiag.collectives.cases import Sweep
+from gpudiag.checks.ranks.collective import judge_collective, tell_missing_gpu
+from gpudiag.checks.ranks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
+from gpudiag.collectives.cases import Case, Sweep
+from gpudiag.collectives.formulas import BARRIER
+from gpudiag.collectives.results import (
+    EarlyExit,
+    RankCase,
+    RankFacts,
+    WrongBuffer,
+    find_early_exit,
+    merge_ranks,
+)
+from gpudiag.model.codec import decode
+from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.history import Baseline
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind, RankReport
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
-from gpudiag.ranks.run import RankRun
-from gpudiag.runs.collect import CaseCollector
+from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.watched import Watched, explain_by
+
+_VERIFICATION = "timed buffer"
+_DIAGNOSIS = "the data that was expected"
+_DISTANCE_UNITS = {"stale": "rounds", "misplaced": "blocks", "shifted": "elements"}
+_CLOCK = "moments around the call, on one clock"
+_NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
+
+
+class CaseCollector:
+    """Takes what ranks emit, as it comes, and tells a listener of each result at once."""
+
+    def __init__(
+        self,
+        cases: tuple[Case, ...],
+        world_size: int,
+        listener: Callable[[RunEvent], None] | None = None,
+        *,
+        one_clock: bool = True,
+    ) -> None:
+        """Wait for `world_size` ranks, all on one machine if `one_clock`, to tell about each of the cases."""
+        self._one_clock = one_clock
+        self._cases = cases
+        self._world_size = world_size
+        self._listener = listener
+        self._told: dict[int, dict[int, RankCase]] = {}
+        self._results: dict[int, CollectiveResult] = {}
+        self._wrong: list[tuple[float, WrongBuffer]] = []
+        self._passed: list[tuple[float, Case, EarlyExit]] = []
+        self._facts: dict[int, RankFacts] = {}
+        self._measure_seconds = 0.0
+        self._verify_seconds = 0.0
+
+    def take(self, event: RankEvent) -> None:
+        """Take one event of one rank."""
+        kind = event.data.get("kind")
+        if kind == "rank_case":
+            self._take_case(decode(RankCase, event.data), event.at_seconds)
+        elif kind == "wrong_buffer":
+            self._wrong.append((event.at_seconds, decode(WrongBuffer, event.data)))
+        elif kind == "facts":
+            self._take_facts(event)
+
+    def tell(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
+        """Tell the listener, with how much is done."""
+        if self._listener is not None:
+            self._listener(RunEvent(kind, at_seconds, len(self._results), len(self._cases), **what))
+
+    @property
+    def results(self) -> tuple[CollectiveResult, ...]:
+        """The results so far, in the order of the plan."""
+        return tuple(self._results[index] for index in sorted(self._results))
+
+    def incidents(self, hosts: Mapping[int, str]) -> tuple[Incident, ...]:
+        """One per wrong buffer that was described, and per barrier that was none; `hosts`: where each rank ran."""
+        passed = (
+            Incident(
+                kind=IncidentKind.PASSED,
+                rank=early.rank,
+                host=hosts.get(early.rank, ""),
+                stage=MEASURE,
+                at_seconds=at_seconds,
+                evidence=_describe_early_exit(case, early),
+            )
+            for at_seconds, case, early in self._passed
+        )
+        wrong_data = (
+            Incident(
+                kind=IncidentKind.CORRUPTED,
+                rank=wrong.rank,
+                host=hosts.get(wrong.rank, ""),
+                stage=MEASURE,
+                at_seconds=at_seconds,
+                evidence=_describe(self._cases[wrong.case], wrong),
+            )
+            for at_seconds, wrong in self._wrong
+        )
+        return (*passed, *wrong_data)
+
+    def with_device(self, report: RankReport) -> RankReport:
+        """The report with the GPU that the rank said it works on."""
+        facts = self._facts.get(report.rank)
+        return report if facts is None else replace(report, device_uuid=facts.device_uuid)
+
+    @property
+    def verify_share(self) -> Reading[float]:
+        """The share of the ranks' time that went into filling and comparing buffers."""
+        spent = self._measure_seconds + self._verify_seconds
+        return self._verify_seconds / spent if spent else _NOBODY_TOLD
+
+    @property
+    def torch_version(self) -> Reading[str]:
+        """The version of torch that the ranks run."""
+        return next((facts.torch_version for facts in self._facts.values()), _NOBODY_TOLD)
+
+    @property
+    def nccl_version(self) -> Reading[str]:
+        """The version of NCCL that the ranks run."""
+        return next((facts.nccl_version for facts in self._facts.values()), _NOBODY_TOLD)
+
+    def _take_facts(self, event: RankEvent) -> None:
+        self._facts[event.rank] = decode(RankFacts, event.data)
+        if len(self._facts) == self._world_size:
+            self.tell(EventKind.STAGE, event.at_seconds, stage=MEASURE)
+
+    def _take_case(self, told: RankCase, at_seconds: float) -> None:
+        ranks = self._told.setdefault(told.case, {})
+        ranks[told.rank] = told
+        self._measure_seconds += told.measure_seconds
+        self._verify_seconds += told.verify_seconds
+        if len(ranks) < self._world_size:
+            return
+        case, everyone = self._cases[told.case], tuple(ranks.values())
+        if len({len(rank.times_nanoseconds) for rank in everyone}) > 1:
+            return  # ranks that fell out of step measured nothing together
+        result = merge_ranks(case, everyone, self._world_size, one_clock=self._one_clock)
+        early = find_early_exit(everyone) if case.op == BARRIER and result.verified is False else None
+        if early is not None:
+            self._passed.append((at_seconds, case, early))
+        self._results[told.case] = result
+        del self._told[told.case]
+        self.tell(EventKind.RESULT, at_seconds, result=result)
+
+
+def _describe_early_exit(case: Case, early: EarlyExit) -> tuple[Evidence, ...]:
+    return (
+        Evidence("op", case.op, source=_CLOCK),
+        Evidence("iteration", early.iteration, source=_CLOCK),
+        Evidence("before_rank", early.before_rank, source=_CLOCK),
+        Evidence("early_by", early.early_seconds, unit="s", limit=0, source=_CLOCK),
+    )
+
+
+def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
+    elements, diagnosis = wrong.elements, wrong.diagnosis
+    facts = [
+        Evidence("op", case.op, source=_VERIFICATION),
+        Evidence("dtype", case.dtype, source=_VERIFICATION),
+        Evidence("size_bytes", case.size_bytes, unit="B", source=_VERIFICATION),
+        Evidence("iteration", wrong.iteration, source=_VERIFICATION),
+        Evidence("wrong_elements", elements.count, limit=0, source=_VERIFICATION),
+        Evidence("first_offset", elements.first_offset, unit="elements", source=_VERIFICATION),
+        Evidence("last_offset", elements.last_offset, unit="elements", source=_VERIFICATION),
+        Evidence("run_length", elements.run_length, unit="elements", source=_VERIFICATION),
+        Evidence("xor_mask", hex(elements.xor_mask), source=_VERIFICATION),
+        Evidence("flipped_bits", hex(elements.flipped_bits), source=_VERIFICATION),
+        Evidence("diagnosis", diagnosis.kind, source=_DIAGNOSIS),
+    ]
+    if diagnosis.source is not None:
+        facts.append(Evidence("data_of_rank", diagnosis.source, source=_DIAGNOSIS))
+    if diagnosis.instead_of is not None:
+        facts.append(Evidence("instead_of_rank", diagnosis.instead_of, source=_DIAGNOSIS))
+    if diagnosis.distance:
+        facts.append(
+            Evidence("distance", diagnosis.distance, unit=_DISTANCE_UNITS[diagnosis.kind], source=_DIAGNOSIS)
+        )
+    return tuple(facts)
 
 
 def build_report(

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from time import monotonic
 
-from gpudiag.checks.collective_speed import samples_of
+from gpudiag.checks.ranks.collective_speed import samples_of
 from gpudiag.model.history import Baseline
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import CollectiveReport
-from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
 from gpudiag.runs.placement import Placement
+from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
 
 KIND = "nccl-test"
 _GRACE_SECONDS = 0.3

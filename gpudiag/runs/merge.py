@@ -13,10 +13,9 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import TorchFacts
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
-from gpudiag.model.masking import mask_text
-from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import FindingGroup, MachineVerdict, MergedReport, Report
+from gpudiag.model.untrusted_text import mask_text
 
 MAX_REPORT_BYTES = 256 * 1024**2  # of one file; a report of 8 GPUs is about 0.1 MB
 

@@ -10,17 +10,15 @@ from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
+from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, parse_fault
-from gpudiag.ranks.launch import run_ranks
-from gpudiag.ranks.patience import ENDLESS, USUAL
 from gpudiag.ranks.run import RankRun
-from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
-from gpudiag.runs.collect import CaseCollector
-from gpudiag.runs.collective_report import build_measurement, build_refusal, build_report
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
+from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
 from gpudiag.runs.earlier import EarlierResults
+from gpudiag.runs.interpreters import require_torch
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
-from gpudiag.runs.torch_extra import require_torch
 from gpudiag.runs.watched import finish_watch, start_watch
 
 _ENTRY = "gpudiag.collectives.rank_main:run"

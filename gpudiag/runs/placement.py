@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpudiag.checks.loopback import judge_interfaces
+from gpudiag.checks.host.network import judge_interfaces
 from gpudiag.checks.runner import run_checks
-from gpudiag.checks.torch_build import cuda_context
+from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError

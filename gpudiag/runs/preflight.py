@@ -1,18 +1,20 @@
 """The recipe of `gpudiag preflight`: look, test what may be tested, look again, judge, remember."""
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
-from gpudiag.checks.gone import known_gpus_of
-from gpudiag.checks.host_network import network_loopback
-from gpudiag.checks.loopback import judge_interfaces
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.host.network import judge_interfaces, network_loopback
 from gpudiag.checks.on_gpus import GPU_CHECKS
+from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.active import ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -26,23 +28,15 @@ from gpudiag.model.report import Report
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
-from gpudiag.runs.baseline import samples_of
-from gpudiag.runs.choose_checks import choose_checks, gathering_level, wants
+from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
-from gpudiag.runs.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
-from gpudiag.runs.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
-from gpudiag.runs.preflight_events import JUDGE, LOOK, PreflightTeller
-from gpudiag.runs.state import own_machine_key
 from gpudiag.runs.workplace import Workplace, choose_workplace
+from gpudiag.store.baselines import samples_of
+from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
+from gpudiag.store.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
+from gpudiag.store.state_folder import own_machine_key
 
 _T = TypeVar("_T")
-Say = Callable[[str], None]
-
-
-def _ignore(_: str) -> None:
-    """What a sentence is told to where nobody listens."""
-
-
 INSTANT = "instant"
 _ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
 # Deadlines of one look at the machine: for a device, and for the driver to wake up before that, which
@@ -54,6 +48,64 @@ _PATIENT_READ_SECONDS = 6.0  # from the start of the run
 _LOOK_SECONDS = 5.0
 # Levels that load the GPUs long enough for their own two looks to say more than a stored one.
 _OWN_PAIR_LEVELS = ("standard", "long")
+
+
+def choose_checks(plan: PreflightPlan) -> tuple[Check, ...]:
+    """The checks of the plan, in run order.
+
+    `--only` may name a check of a higher level; it is then run, whatever the level.
+
+    Raises:
+        UsageError: a name that no check has, with the nearest; or no check is left.
+    """
+    for flag, names in (("--only", plan.only), ("--skip", plan.skip)):
+        for name in names:
+            _require_check(flag, name)
+    if plan.only:
+        chosen = [check for check in BUILTIN if any(_is_named(check, name) for name in plan.only)]
+        within = [check for check in chosen if check.level <= level_of(plan) or check.name in plan.only]
+        chosen = within or chosen
+    else:
+        chosen = [check for check in BUILTIN if check.level <= level_of(plan)]
+    chosen = [check for check in chosen if not any(_is_named(check, name) for name in plan.skip)]
+    if not chosen:
+        raise UsageError("--only and --skip leave no check to run", hint="see `gpudiag preflight --list`")
+    return tuple(chosen)
+
+
+def level_of(plan: PreflightPlan) -> Level:
+    """The plan's level, as checks name it."""
+    return Level[plan.level.upper()]
+
+
+def gathering_level(plan: PreflightPlan, checks: Iterable[Check]) -> str:
+    """The level of what is measured: the highest of the checks, where `--only` names one above the plan's."""
+    return max([level_of(plan), *(check.level for check in checks)]).name.lower()
+
+
+def wants(checks: Iterable[Check], *needs: str) -> bool:
+    """Whether any of the checks needs any of these."""
+    return any(need in check.needs for check in checks for need in needs)
+
+
+def _is_named(check: Check, name: str) -> bool:
+    return name in (check.name, check.name.partition(".")[0])
+
+
+def _require_check(flag: str, name: str) -> None:
+    known = dict.fromkeys(part for check in BUILTIN for part in (check.name, check.name.partition(".")[0]))
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    question = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"{flag}: there is no check {name!r}{question}", hint="see `gpudiag preflight --list`")
+
+
+Say = Callable[[str], None]
+
+
+def _ignore(_: str) -> None:
+    """What a sentence is told to where nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +256,14 @@ class Preflight:
         return Measures(collective=collective, active=active, training=training)
 
     def _measure_collective(self, place: Workplace) -> CollectiveMeasurement:
-        from gpudiag.runs.preflight_collective import measure_collective, say_collective_cost
+        from gpudiag.runs.preflight_measures import measure_collective, say_collective_cost
 
         self._teller.enter("collective")
         self._say(say_collective_cost(place))
         return measure_collective(place, self._surroundings.python)
 
     def _measure_training(self, place: Workplace) -> tuple[StrategyMeasurement, ...]:
-        from gpudiag.runs.preflight_training import measure_training, say_training_cost
+        from gpudiag.runs.preflight_measures import measure_training, say_training_cost
 
         self._teller.enter("training")
         self._say(say_training_cost(place, self._level))

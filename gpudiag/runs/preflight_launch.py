@@ -12,14 +12,11 @@ from typing import Any
 
 from gpudiag.errors import ExitStatus, LaunchError, UsageError
 from gpudiag.model.codec import to_document
-from gpudiag.model.merged import MergedReport
-from gpudiag.model.report import Report
-from gpudiag.ranks.bare_launcher import refuse_bare_launcher
-from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.link import Link, LinkLostError
-from gpudiag.ranks.meeting import Meeting
-from gpudiag.ranks.reception import Reception
-from gpudiag.ranks.run_directory import RunDirectory, runtime_directory
+from gpudiag.model.report import MergedReport, Report
+from gpudiag.ranks.agents.discovery import Meeting
+from gpudiag.ranks.agents.link import Link, LinkLostError, Reception
+from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
+from gpudiag.ranks.environment import RankEnvironment, read_environment, refuse_bare_launcher
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 

@@ -1,15 +1,24 @@
 """The recipe of `gpudiag train --script`: run the user's own script on ranks, watch it, say what the ranks did."""
 
+import fcntl
 import os
+import re
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import sys
+import termios
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpudiag.checks.collective import judge_injection
-from gpudiag.checks.script_hang import HangLimits, judge_hang, judge_late
-from gpudiag.checks.training_script import judge_script
-from gpudiag.checks.training_script_proof import judge_proof
+from gpudiag.checks.ranks.collective import judge_injection
+from gpudiag.checks.training.script import judge_script
+from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge_hang, judge_late
+from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.event import RunEvent
@@ -18,26 +27,190 @@ from gpudiag.model.plan import NcclTestPlan, require_between
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
+from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
-from gpudiag.ranks.launch import TORCH, run_ranks
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
+from gpudiag.reference.waits import FOR_OTHERS
+from gpudiag.runs.events import TrainingTeller
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
-from gpudiag.runs.script_output import show_output
-from gpudiag.runs.script_watch import ELSEWHERE, ScriptWatch
 from gpudiag.runs.train import DEFAULT_CPU_RANKS, describe_machine
-from gpudiag.runs.train_events import TrainingTeller
 from gpudiag.training.script_main import ScriptJob
-from gpudiag.training.stack_watch import users_place
+from gpudiag.training.stack_watch import PATIENCE, users_place
+
+# What gloo, NCCL, CUDA and glibc write about a failure of theirs before the process ends, or instead of an exception.
+_EXPLAINS = re.compile(
+    r"enforce fail|Received data size|^what\(\): |NCCL WARN|ncclInternalError|ncclSystemError"
+    r"|Watchdog caught collective|CUDA error|device-side assert|free\(\): |malloc\(\): |double free"
+    r"|corrupted size|stack smashing|Bus error|out of shared memory|No space left on device|symbol lookup error"
+)
+# What a rank prints because another one is gone.
+_ECHO = re.compile(r"Connection (closed|reset)|Broken pipe|remote worker crashing", re.IGNORECASE)
+_LINES_AT_MOST = 4
+_CHARACTERS_AT_MOST = 400
+_TAIL_BYTES = 256 * 1024
+_REST_SECONDS = 1.0  # a thread of this process reads it; only a starved machine needs as long
+
+# Ranks that wait in one collective say so within a look of each other.
+_SETTLE_SECONDS = 1.5
+ELSEWHERE = ScriptPlace("several places", work="its Python code moves")
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
 _NO_LIMIT_SECONDS = 365 * 24 * 3600.0
 _MAX_HANG_SECONDS = 24 * 3600.0
 _FAULTS = (FaultKind.KILL, FaultKind.STOP)
+
+
+@dataclass
+class ScriptOutput:
+    """The ranks' output: `descriptor` is what they write to."""
+
+    descriptor: int
+    _chunks: deque[bytes] = field(default_factory=deque)
+    _kept: int = 0
+
+    def take(self, chunk: bytes) -> None:
+        """Keep the end of what came."""
+        self._chunks.append(chunk)
+        self._kept += len(chunk)
+        while self._kept > _TAIL_BYTES and len(self._chunks) > 1:
+            self._kept -= len(self._chunks.popleft())
+
+    def explanations(self) -> tuple[str, ...]:
+        """The lines in which a library says what went wrong, each once, the first few."""
+        self._await_rest()
+        return find_explanations(b"".join(self._chunks).decode(errors="replace"))
+
+    def _await_rest(self) -> None:
+        """Let what a rank wrote before it ended be read: it is in the pipe before the rank is gone."""
+        deadline = time.monotonic() + _REST_SECONDS
+        while self._unread() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _unread(self) -> bool:
+        unread = array("i", [0])
+        try:
+            fcntl.ioctl(self.descriptor, termios.FIONREAD, unread)
+        except OSError:  # closed: all has been read
+            return False
+        return unread[0] > 0
+
+
+def find_explanations(text: str) -> tuple[str, ...]:
+    """The lines of an output in which a library says what went wrong."""
+    lines = (line.strip()[:_CHARACTERS_AT_MOST] for line in text.splitlines())
+    telling = (line for line in lines if _EXPLAINS.search(line) and not _ECHO.search(line))
+    return tuple(dict.fromkeys(line.removeprefix("what():").strip() for line in telling))[:_LINES_AT_MOST]
+
+
+@contextmanager
+def show_output() -> Iterator[ScriptOutput]:
+    """A descriptor for ranks to write to; what comes is shown on standard error as it comes."""
+    reading, writing = os.pipe()
+    output = ScriptOutput(writing)
+
+    def show() -> None:
+        while chunk := os.read(reading, 65536):
+            output.take(chunk)
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.flush()
+
+    shower = threading.Thread(target=show, name="gpudiag-script-output", daemon=True)
+    shower.start()
+    try:
+        yield output
+    finally:
+        os.close(writing)
+        shower.join(5.0)  # a process that the script left behind may still hold the pipe
+        if not shower.is_alive():
+            os.close(reading)
+
+
+def say_on_standard_error(sentence: str) -> None:
+    """Show the user a sentence while the script runs."""
+    print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class ScriptWatch:
+    """Follows what ranks tell of themselves; times are the agent's own."""
+
+    world_size: int
+    hang_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = say_on_standard_error
+    still: dict[int, ScriptPlace] = field(default_factory=dict)
+    working: dict[int, ScriptPlace] = field(default_factory=dict)
+    raised: dict[int, ScriptPlace] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    groups: dict[int, int] = field(default_factory=dict)
+    _still_since: dict[int, float] = field(default_factory=dict)
+    _told: tuple[tuple[int, str], ...] = ()
+
+    def take(self, event: RankEvent) -> None:
+        """Take what a rank told."""
+        kind, rank = event.data.get("kind"), event.rank
+        if kind in ("still", "works", "raised"):
+            place = decode(ScriptPlace, event.data)
+            {"still": self.still, "works": self.working, "raised": self.raised}[kind][rank] = place
+        if kind == "still":
+            self._still_since.setdefault(rank, self.clock() - self.hang_seconds)
+            self.working.pop(rank, None)
+        elif kind in ("works", "moves", "done"):
+            self.still.pop(rank, None)
+            self._still_since.pop(rank, None)
+        if kind in ("moves", "done"):
+            self.working.pop(rank, None)
+        if kind == "done":
+            self.finished.add(rank)
+        if kind in ("group", "done"):
+            self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
+
+    def is_over(self) -> bool:
+        """Whether every rank stands still, or has waited too long for one that works; tells of long waits meanwhile."""
+        if self.sees_hang():
+            return True
+        waiting = self.waiting_ranks()
+        if not waiting:
+            return False
+        self._tell_of(waiting)
+        since = min(self._still_since[rank] for rank in waiting)
+        return self.clock() - since >= self.patience_seconds
+
+    def sees_hang(self) -> bool:
+        """Whether every rank stands still, or has finished, and one at least has not."""
+        return bool(self.still) and len(self.still) + len(self.finished) == self.world_size
+
+    def waiting_ranks(self) -> list[int]:
+        """Those that stand still because they wait for other ranks."""
+        return sorted(rank for rank, place in self.still.items() if place.awaited in FOR_OTHERS)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long ranks may wait for one that works."""
+        return PATIENCE * self.hang_seconds
+
+    def _tell_of(self, waiting: list[int]) -> None:
+        """Say once who waits for whom, when it is known what the others do, or will not be."""
+        others = set(range(self.world_size)) - set(waiting) - self.finished
+        unknown = others - self.working.keys() - self.still.keys()
+        waited = self.clock() - max(self._still_since[rank] for rank in waiting)
+        known_after = 2 * self.hang_seconds if unknown else self.hang_seconds + _SETTLE_SECONDS
+        if waited < known_after or not others - self.still.keys():
+            return
+        working = self.working | dict.fromkeys(unknown, ELSEWHERE)
+        told = tuple((rank, (self.still.get(rank) or working[rank]).place) for rank in sorted(others))
+        if told == self._told:
+            return
+        self._told = told
+        self.say(
+            f"{describe_wait(self.still, working)}. That may be in order, and the run goes on; gpudiag ends it "
+            f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def visibility_for(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, st
 def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> bool:
     """Whether a launcher may have shown each of its ranks here a GPU of its own: this process sees one of several.
 
-    Whether it has, the ranks find out together (ranks/sharing.py).
+    Whether it has, the ranks find out together (ranks/rank/device.py).
     """
     return len(usable) == 1 and max(len(snapshot.devices), len(pci_gpus(snapshot))) >= ranks
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpudiag.checks.builtin import BUILTIN
-from gpudiag.checks.movements import as_evidence, find_movements
+from gpudiag.checks.ranks.movements import as_evidence, find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.movement import HostCounters, Movement
-from gpudiag.probe.host_counters import read_host_counters
+from gpudiag.model.measure import HostCounters, Movement
+from gpudiag.probe.host.counters import read_host_counters
 
 # What slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
 # collective they do not.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpudiag.checks.availability import judge_availability
-from gpudiag.checks.modes import tell_exclusive
+from gpudiag.checks.gpu.availability import judge_availability
+from gpudiag.checks.gpu.modes import tell_exclusive
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.active import Untested
 from gpudiag.model.device import Device, Snapshot

@@ -24,7 +24,7 @@ from time import monotonic, sleep, time
 from typing import Any
 
 from gpudiag.probe.guard import die_with
-from gpudiag.probe.nvml import describe_failure, load_pynvml, read_library
+from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.start import host_root
 from gpudiag.sampler.rows import FAST, PEERS, SLOW, Batch, Row, Workers
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS

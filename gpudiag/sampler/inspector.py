@@ -17,11 +17,11 @@ from gpudiag.model.codec import from_document
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.probe.allocation import read_allocation
 from gpudiag.probe.inventory import Answers
 from gpudiag.probe.nouns import all_missing
-from gpudiag.probe.nvml_answer import NvmlAnswer
-from gpudiag.probe.torch_answer import TorchAnswer
+from gpudiag.probe.nvml.answer import NvmlAnswer
+from gpudiag.probe.torch.answer import TorchAnswer
+from gpudiag.probe.visibility import read_allocation
 from gpudiag.sampler.process import ChildProcess
 
 _MODULE = "gpudiag.sampler.inspect"

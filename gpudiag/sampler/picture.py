@@ -13,7 +13,7 @@ from gpudiag.model.device import Device, SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU
 from gpudiag.probe.nouns import reading_of
-from gpudiag.probe.nvml_answer import NvmlAnswer, nvml_answer_of
+from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 

@@ -10,9 +10,9 @@ from time import monotonic
 from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
-from gpudiag.probe.nvml_ask import DeviceSheet
-from gpudiag.probe.nvml_details import read_peer
-from gpudiag.probe.nvml_device import read_fast, read_identity, read_state
+from gpudiag.probe.nvml.ask import DeviceSheet
+from gpudiag.probe.nvml.details import read_peer
+from gpudiag.probe.nvml.device import read_fast, read_identity, read_state
 from gpudiag.sampler.tiers import WatchedAsk, describe_processes
 
 FAST, SLOW, PEERS = "fast", "slow", "peers"

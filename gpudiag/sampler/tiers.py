@@ -6,9 +6,8 @@ the driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms a direction
 
 from __future__ import annotations
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet
-from gpudiag.probe.nvml_errors import code_of
-from gpudiag.probe.processes import read_process
+from gpudiag.probe.host.processes import read_process
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet, code_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

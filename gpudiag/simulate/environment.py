@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpudiag.simulate.library import LIBRARY_NAME
+from gpudiag.simulate.nvml.library import LIBRARY_NAME
 
 # Variables that hand out the GPUs of the machine outside; the scenario sets its own.
 _ALLOCATION_NAMES = frozenset(

@@ -9,9 +9,9 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import Device
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint
-from gpudiag.simulate.faults import apply_faults, parse_faults
-from gpudiag.simulate.host_processes import describe_process
-from gpudiag.simulate.host_tree import render_host_tree
+from gpudiag.simulate.faults.table import apply_faults, parse_faults
+from gpudiag.simulate.host.processes import describe_process
+from gpudiag.simulate.host.tree import render_host_tree
 from gpudiag.simulate.machine_file import base_machines, build_blueprint, read_layers
 from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.recorded import read_recorded

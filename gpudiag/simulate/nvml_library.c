@@ -1,13 +1,13 @@
 /*
  * A simulated libnvidia-ml.so.1: every symbol that an NVML program can ask for, answering from a
  * state file that lies beside this library (nvml.state). There is no fact about any GPU in here:
- * gpudiag/simulate/answers.py writes the file, and says how it is laid out.
+ * gpudiag/simulate/nvml/answers.py writes the file, and says how it is laid out.
  *
  * A call is one look-up in a hash table: (function, subject, key) -> a return code and some bytes.
  * The subject is the GPU or MIG device whose handle is the first argument. The key is made of the
  * other arguments that go in; the function's steps say which, and where the bytes come out.
  *
- * nvml_symbols.inc is made by gpudiag/simulate/library.py from gpudiag/reference/nvml_symbols.json:
+ * nvml_symbols.inc is made by gpudiag/simulate/nvml/library.py from gpudiag/reference/nvml_symbols.json:
  * NVML_FUNCTIONS(X) lists the exported names without their `nvml`, NVML_RETURNS(X) the return texts.
  */
 #define _GNU_SOURCE

@@ -6,12 +6,14 @@ and the devices that CUDA itself lists. Read in torch 2.13, torch/cuda/__init__.
 c10/cuda/CUDAFunctions.cpp.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint
-from gpudiag.simulate.visible_devices import select_visible
 from gpudiag.units import KIB, MIB
+
+_LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
 # What a CUDA context takes of a GPU's memory before anything is allocated; by design, the real figure
 # depends on the GPU and the driver and is of this order.
@@ -20,6 +22,31 @@ _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"
 _CPU_BUILD = "CPU build of torch"
 _NOT_TOLD_BY_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
+
+
+def select_visible(value: str | None, uuids: Sequence[str]) -> list[int]:
+    """The positions in `uuids` that the variable leaves, in its order; all where it is not set."""
+    if value is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in value.split(","):
+        position = _position(entry.strip(), uuids)
+        if position is None:
+            break
+        if position in chosen:
+            return []
+        chosen.append(position)
+    return chosen
+
+
+def _position(entry: str, uuids: Sequence[str]) -> int | None:
+    if entry.startswith(("GPU-", "MIG-")):
+        matching = [at for at, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        return matching[0] if len(matching) == 1 else None
+    number = _LEADING_NUMBER.match(entry)
+    if number is None or not 0 <= int(number[0]) < len(uuids):
+        return None
+    return int(number[0])
 
 
 def render_torch(blueprint: Blueprint) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public in torch's documentation
 from torch.distributed.rendezvous import rendezvous
 
-from gpudiag.ranks.context import RankContext
-from gpudiag.ranks.device import binds_device, claim_device, refuse_shared_device
+from gpudiag.ranks.rank.context import RankContext
+from gpudiag.ranks.rank.device import binds_device, claim_device, refuse_shared_device
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 

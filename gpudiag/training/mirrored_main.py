@@ -5,6 +5,8 @@ TensorFlow model trained on the samples of all replicas. TensorFlow has its own 
 its own models, so nothing is compared across the two frameworks.
 """
 
+import hashlib
+import math
 import os
 import resource
 import time
@@ -14,11 +16,9 @@ from typing import Any
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.training import RankEpochEnd, RankProof, RankSpeed, RankStart, RankStep, TensorFact
-from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.stages import INIT, MEASURE, VERIFY, WARMUP
-from gpudiag.training.arrays import difference, digest, facts, finite, norm, projection
 from gpudiag.training.job import TrainingJob
-from gpudiag.training.mirrored_models import build_model, make_data, make_optimizer, mean_loss, start_strategy
 
 # As precision.py derives it for float32, which this module cannot import: it has no torch.
 _TOLERANCE = 256 * 2.0**-24
@@ -28,6 +28,90 @@ _SMALL_GRADIENT = 0.05  # as trainer.py explains it
 _WARMUP_STEPS = 3
 _CPU_REPLICAS = Missing(MissingReason.NOT_SUPPORTED, "the replicas work on the CPU")
 _NOT_WRITTEN = Missing(MissingReason.NOT_ASKED, "one process: its checkpoint is that of any TensorFlow model")
+
+
+def facts(
+    found: Mapping[str, Any], expected: Mapping[str, Any], floor: float = 0.0
+) -> tuple[TensorFact, ...]:
+    """Each array's digest, and its error against `expected` over the norm of all of that, or over `floor`."""
+    scale = max(norm(expected), floor) or 1.0
+    return tuple(
+        TensorFact(name, digest(value), finite(norm({name: value - expected[name]}) / scale))
+        for name, value in found.items()
+    )
+
+
+def digest(value: Any) -> str:
+    """16 hexadecimal digits of the array's bits."""
+    return hashlib.sha256(value.tobytes()).hexdigest()[:16]
+
+
+def norm(values: Mapping[str, Any]) -> float:
+    """The L2 norm of all arrays together."""
+    return math.sqrt(sum(float((value.astype("float64") ** 2).sum()) for value in values.values()))
+
+
+def difference(found: Mapping[str, Any], expected: Mapping[str, Any], floor: float = 0.0) -> float | None:
+    """The L2 norm of the difference over that of `expected`, or over `floor` if that is larger; None: not finite."""
+    size = norm({name: found[name].astype("float64") - expected[name] for name in expected})
+    return finite(size / (max(norm(expected), floor) or 1.0))
+
+
+def projection(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float | None:
+    """How many times `expected` is in `found`; None where it is not finite."""
+    product = sum(float((found[name].astype("float64") * expected[name]).sum()) for name in expected)
+    square = norm(expected) ** 2
+    return finite(product / square) if square else None
+
+
+def finite(number: float) -> float | None:
+    """The number, or None if it is infinite or no number."""
+    return number if math.isfinite(number) else None
+
+
+def start_strategy(tf: Any, job: TrainingJob) -> Any:
+    """MirroredStrategy on as many devices as asked for: GPUs, or the CPU divided into logical ones."""
+    if job.backend == "nccl":
+        return tf.distribute.MirroredStrategy([f"/gpu:{replica}" for replica in range(job.workers)])
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * job.workers)
+    return tf.distribute.MirroredStrategy([f"/cpu:{replica}" for replica in range(job.workers)])
+
+
+def build_model(tf: Any, job: TrainingJob, inputs: Any) -> Any:
+    """The workload's model, with the start that the seed gives."""
+    tf.keras.utils.set_random_seed(job.seed)
+    dense = tf.keras.layers.Dense
+    if job.workload == "regression":
+        layers = [dense(10, activation="relu"), dense(5)]
+    else:
+        layers = [dense(64, activation="relu"), dense(64, activation="relu"), dense(4)]
+    model = tf.keras.Sequential(layers)
+    model.build((None, int(inputs.shape[1])))
+    return model
+
+
+def make_data(tf: Any, job: TrainingJob) -> tuple[Any, Any]:
+    """Inputs and targets of all samples, from the seed."""
+    random = tf.random.Generator.from_seed(job.seed)
+    width, outputs = (5, 5) if job.workload == "regression" else (20, 4)
+    inputs = random.normal((job.sample_count, width))
+    answers = tf.matmul(inputs, random.normal((width, outputs)))
+    return inputs, answers if job.workload == "regression" else tf.argmax(answers, axis=1)
+
+
+def make_optimizer(tf: Any, job: TrainingJob) -> Any:
+    """The optimizer of the job."""
+    if job.optimizer == "adam":
+        return tf.keras.optimizers.Adam(job.learning_rate)
+    return tf.keras.optimizers.SGD(job.learning_rate, momentum=0.9)
+
+
+def mean_loss(tf: Any, job: TrainingJob, outputs: Any, targets: Any) -> Any:
+    """The mean loss of a batch."""
+    if job.workload == "regression":
+        return tf.reduce_mean(tf.square(outputs - targets))
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs))
 
 
 def run(context: RankContext) -> Mapping[str, Any]:

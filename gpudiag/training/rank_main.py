@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpudiag.model.codec import decode
-from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 from gpudiag.reference.training import strategy_facts
 from gpudiag.training.group import TrainingGroup

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpudiag.model.codec import encode
 from gpudiag.model.script import ScriptFacts
-from gpudiag.ranks.context import Progress
+from gpudiag.ranks.rank.context import Progress
 
 # A look reads every parameter: the first steps show a fault that is always there, later ones one that comes.
 _LOOKS = frozenset((1, 2, 3, 10, 30, *(10**power for power in range(2, 9))))

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.model.codec import decode, encode
-from gpudiag.ranks.context import Progress, RankContext
+from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.stages import MEASURE
-from gpudiag.training.batches import BatchCount
 from gpudiag.training.script_look import ScriptLook
-from gpudiag.training.stack_watch import StackWatch, describe_error, users_traceback
+from gpudiag.training.stack_watch import BatchCount, StackWatch, describe_error, users_traceback
 
 
 @dataclass(frozen=True, slots=True)

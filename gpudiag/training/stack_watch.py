@@ -6,29 +6,67 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from gpudiag.model.codec import encode
 from gpudiag.model.script import ScriptPlace
-from gpudiag.ranks.context import Progress
-from gpudiag.ranks.dump import read_last_collective
+from gpudiag.ranks.diagnosis.dump import read_last_collective
+from gpudiag.ranks.rank.context import Progress
 from gpudiag.reference.waits import FOR_OTHERS, GPU, NETWORK, Wait, find_call, find_wait, is_library
-from gpudiag.training.batches import BatchCount
 from gpudiag.training.signs_of_work import USE_THE_PROCESSOR, SignsOfWork
 
 _LOOK_SECONDS = 1.0
 _SHOWN_FRAMES = 12
 _CALL_CHARACTERS = 100
-_OWN = Path(__file__).parents[1].as_posix()
 # Ranks that wait for one that works are left alone for so many times --hang-after: 30 min by default, which is also
 # torch's own longest default timeout (gloo).
 PATIENCE = 30.0
 _LONGEST_PAUSE_SECONDS = 3600.0
 _MOVES = "its Python code moves"
+
+
+@dataclass(slots=True)
+class BatchCount:
+    """Counts since the script began; 0 where the script goes without torch's loader or autograd."""
+
+    batches: int = 0
+    backwards: int = 0
+
+    def watch(self) -> None:
+        """Count from now on, where torch is there."""
+        loader: Any = sys.modules.get("torch.utils.data.dataloader")
+        if loader is not None and hasattr(loader, "_BaseDataLoaderIter"):
+            iterator = loader._BaseDataLoaderIter
+            iterator.__next__ = self._count_batches(iterator.__next__)
+        autograd: Any = sys.modules.get("torch.autograd")
+        if autograd is not None and hasattr(autograd, "backward"):
+            autograd.backward = self._count_backwards(autograd.backward)
+
+    def _count_batches(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def take_next(*args: Any, **named: Any) -> Any:
+            batch = call(*args, **named)
+            self.batches += 1
+            return batch
+
+        return take_next
+
+    def _count_backwards(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def run_backward(*args: Any, **named: Any) -> Any:
+            self.backwards += 1
+            return call(*args, **named)
+
+        return run_backward
+
+
+_OWN = Path(__file__).parents[1].as_posix()
 
 
 class StackWatch(threading.Thread):

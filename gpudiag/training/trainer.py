@@ -8,10 +8,9 @@ import torch
 from gpudiag.model.codec import encode
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import RankEpochEnd, RankStart, RankStep
-from gpudiag.ranks.device import read_device_uuid
+from gpudiag.ranks.rank.device import read_device_uuid
 from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, SAMEDATA, SUMGRAD, UNEVEN
-from gpudiag.training.own_gradients import OwnGradients
-from gpudiag.training.parts import PartsFinder, changed_parts
+from gpudiag.training.parts import OwnGradients, PartsFinder, changed_parts
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import Reference
 from gpudiag.training.shards import Batch, Epochs

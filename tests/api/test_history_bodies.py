@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 from gpudiag.model.codec import dumps
-from gpudiag.runs.readings import Readings
 from gpudiag.sampler.series import NAMES
+from gpudiag.service.readings import Readings
 from gpudiag_api.history import MAX_WAITING_QUESTIONS, HistoryBodies, Question
 from gpudiag_api.problems import Problem
 

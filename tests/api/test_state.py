@@ -13,9 +13,9 @@ from gpudiag.model.active import PEER_COPY, BandwidthResult, metric_of
 from gpudiag.model.codec import loads
 from gpudiag.model.history import Sample
 from gpudiag.ranks.process import is_alive, read_process
-from gpudiag.runs.history import RunFacts, record_run
 from gpudiag.sampler.ring import Ring
 from gpudiag.sampler.spill import Spill
+from gpudiag.store.history import RunFacts, record_run
 from tests.api.serving import IMPORT_PATH, machine, serving
 
 pytestmark = pytest.mark.timeout(180)

@@ -19,8 +19,8 @@ import yaml
 
 from gpudiag.model.live import SamplerState
 from gpudiag.model.service import Findings
-from gpudiag.runs.live import SamplerFacts, build_live
 from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.service.live import SamplerFacts, build_live
 from tests.api.serving import IMPORT_PATH, REPOSITORY, Served, machine, serving
 from tests.browser.stub_documents import read_machine
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from gpudiag.explain.recipe import explain_topic
 from gpudiag.model.codec import encode, to_document
-from gpudiag.runs.explain import explain_topic
 from tests.browser import stub_documents as documents
 
 STATIC = Path(__file__).parents[2] / "api/gpudiag_api/static"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
 

@@ -39,7 +39,7 @@ class MeasuringNothing:
 def test_the_progress_is_gone_before_the_report_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("gpudiag.runs.bandwidth.BandwidthRun", MeasuringNothing)
-    monkeypatch.setattr("gpudiag.runs.torch_extra.absent_modules", lambda modules, python: ())
+    monkeypatch.setattr("gpudiag.runs.interpreters.absent_modules", lambda modules, python: ())
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("NO_COLOR", "1")

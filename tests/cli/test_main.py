@@ -15,7 +15,7 @@ from gpudiag.cli import commands
 from gpudiag.cli.commands import COMMANDS, LazyCommand
 from gpudiag.cli.failures import DEBUG_VARIABLE, TerminatedError, describe_failure
 from gpudiag.cli.main import main
-from gpudiag.cli.verdicts import EXIT_STATUSES
+from gpudiag.cli.printing import EXIT_STATUSES
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.finding import Outcome
 

@@ -100,7 +100,7 @@ def test_a_near_miss_is_answered_with_the_nearest_name(capsys: pytest.CaptureFix
 def test_without_torch_one_sentence_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpudiag.runs.torch_extra.absent_modules", lambda modules, python: modules)
+    monkeypatch.setattr("gpudiag.runs.interpreters.absent_modules", lambda modules, python: modules)
     assert main(["nccl-test", "--backend", "gloo"]) == ExitStatus.USAGE
     error = capsys.readouterr().err
     assert "torch" in error

@@ -11,8 +11,8 @@ from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import decode, loads
 from gpudiag.model.history import KnownGpus
 from gpudiag.render.report_formats import REPORT_FORMATS
-from gpudiag.runs.known_gpus import known_gpus_file, write_known_gpus
 from gpudiag.simulate.loader import base_machines
+from gpudiag.store.known_gpus import known_gpus_file, write_known_gpus
 from tests.cli.simulated import Done, run_on, simulated_machine
 
 INSTANT = ("preflight", "--level", "instant")

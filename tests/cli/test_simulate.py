@@ -14,8 +14,8 @@ import pytest
 
 from gpudiag.errors import UsageError
 from gpudiag.ranks.process import is_alive
-from gpudiag.simulate.faults import FAULTS
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.faults.table import FAULTS
+from gpudiag.simulate.nvml.library import build_library
 
 TIME_LIMIT_SECONDS = 60  # proves that a command ends; none needs a tenth of it
 HANG = "import pynvml as N; N.nvmlInit(); print('started', flush=True); N.nvmlDeviceGetName(N.nvmlDeviceGetHandleByIndex({}))"
@@ -218,7 +218,7 @@ def test_an_interrupt_while_the_machine_goes_away_leaves_nothing_of_it() -> None
     program = """
 import os, shutil, signal, sys
 from gpudiag.runs import simulate
-from gpudiag.simulate import session_folder
+from gpudiag.simulate import session as session_folder
 from gpudiag.simulate.loader import load_scenario
 class Impatient:
     def rmtree(self, *arguments, **options):

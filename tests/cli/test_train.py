@@ -144,7 +144,7 @@ def test_a_strategy_that_is_not_installed_says_how_to_install_it(
 def test_without_torch_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpudiag.runs.torch_extra.absent_modules", lambda modules, python: modules)
+    monkeypatch.setattr("gpudiag.runs.interpreters.absent_modules", lambda modules, python: modules)
     assert main(["train", "--strategy", "ddp,fsdp2"]) == ExitStatus.USAGE
     assert "pip install 'gpudiag[torch]'" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import Session
 from tests.contract.slurm_cluster import Cluster, slurm_cluster
 

@@ -14,8 +14,8 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.device import Snapshot
-from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
 
 REPOSITORY = Path(__file__).parents[2]

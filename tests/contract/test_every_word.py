@@ -18,8 +18,7 @@ import jsonschema
 import pytest
 
 from gpudiag.model.codec import from_document
-from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.device_details import FabricState, ThrottleSeconds
+from gpudiag.model.device import Device, FabricState, Snapshot, ThrottleSeconds
 from gpudiag.model.reading import Missing
 from gpudiag.reference.vocabulary import (
     ACTIONS_IN_NVIDIA_SMI,

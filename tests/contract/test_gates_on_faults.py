@@ -17,8 +17,8 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.runs.gate import exit_status
-from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import base_machines, load_scenario
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
 from tools.write_detection import PAGE
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.gputil_answer import gputil_answer_of, start_gputil
+from gpudiag.probe.gputil.answer import gputil_answer_of, start_gputil
 from gpudiag.probe.guard import collect
 
 # Found, not imported: from Python 3.12 on GPUtil cannot be imported without help, which the probe gives.

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from gpudiag.checks.gpu.xid import xid_kernel_log
+from gpudiag.checks.links.sxid import sxid_kernel_log
 from gpudiag.checks.runner import run_checks
-from gpudiag.checks.sxid import sxid_kernel_log
-from gpudiag.checks.xid import xid_kernel_log
 from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.nvml.library import build_library
 from tests.contract.gated_cluster import FAULTS, NEAR_MISSES, NO_ANSWER, become, gated_cluster
 from tests.contract.slurm_cluster import missing_programs
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.model.history import Sample
-from gpudiag.runs.history import RunFacts, machine_key, read_history, record_run
+from gpudiag.store.history import RunFacts, machine_key, read_history, record_run
 from tests.unit.model.nouns import make_device, make_snapshot
 
 PATIENT_SECONDS = 30.0

@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
 
 PROGRAM = """
 import json, sys, time
 from gpudiag.model.codec import encode
-from gpudiag.runs.telemetry import TelemetryReader
+from gpudiag.runs.active import TelemetryReader
 reader = TelemetryReader(0.2, time.monotonic())
 until = time.monotonic() + 20
 points = ()

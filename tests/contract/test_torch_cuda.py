@@ -12,7 +12,7 @@ import pytest
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import collect
-from gpudiag.probe.torch_answer import simulated_torch_answer, start_torch, torch_answer_of
+from gpudiag.probe.torch.answer import simulated_torch_answer, start_torch, torch_answer_of
 
 FAKE = Path(__file__).with_name("fake_torch")
 SOON = 60.0

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import Role
-from gpudiag.runs.explain import explain_text
 
 FOLDER = Path(__file__).with_name("explain")
 NOTHING = "none"

@@ -36,7 +36,7 @@ _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gpudiag.bandwidth.patterns": {"_BLOCK_BYTES_ON_GPU": 16 << 20},
         "gpudiag.collectives.sweep": {"_BURST_BYTES": {"cpu": 4 << 20, "cuda": 4 << 20}},
         "gpudiag.runs.placement": {"_GPU_MAX_BYTES": 1 << 18},
-        "gpudiag.runs.preflight_collective": {"_GPU_MAX_BYTES": 1 << 20},
+        "gpudiag.runs.preflight_measures": {"_GPU_MAX_BYTES": 1 << 20},
     }
 )
 

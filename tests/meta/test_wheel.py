@@ -31,7 +31,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_the_wheel_holds_both_packages_and_the_console_script(wheel_names: list[str]) -> None:
-    for name in ("gpudiag/cli/main.py", "gpudiag/checks/devices.py", "gpudiag_api/__init__.py"):
+    for name in ("gpudiag/cli/main.py", "gpudiag/checks/gpu/devices.py", "gpudiag_api/__init__.py"):
         assert name in wheel_names
     assert any(name.endswith(".dist-info/entry_points.txt") for name in wheel_names)
     assert any("LICENSE" in name for name in wheel_names)

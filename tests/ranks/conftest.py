@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.run_directory import remove_stale_directories
+from gpudiag.ranks.agents.run_directory import remove_stale_directories
 from tests.ranks.launching import Launches
 
 

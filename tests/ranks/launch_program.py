@@ -6,9 +6,9 @@ import sys
 import time
 
 from gpudiag.errors import GpudiagError
+from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import read_environment
 from gpudiag.ranks.inject import parse_fault
-from gpudiag.ranks.launch import run_ranks
 from gpudiag.ranks.run import encode_run
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 

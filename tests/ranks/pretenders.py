@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.rank.context import RankContext
 
 MIRRORED, HOROVOD, ACCELERATE = "mirrored", "horovod", "accelerate"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudiag.ranks.context import RankContext
+from gpudiag.ranks.rank.context import RankContext
 
 ITERATIONS = 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.run_directory import remove_stale_directories
+from gpudiag.ranks.agents.run_directory import remove_stale_directories
 from tests.ranks.grouping import Group
 from tests.ranks.launching import Launches
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.ranks.launch import TORCH
+from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.run import encode_run
 from gpudiag.ranks.stages import STAGES
 from tests.ranks.launching import LIMIT_SECONDS, Launches

@@ -12,9 +12,8 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.reading import Missing
-from gpudiag.ranks.patience import ENDLESS
 from gpudiag.ranks.run import RankEvent
-from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, STAGES, Budgets
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, STAGES, Budgets
 from tests.ranks.launching import Launches, facts
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpudiag.model.measure import IncidentKind
-from gpudiag.ranks.launch import TORCH
+from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.stages import STAGES
 from tests.ranks.launching import Launches
 

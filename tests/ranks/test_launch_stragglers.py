@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.launch import TORCH
+from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.run import RankRun
 from tests.ranks.launching import Launches, facts
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpudiag.model.codec import encode
-from gpudiag.ranks.context import RankContext
-from gpudiag.ranks.launch import TORCH
+from gpudiag.ranks.agents.launch import TORCH
+from gpudiag.ranks.rank.context import RankContext
 from gpudiag.training.job import TrainingJob
 from tests.ranks.launching import Launches
 

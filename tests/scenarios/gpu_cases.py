@@ -10,8 +10,8 @@ from gpudiag.model.device import (
     RowRemapHistogram,
     SourceState,
     SourceStatus,
+    ThrottleSeconds,
 )
-from gpudiag.model.device_details import ThrottleSeconds
 from gpudiag.model.reading import Missing, MissingReason
 from tests.scenarios.situations import Case, gpu, gpus, machine, now, part, top, without_gpu
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpudiag.model.device_details import PeerAccess
+from gpudiag.model.device import PeerAccess
 from gpudiag.model.host_state import FabricManager, IommuState
 from gpudiag.model.reading import Missing, MissingReason
 from tests.scenarios.gpu_cases import BUSY

@@ -27,16 +27,16 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
+from gpudiag.probe.host.machine_answer import machine_of
 from gpudiag.probe.inventory import Answers, join_answers
-from gpudiag.probe.machine import machine_of
-from gpudiag.probe.nvml_answer import nvml_answer_of
-from gpudiag.probe.torch_answer import TorchAnswer
+from gpudiag.probe.nvml.answer import nvml_answer_of
+from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.runs.gate import judge_results
-from gpudiag.simulate.answers import ANY_SUBJECT, SUBJECTS_PER_GPU
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.nvml.answers import ANY_SUBJECT, SUBJECTS_PER_GPU
+from gpudiag.simulate.nvml.state import place_gpus
 from gpudiag.simulate.session import Session, open_session
-from gpudiag.simulate.state import place_gpus
 
 HANG = "hang"
 LOST = "lost"  # the nth call answers 15, and all after it
@@ -87,7 +87,7 @@ PAIRS = (
     "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetTopologyCommonAncestor",
 )  # asked of two GPUs, both of which answer
-_HEADER = struct.Struct("<8sIIQIIIIQQQQQ")  # gpudiag/simulate/answers.py
+_HEADER = struct.Struct("<8sIIQIIIIQQQQQ")  # gpudiag/simulate/nvml/answers.py
 _FAULT = struct.Struct("<QQIiIIII")
 _FOREVER = 0xFFFFFFFF
 _PATIENT_SECONDS = 10.0
@@ -190,7 +190,7 @@ class Walk:
 
 def ask_library(emit: Any, library: str, root: str) -> None:
     """In a guarded child: the probe, on the simulated library at that path."""
-    from gpudiag.probe.nvml import stream_nvml
+    from gpudiag.probe.nvml.child import stream_nvml
 
     ctypes.CDLL(library)  # its SONAME satisfies pynvml's own search
     stream_nvml(emit, root)
@@ -209,10 +209,10 @@ class walking:
         """The machine, looked at once while all is well."""
         import pynvml  # noqa: F401 - loaded once, for all children
 
-        import gpudiag.probe.nvml  # noqa: F401
+        import gpudiag.probe.nvml.child  # noqa: F401
 
         session = self._opened.__enter__()
-        host = start_guarded("gpudiag.probe.host:stream_machine", os.fspath(session.root))
+        host = start_guarded("gpudiag.probe.host.machine:stream_machine", os.fspath(session.root))
         collect([(host, monotonic() + 20.0)])
         machine, host_status = machine_of(host, session.environment)
         asked = SourceStatus("gputil", SourceState.NOT_ASKED)

@@ -55,7 +55,7 @@ _CASES = (
 
 
 def rank_cases(check: str, run: Run, without: tuple[str, ...] = ()) -> Iterator[Case]:
-    """A case for each code of `gpudiag.checks.ranks` but those that this check never reports."""
+    """A case for each code of `gpudiag.checks.ranks.incidents` but those that this check never reports."""
     for code, fault, whole, near, near_whole in _CASES:
         if code not in without:
             yield Case(check, code, run((fault,), whole), run((near,), near_whole))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.gone import known_gpus_of
+from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
@@ -19,10 +19,10 @@ from gpudiag.model.hints import type_hints
 from gpudiag.model.history import History
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.runs.baseline import samples_of
-from gpudiag.simulate.library import build_library
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
+from gpudiag.store.baselines import samples_of
 
 _TIME_LIMIT_SECONDS = 60  # proves that it ends
 _LOOK = """

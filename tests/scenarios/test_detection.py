@@ -5,9 +5,9 @@ import os
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.faults import FAULTS
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines
+from gpudiag.simulate.nvml.library import build_library
 from tools.write_detection import COMPARED, EXPECTED, INJECTED, PAGE, run_instant
 
 WITHOUT_GPU = "none"  # nothing to train on, and nothing wrong (decision 0001)

@@ -5,7 +5,7 @@ import pytest
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.errors import UsageError
 from gpudiag.model.finding import Outcome
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.nvml.library import build_library
 from tests.scenarios.kinds import all_kinds
 from tests.scenarios.kinds.trial import Kind, Trial
 from tools.write_detection import PAGE

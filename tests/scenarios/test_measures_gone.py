@@ -17,8 +17,8 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.training import StrategyMeasurement
-from gpudiag.runs.baseline import samples_of
 from gpudiag.runs.workplace import choose_workplace
+from gpudiag.store.baselines import samples_of
 from tests.scenarios.active_cases import SICK, good_runs
 from tests.scenarios.rank_cases import happened
 from tests.scenarios.situations import look_at_machine

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.nvml.library import build_library
 from tools.walk_nvml import HEADING, MACHINES
 from tools.write_detection import PAGE
 

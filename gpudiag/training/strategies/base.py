@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpudiag.model.reading import NOT_ASKED, Reading
-from gpudiag.model.training_parts import KeptTensor
+from gpudiag.model.training import KeptTensor
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.job import TrainingJob
 from gpudiag.training.kept import Digests, digest_optimizer, digest_values, local_part, names_by_id

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from gpudiag.model.training_parts import KeptTensor
+from gpudiag.model.training import KeptTensor
 from gpudiag.training.kept import local_part
 from gpudiag.training.strategies.base import ScriptState, Setup, Strategy, broadcast_model
 from gpudiag.training.tensors import Tensors, difference

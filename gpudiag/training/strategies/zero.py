@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gpudiag.model.reading import Reading
-from gpudiag.model.training_parts import KeptTensor
+from gpudiag.model.training import KeptTensor
 from gpudiag.training.kept import Digests, digest_optimizer, digest_values
 from gpudiag.training.reference import make_optimizer
 from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strategy, broadcast_model

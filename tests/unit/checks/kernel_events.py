@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from gpudiag.probe.kernel_lines import parse_kernel_line
+from gpudiag.probe.kernel_log.lines import parse_kernel_line
 from tests.unit.model.nouns import make_device, make_snapshot
 
 FOUR_GPUS = make_snapshot(*(make_device(index) for index in range(4)))

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.availability import Candidate, judge_availability
-from gpudiag.checks.devices import gpu_lost
+from gpudiag.checks.gpu.availability import Candidate, judge_availability
+from gpudiag.checks.gpu.devices import gpu_lost
 from gpudiag.model.device import Device, GpuProcess, MigInstance
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import GIB

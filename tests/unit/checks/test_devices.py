@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.devices import gpu_count, gpu_hung, gpu_lost
+from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost
 from gpudiag.checks.runner import run_checks, verdict
 from gpudiag.model.device import Device, DeviceId, SourceState, SourceStatus
 from gpudiag.model.evidence import DeviceSubject, HostSubject

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpudiag.checks.gone import known_gpus_of, machine_gpus
+from gpudiag.checks.gpu.gone import known_gpus_of, machine_gpus
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, HostSubject

@@ -10,11 +10,10 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import say_limits
-from gpudiag.checks.collective_speed import judge_collective_speed
+from gpudiag.checks.ranks.collective_speed import judge_collective_speed
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, ComputeResult
-from gpudiag.model.device import Device, NvLink
-from gpudiag.model.device_details import PeerAccess
+from gpudiag.model.device import Device, NvLink, PeerAccess
 from gpudiag.model.finding import Outcome
 from gpudiag.reference.speeds import PublishedSpeed, published_speeds, speed_limits
 from tests.unit.checks.active_measures import gpu_snapshot, judged_by, measure_gpus

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpudiag.checks.kernel_faults import host_kernel_log, judge_kernel_log
+from gpudiag.checks.host.kernel_faults import host_kernel_log, judge_kernel_log
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
-from gpudiag.model.device_details import PcieErrorCounts
+from gpudiag.model.device import PcieErrorCounts
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.checks.kernel_events import event_from, xid

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpudiag.checks.loopback import LOOPBACK_DOWN, judge_interfaces
-from gpudiag.checks.ranks import RANK_RAISED, judge_incidents
+from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_interfaces
+from gpudiag.checks.ranks.incidents import RANK_RAISED, judge_incidents
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.host import NetworkInterface
 from gpudiag.model.measure import Incident, IncidentKind

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.checks.measured_limits import (
+from gpudiag.checks.ranks.measured_speeds import (
     ClocksSeen,
     Opinion,
     history_opinion,

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpudiag.checks.bandwidth import bandwidth_peer
-from gpudiag.checks.peer_paths import HOST, NVLINK, NVSWITCH, PCIE, UNKNOWN, PeerPath, path_between
+from gpudiag.checks.links.peers import HOST, NVLINK, NVSWITCH, PCIE, UNKNOWN, PeerPath, path_between
+from gpudiag.checks.ranks.bandwidth import bandwidth_peer
 from gpudiag.model.active import PEER_COPY
-from gpudiag.model.device import NvLink
-from gpudiag.model.device_details import PeerAccess
+from gpudiag.model.device import NvLink, PeerAccess
 from tests.unit.checks.active_measures import gpu_snapshot, judged_by, measure_gpus
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpudiag.checks.ranks import RANK_DIED, RANK_RAISED
-from gpudiag.checks.script_mismatch import judge_mismatch
+from gpudiag.checks.ranks.incidents import RANK_DIED, RANK_RAISED
+from gpudiag.checks.training.script import judge_mismatch
 from gpudiag.model.evidence import HostSubject, RankSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.script import RecordedCollective, ScriptPlace

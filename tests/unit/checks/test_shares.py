@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from gpudiag.checks.host_health import host_numa
-from gpudiag.checks.host_limits import host_cgroup, host_shared_memory
-from gpudiag.checks.infiniband import infiniband_peer_memory
-from gpudiag.checks.nvlink_state import nvlink_state
+from gpudiag.checks.host.health import host_numa
+from gpudiag.checks.host.limits import host_cgroup, host_shared_memory
+from gpudiag.checks.links.infiniband import infiniband_peer_memory
+from gpudiag.checks.links.nvlink import nvlink_state
 from gpudiag.model.context import Context
 from gpudiag.model.device import NvLink
 from gpudiag.model.finding import Outcome
@@ -77,8 +77,8 @@ def test_cards_of_another_kind_need_no_peer_memory_module():
 
 
 def test_without_the_kernels_counts_the_gpus_own_are_taken():
-    from gpudiag.checks.pcie_errors import pcie_errors
-    from gpudiag.model.device_details import PcieErrorCounts
+    from gpudiag.checks.links.pcie_errors import pcie_errors
+    from gpudiag.model.device import PcieErrorCounts
 
     counts = PcieErrorCounts(0, 0, 1, 0, 0, 0, 0)
     (finding,) = pcie_errors.judge(make_context(make_device(0, pcie_errors=counts))).findings
@@ -90,7 +90,7 @@ def test_without_the_kernels_counts_the_gpus_own_are_taken():
 
 
 def test_encrypted_copies_are_not_held_against_the_link():
-    from gpudiag.checks.bandwidth import bandwidth_host_device
+    from gpudiag.checks.ranks.bandwidth import bandwidth_host_device
 
     context = make_context(make_device(0))
     snapshot = replace(context.snapshot, confidential_computing="enabled")

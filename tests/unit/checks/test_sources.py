@@ -2,7 +2,7 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.runner import run_checks, verdict
-from gpudiag.checks.sources import NVML_KINDS, nvml_answers, sources_agree
+from gpudiag.checks.software.sources import NVML_KINDS, nvml_answers, sources_agree
 from gpudiag.model.device import Disagreement, SourceState, SourceStatus
 from gpudiag.model.evidence import SourceSubject
 from gpudiag.model.finding import Outcome

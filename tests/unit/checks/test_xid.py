@@ -3,9 +3,15 @@ from datetime import timedelta
 
 import pytest
 
+from gpudiag.checks.gpu.xid import (
+    APPLICATION_WINDOW,
+    SETTLED_WINDOW,
+    UNASKED_WINDOW,
+    judge_xids,
+    xid_kernel_log,
+)
+from gpudiag.checks.links.sxid import judge_sxids, sxid_kernel_log
 from gpudiag.checks.runner import run_checks
-from gpudiag.checks.sxid import judge_sxids, sxid_kernel_log
-from gpudiag.checks.xid import APPLICATION_WINDOW, SETTLED_WINDOW, UNASKED_WINDOW, judge_xids, xid_kernel_log
 from gpudiag.model.context import Context
 from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.runner import run_checks
-from gpudiag.checks.xid import xid_kernel_log
 from gpudiag.model.context import Context
 from gpudiag.model.history import History
 from gpudiag.model.reading import Missing, MissingReason

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gpudiag.collectives.layouts import LAYOUTS, Block
-from gpudiag.collectives.pattern import Pattern
+from gpudiag.collectives.pattern import LAYOUTS, Block, Pattern
 
 CPU = torch.device("cpu")
 

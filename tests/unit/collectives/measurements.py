@@ -4,13 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.measure import (
-    CollectiveMeasurement,
-    CollectiveResult,
-    Incident,
-    IncidentKind,
-    RankReport,
-)
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 
 

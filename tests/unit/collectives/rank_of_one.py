@@ -13,8 +13,8 @@ from gpudiag.collectives import rank_main
 from gpudiag.collectives.cases import Sweep
 from gpudiag.collectives.results import RankCase, WrongBuffer
 from gpudiag.model.codec import decode, encode
-from gpudiag.ranks.context import RankContext
 from gpudiag.ranks.inject import MismatchKind
+from gpudiag.ranks.rank.context import RankContext
 
 
 @dataclass

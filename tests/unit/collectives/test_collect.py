@@ -3,14 +3,13 @@
 from typing import Any
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.facts import RankFacts
-from gpudiag.collectives.results import Diagnosis, RankCase, WrongBuffer, WrongElements
+from gpudiag.collectives.results import Diagnosis, RankCase, RankFacts, WrongBuffer, WrongElements
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.measure import IncidentKind, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.collect import CaseCollector
+from gpudiag.runs.collective_report import CaseCollector
 
 CASES = (
     Case("all_reduce", "sum", "float32", 2, 8, in_place=True, unaligned=False),

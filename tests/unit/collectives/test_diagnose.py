@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gpudiag.collectives.diagnose import diagnose
+from gpudiag.collectives.inspection import find_wrong
 from gpudiag.collectives.pattern import as_bits
 from gpudiag.collectives.results import Diagnosis
-from gpudiag.collectives.verify import find_wrong
 from gpudiag.model.plan import DTYPES
 from tests.unit.collectives.faulty_network import (
     Fault,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.checks.collective import COLLECTIVE_FINDINGS, judge_collective
+from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS, judge_collective
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.checks.movements import describe_movement, find_movements
-from gpudiag.model.device import NvLink
-from gpudiag.model.device_details import ThrottleSeconds
+from gpudiag.checks.ranks.movements import describe_movement, find_movements
+from gpudiag.model.device import NvLink, ThrottleSeconds
 from gpudiag.model.evidence import DeviceSubject, HostSubject
-from gpudiag.model.movement import HostCounters, Movement
+from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs.watched import explain_by, find_new, finish_watch, start_watch
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement
@@ -79,7 +78,7 @@ def test_a_gpu_that_was_lost_during_the_run_is_a_new_fault() -> None:
 
 
 def test_what_moved_is_evidence_where_it_may_explain_and_nowhere_else() -> None:
-    from gpudiag.checks.collective import judge_collective
+    from gpudiag.checks.ranks.collective import judge_collective
     from gpudiag.model.measure import IncidentKind
 
     movements = find_movements("a1", (QUIET, replace(QUIET, tcp_retransmits=112)), None)

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudiag.collectives.layouts import LAYOUTS
-from gpudiag.collectives.pattern import ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
+from gpudiag.collectives.inspection import find_wrong
+from gpudiag.collectives.pattern import LAYOUTS, ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
 from gpudiag.collectives.tables import is_exact, reduction_table, tolerance_ulps
-from gpudiag.collectives.verify import find_wrong
 from gpudiag.model.plan import DTYPES, FLOAT_DTYPES, REDUCING_OPERATIONS
 from tests.unit.collectives.faulty_network import (
     Fault,

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from gpudiag.collectives.mismatch import Announcement
-from gpudiag.collectives.process_group import ProcessGroup
+from gpudiag.collectives.process_group import Announcement, ProcessGroup
 
 
 @dataclass

@@ -7,8 +7,7 @@ import torch
 
 from gpudiag.collectives import sweep
 from gpudiag.collectives.cases import Sweep, plan_sweep
-from gpudiag.collectives.repeats import MAX_ITERATIONS, MIN_ITERATIONS
-from gpudiag.collectives.timing import needs_lead
+from gpudiag.collectives.timing import MAX_ITERATIONS, MIN_ITERATIONS, needs_lead
 from gpudiag.model.plan import NcclTestPlan
 from tests.unit.collectives.rank_of_one import RecordingProgress, run_sweep
 

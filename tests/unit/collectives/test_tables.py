@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudiag.collectives.primes import largest_prime_below, next_prime
 from gpudiag.collectives.tables import (
     BIT_LIMITS,
     EXACT_LIMITS,
     WRAPPING,
     bit_patterns,
+    largest_prime_below,
+    next_prime,
     reduction_table,
     window_sums,
 )

@@ -2,7 +2,7 @@
 
 import torch
 
-from gpudiag.collectives.verify import find_wrong
+from gpudiag.collectives.inspection import find_wrong
 
 
 def test_equal_buffers_have_nothing_wrong() -> None:

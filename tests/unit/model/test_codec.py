@@ -12,12 +12,11 @@ from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
-from gpudiag.model.merged import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.schemas import json_schema
 from gpudiag.model.training import TrainingPlan, TrainingReport
-from gpudiag.runs.train_results import build_result, skipped_result
+from gpudiag.runs.train import build_result, skipped_result
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.model.masking import mask_text, mask_words, names_secret
+from gpudiag.model.untrusted_text import mask_text, mask_words, names_secret
 
 SECRET = "s3cr3t-Value_0123456789abcdef"
 HIDDEN = [

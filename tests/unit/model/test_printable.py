@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.model.printable import escape_controls, escape_steering
+from gpudiag.model.untrusted_text import escape_controls, escape_steering
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.probe.processes import hides_processes, read_process
+from gpudiag.probe.host.processes import hides_processes, read_process
 
 
 @pytest.mark.parametrize(

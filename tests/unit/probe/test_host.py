@@ -4,8 +4,8 @@ import os
 import pytest
 
 from gpudiag.model.host import Machine
-from gpudiag.probe.driver_files import parse_kernel_driver, parse_uuid
-from gpudiag.probe.host import (
+from gpudiag.probe.host.driver_files import parse_kernel_driver, parse_uuid
+from gpudiag.probe.host.machine import (
     count_in_list,
     parse_meminfo,
     parse_modules,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.host_counters import (
+from gpudiag.probe.host.counters import (
     parse_interfaces,
     parse_protocol,
     parse_steal_seconds,

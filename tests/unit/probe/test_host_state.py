@@ -5,18 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.probe.bridges import parse_acs_control, read_redirecting_bridges
-from gpudiag.probe.fabric_manager import read_fabric_manager
-from gpudiag.probe.filesystems import read_filesystems
 from gpudiag.probe.guard import run_guarded
-from gpudiag.probe.host_state import read_iommu, read_memory_errors
-from gpudiag.probe.host_state_answer import host_state_of
-from gpudiag.probe.infiniband import parse_rate, parse_state, read_infiniband_ports
-from gpudiag.probe.limits import parse_cpu_max, parse_maximum, read_cgroup, read_process_limits
-from gpudiag.probe.names import read_name_addresses
-from gpudiag.probe.pci import parse_error_total
-from gpudiag.probe.processors import read_processor_layout
-from gpudiag.probe.settings import parse_nccl_file, read_settings
+from gpudiag.probe.host.infiniband import parse_rate, parse_state, read_infiniband_ports
+from gpudiag.probe.host.limits import (
+    parse_cpu_max,
+    parse_maximum,
+    read_cgroup,
+    read_filesystems,
+    read_process_limits,
+)
+from gpudiag.probe.host.pci import parse_acs_control, parse_error_total, read_redirecting_bridges
+from gpudiag.probe.host.processors import read_processor_layout
+from gpudiag.probe.host.services import read_fabric_manager
+from gpudiag.probe.host.settings import parse_nccl_file, read_name_addresses, read_settings
+from gpudiag.probe.host.state import read_iommu, read_memory_errors
+from gpudiag.probe.host.state_answer import host_state_of
 from gpudiag.probe.sheet import NO_PERMISSION, SOURCE_ABSENT, Absent
 
 LIMITS = (
@@ -257,7 +260,7 @@ def test_a_total_of_pcie_errors():
 
 
 def test_this_machine_is_read_whole_and_in_time():
-    child = run_guarded("gpudiag.probe.host_state:stream_host_state", 20.0, "/", {})
+    child = run_guarded("gpudiag.probe.host.state:stream_host_state", 20.0, "/", {})
     assert child.ending == "finished"
     state = host_state_of(child)
     assert state.process_limits.open_files > 0
@@ -271,10 +274,10 @@ def test_this_machine_is_read_whole_and_in_time():
 def test_a_topic_that_hangs_costs_only_itself(monkeypatch: pytest.MonkeyPatch):
     from threading import Event
 
-    from gpudiag.probe import host_state
+    from gpudiag.probe.host import state as host_state
 
     monkeypatch.setattr(host_state, "read_name_addresses", lambda root: Event().wait())
-    child = run_guarded("gpudiag.probe.host_state:stream_host_state", 1.0, "/", {})
+    child = run_guarded("gpudiag.probe.host.state:stream_host_state", 1.0, "/", {})
     state = host_state_of(child)
     assert child.ending == "timed_out"
     assert state.name_addresses.reason.value == "timed_out"

@@ -7,8 +7,8 @@ import pytest
 from gpudiag.model.device import SourceState
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import Missing
-from gpudiag.probe.kernel_keep import MAX_GROUPS, MAX_STRETCHES, KeptLines, Line
-from gpudiag.probe.kmsg import read_kernel_log
+from gpudiag.probe.kernel_log.keep import MAX_GROUPS, MAX_STRETCHES, KeptLines, Line
+from gpudiag.probe.kernel_log.read import read_kernel_log
 from tests.unit.probe.test_kmsg import BOOT, at, record
 
 LINES = 6000
@@ -155,7 +155,7 @@ def test_what_was_not_read_is_said(tmp_path):
         (tmp_path / folder).mkdir()
     (tmp_path / "proc/stat").write_text(f"btime {BOOT}\n")
     (tmp_path / "dev/kmsg").write_text(logged(FLOODS["of another GPU"], 0))
-    from gpudiag.probe.kmsg import finish_kernel_log, stream_kernel_log
+    from gpudiag.probe.kernel_log.read import finish_kernel_log, stream_kernel_log
     from tests.unit.probe.test_kmsg import SimpleNamespace
 
     messages = []

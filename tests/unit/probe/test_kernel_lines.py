@@ -2,7 +2,7 @@ import pytest
 
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.probe.kernel_lines import (
+from gpudiag.probe.kernel_log.lines import (
     MAX_TEXT_CHARACTERS,
     parse_bus_id,
     parse_kernel_line,

@@ -8,9 +8,9 @@ import pytest
 from gpudiag.model.device import SourceState
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe import kmsg
-from gpudiag.probe.kernel_logs import Journal, Ring
-from gpudiag.probe.kmsg import finish_kernel_log, stream_kernel_log
+from gpudiag.probe.kernel_log import read as kmsg
+from gpudiag.probe.kernel_log.places import Journal, Ring
+from gpudiag.probe.kernel_log.read import finish_kernel_log, stream_kernel_log
 
 PATIENT_SECONDS = 60.0  # a busy machine is slow; what is found is asserted, not how fast
 BOOT = 1_795_000_000

@@ -3,14 +3,14 @@ import socket
 
 import pytest
 
-from gpudiag.probe.addresses import (
+from gpudiag.probe.host.network import (
     interface_of,
     parse_if_inet6,
     parse_local_addresses,
     parse_routes,
     read_addresses,
+    read_interfaces,
 )
-from gpudiag.probe.network import read_interfaces
 
 FIB_TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5

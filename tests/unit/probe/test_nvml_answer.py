@@ -5,8 +5,7 @@ import pytest
 
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.nvml_answer import nvml_answer_of
-from gpudiag.probe.nvml_words import explain_failure, explain_no_devices
+from gpudiag.probe.nvml.answer import explain_failure, explain_no_devices, nvml_answer_of
 from tests.unit.model.nouns import make_machine
 
 LIBRARY = {

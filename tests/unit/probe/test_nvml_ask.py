@@ -1,7 +1,7 @@
 import pynvml
 import pytest
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet, as_text, bus_id_of, field_value, known
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text, bus_id_of, field_value, known
 from gpudiag.probe.sheet import Absent
 from tests.unit.probe.fake_nvml import (
     FUNCTION_NOT_FOUND,

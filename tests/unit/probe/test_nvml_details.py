@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet
-from gpudiag.probe.nvml_details import read_peer
-from gpudiag.probe.nvml_device import read_device
-from gpudiag.probe.nvml_links import parse_bit_error_rate
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet
+from gpudiag.probe.nvml.details import read_peer
+from gpudiag.probe.nvml.device import read_device
+from gpudiag.probe.nvml.links import parse_bit_error_rate
 from tests.unit.probe.fake_nvml import NOT_SUPPORTED, FakeNvml, Raises
 
 
@@ -95,7 +95,7 @@ def test_peers_are_asked_pair_by_pair():
 
 @pytest.mark.parametrize(("feature", "word"), [(0, "disabled"), (1, "enabled")])
 def test_the_library_says_whether_copies_are_encrypted(feature: int, word: str):
-    from gpudiag.probe.nvml import read_library
+    from gpudiag.probe.nvml.child import read_library
 
     answers = SimpleNamespace(
         nvmlSystemGetDriverVersion=lambda: "580.105.08",

@@ -7,8 +7,8 @@ import pytest
 
 from gpudiag.model.device import Device
 from gpudiag.model.reading import is_without_word
-from gpudiag.probe.nvml_ask import Ask, DeviceSheet
-from gpudiag.probe.nvml_device import read_device
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet
+from gpudiag.probe.nvml.device import read_device
 from gpudiag.reference.vocabulary import reasons_of
 from tests.unit.probe.fake_nvml import (
     FUNCTION_NOT_FOUND,

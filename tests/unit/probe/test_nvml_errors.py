@@ -3,7 +3,7 @@ import pytest
 
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import MissingReason
-from gpudiag.probe.nvml_errors import REASON_OF_CODE, STATE_OF_INIT_CODE, code_of, reason_of, state_of_init
+from gpudiag.probe.nvml.ask import REASON_OF_CODE, STATE_OF_INIT_CODE, code_of, reason_of, state_of_init
 from gpudiag.probe.sheet import Absent
 
 CODES = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}

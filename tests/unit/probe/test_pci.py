@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.probe.pci import (
+from gpudiag.probe.host.pci import (
     bus_id_of_address,
     parse_generation,
     parse_numa_node,

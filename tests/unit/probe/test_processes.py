@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gpudiag.probe.processes import parse_container_id, read_process, user_name
+from gpudiag.probe.host.processes import parse_container_id, read_process, user_name
 from gpudiag.probe.sheet import Absent
 
 ID = "4f5c9e1b" * 8

@@ -1,7 +1,7 @@
 import pytest
 
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.unified_memory import unify_memory
+from gpudiag.probe.inventory import unify_memory
 from tests.unit.model.nouns import make_device, make_machine
 from tests.unit.probe.test_disagreements import view
 

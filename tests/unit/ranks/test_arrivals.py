@@ -2,8 +2,7 @@ import time
 
 from gpudiag.model import codec
 from gpudiag.model.reading import Missing
-from gpudiag.ranks.arrivals import ArrivalRecorder, Arrivals
-from gpudiag.ranks.host_use import read_host_use
+from gpudiag.ranks.rank.arrivals import ArrivalRecorder, Arrivals, read_host_use
 
 
 def recorded(iterations: int) -> ArrivalRecorder:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks import control_group
-from gpudiag.ranks.control_group import GroupWatch, Quota, find_folders, read_mounts
+from gpudiag.ranks.diagnosis import control_group
+from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota, find_folders, read_mounts
 
 PID = 4242
 

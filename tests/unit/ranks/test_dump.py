@@ -4,7 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpudiag.ranks.dump import RankDump, parse_main_stack, read_flight_recorder, read_last_collective
+from gpudiag.ranks.diagnosis.dump import (
+    RankDump,
+    parse_main_stack,
+    read_flight_recorder,
+    read_last_collective,
+)
 
 TWO_THREADS = """Thread 0x00007f9b (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -35,7 +40,7 @@ def test_no_answer_is_an_empty_stack() -> None:
 
 
 def test_where_it_hangs_is_the_innermost_line_that_is_not_ours() -> None:
-    from gpudiag.ranks import misbehave
+    from gpudiag.ranks.rank import progress as misbehave
 
     dump = RankDump(1, (f"{misbehave.__file__}:28 in stay_out", "/home/ann/train.py:42 in step"), ())
     assert dump.stuck_at == "/home/ann/train.py:42 in step"

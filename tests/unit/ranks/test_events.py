@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.events import EventKind, EventReader, EventWriter
+from gpudiag.ranks.event_log import EventKind, EventReader, EventWriter
 
 
 def test_events_are_read_once_and_in_order(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.ranks.evidence import format_ranks, signal_name
+from gpudiag.ranks.diagnosis.evidence import format_ranks, signal_name
 
 
 @pytest.mark.parametrize(

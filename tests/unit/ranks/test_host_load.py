@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from gpudiag.ranks.host_load import Counters, HostLoad, read_counters
-from gpudiag.ranks.local import watched_seconds
+from gpudiag.ranks.agents.local import watched_seconds
+from gpudiag.ranks.diagnosis.host_load import Counters, HostLoad, read_counters
 
 
 class Host:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from gpudiag.ranks.dump import DumpFiles
-from gpudiag.ranks.last_words import read_last_words, shorten
+from gpudiag.ranks.agents.local import read_last_words, shorten
+from gpudiag.ranks.diagnosis.dump import DumpFiles
 
 CUDA = "RuntimeError: CUDA error: an illegal memory access was encountered"
 FRAMES = "\n".join(
@@ -47,7 +47,7 @@ def test_a_huge_file_is_read_at_its_start_and_its_end(tmp_path):
 CRASH = """
 import ctypes, sys
 from pathlib import Path
-from gpudiag.ranks.dump import DumpFiles
+from gpudiag.ranks.diagnosis.dump import DumpFiles
 def in_a_kernel():
     ctypes.string_at(0)
 DumpFiles(Path(sys.argv[1]), 3).answer_requests()

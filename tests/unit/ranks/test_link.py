@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpudiag.ranks.link import Link, LinkLostError
+from gpudiag.ranks.agents.link import Link, LinkLostError
 
 
 @pytest.fixture

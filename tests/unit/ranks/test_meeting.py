@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.link import Link
-from gpudiag.ranks.meeting import Meeting
+from gpudiag.ranks.agents.discovery import Meeting
+from gpudiag.ranks.agents.link import Link
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident
-from gpudiag.ranks.mismatch import find_mismatch
+from gpudiag.ranks.diagnosis.mismatch import find_mismatch
+from gpudiag.ranks.diagnosis.view import Life, RankView
+from gpudiag.ranks.diagnosis.watchdog import find_incidents, is_settled
 from gpudiag.ranks.position import Operation
 from gpudiag.ranks.stages import Budgets
-from gpudiag.ranks.view import Life, RankView
-from gpudiag.ranks.watchdog import find_incidents, is_settled
 from tests.unit.ranks.views import position, view
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gpudiag.bandwidth.numa import bind_to_node
+from gpudiag.bandwidth.rank_main import bind_to_node
 from gpudiag.model.active import ActivePlan
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason

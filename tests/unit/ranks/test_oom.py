@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks import oom
-from gpudiag.ranks.oom import OomWatch, killed_pid, limited_group
+from gpudiag.ranks.agents import local as oom
+from gpudiag.ranks.agents.local import OomWatch, killed_pid, limited_group
 
 LINE = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:428192kB, anon-rss:139548kB"
 CAUSE = (

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, cast
 
-from gpudiag.ranks.board import PositionWriter
-from gpudiag.ranks.events import EventWriter
-from gpudiag.ranks.progress import RankProgress
+from gpudiag.ranks.event_log import EventWriter
+from gpudiag.ranks.rank.board import PositionWriter
+from gpudiag.ranks.rank.progress import RankProgress
 
 WRAPPER = """
 def run(progress):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import LaunchError
-from gpudiag.ranks.run_directory import RunDirectory, remove_stale_directories, runtime_directory
+from gpudiag.ranks.agents.run_directory import RunDirectory, remove_stale_directories, runtime_directory
 
 
 def test_a_directory_goes_with_its_context(tmp_path: Path) -> None:

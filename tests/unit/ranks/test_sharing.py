@@ -1,6 +1,6 @@
 import threading
 
-from gpudiag.ranks.sharing import SharedGpuError, require_own_gpu
+from gpudiag.ranks.rank.device import SharedGpuError, require_own_gpu
 
 
 class WaitingStore:

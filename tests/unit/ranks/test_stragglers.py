@@ -8,10 +8,9 @@ import pytest
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.ranks.arrivals import Arrivals
 from gpudiag.ranks.clock import SAME_CLOCK, ClockOffset
-from gpudiag.ranks.host_use import HostUse
-from gpudiag.ranks.stragglers import find_stragglers, limit_seconds, measure_lateness
+from gpudiag.ranks.diagnosis.stragglers import find_stragglers, limit_seconds, measure_lateness
+from gpudiag.ranks.rank.arrivals import Arrivals, HostUse
 
 MILLISECOND = 1_000_000
 STEP = 100 * MILLISECOND

@@ -2,7 +2,7 @@
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.suspicion import Suspicions, may_heal
+from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
 
 
 def incident(kind: IncidentKind, rank: int = 1, at: float = 5.0) -> Incident:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.position import Operation, Position
-from gpudiag.ranks.view import Life, RankView
 
 
 def position(

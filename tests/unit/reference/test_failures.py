@@ -5,10 +5,10 @@ import pytest
 
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.commands import COMMANDS, gpudiag
+from gpudiag.explain.recipe import explain_text, explain_topic
+from gpudiag.explain.topics import known_topics
 from gpudiag.reference.failures import ANY_CAUSE, failure_tables, failures, longest_part
 from gpudiag.reference.tables import read_table
-from gpudiag.runs.explain import explain_text, explain_topic
-from gpudiag.runs.topics import known_topics
 from tests.corpus.explained import answer_to, texts
 from tests.unit.reference.failure_texts import HARMLESS, OTHERS, TWENTY
 

@@ -1,7 +1,6 @@
 from collections import Counter
 
-from gpudiag.reference.gpu_memory import find_memory, gpu_memories
-from gpudiag.reference.gpu_models import gpu_models
+from gpudiag.reference.gpu_models import find_memory, gpu_memories, gpu_models
 
 
 def test_every_name_is_there_once_and_says_its_source():

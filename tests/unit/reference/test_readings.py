@@ -8,7 +8,7 @@ import pytest
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import Missing
-from gpudiag.probe.nvml_by_hand import BY_HAND
+from gpudiag.probe.nvml.device import BY_HAND
 from gpudiag.reference.declaration import ByHand, Call, Declared, by_question
 from gpudiag.reference.readings import PAGE_GROUPS, READINGS
 from tools.write_readings import PAGE, SCRIPT, facts_of, page_text, script_text

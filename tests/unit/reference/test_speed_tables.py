@@ -4,17 +4,22 @@ from itertools import pairwise
 
 import pytest
 
-from gpudiag.reference.gpu_links import find_links, link_tables
 from gpudiag.reference.gpu_models import (
     CORES_PER_MULTIPROCESSOR,
     RATE_OF_DTYPE,
     TENSOR_FLOPS_PER_CLOCK,
     GpuModel,
+    find_links,
     find_model,
     gpu_models,
+    link_tables,
 )
-from gpudiag.reference.interconnects import nvlink_bytes_per_second, nvlink_payload, pcie_bytes_per_second
-from gpudiag.reference.speeds import published_speeds
+from gpudiag.reference.speeds import (
+    nvlink_bytes_per_second,
+    nvlink_payload,
+    pcie_bytes_per_second,
+    published_speeds,
+)
 from gpudiag.reference.tables import read_table
 from gpudiag.simulate.loader import base_machines, load_scenario
 

@@ -4,9 +4,17 @@ from datetime import date
 import pytest
 
 from gpudiag.model.finding import Outcome
-from gpudiag.reference.sxid import SXidClass, sxid_source, sxids
 from gpudiag.reference.tables import read_table
-from gpudiag.reference.xid import XidKind, action_text, escalated, xid_source, xids
+from gpudiag.reference.xid import (
+    SXidClass,
+    XidKind,
+    action_text,
+    escalated,
+    sxid_source,
+    sxids,
+    xid_source,
+    xids,
+)
 
 FAIL, WARN, PASS = Outcome.FAIL, Outcome.WARN, Outcome.PASS
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from gpudiag.checks.availability import Candidate, judge_availability
+from gpudiag.checks.gpu.availability import Candidate, judge_availability
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.model.device import Device, GpuProcess, NvLink, Snapshot
 from gpudiag.model.finding import Finding

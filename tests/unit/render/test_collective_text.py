@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.collective import judge_collective
+from gpudiag.checks.ranks.collective import judge_collective
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import outcome_of_findings
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, InjectedFault

@@ -2,14 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpudiag.explain.recipe import explain_text
+from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid, known_topics
 from gpudiag.model.explanation import Explanation, LogExplanation, LogRead, Role, Sighting, UnknownError
 from gpudiag.reference.failures import failures
-from gpudiag.reference.sxid import sxids
-from gpudiag.reference.xid import xids
+from gpudiag.reference.xid import sxids, xids
 from gpudiag.render.explain_text import render_explanation, render_log_explanation
 from gpudiag.render.style import columns
-from gpudiag.runs.explain import explain_text
-from gpudiag.runs.topics import explain_failure, explain_sxid, explain_xid, known_topics
 
 LABEL_COLUMNS = len("  Look also: ")
 EVERY_TOPIC = (

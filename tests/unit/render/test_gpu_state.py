@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.checks.gpu_state import GpuState, judge_state
+from gpudiag.checks.gpu.state import GpuState, judge_state
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
@@ -11,8 +11,8 @@ from gpudiag.render.devices_text import render_devices
 from gpudiag.render.devices_wide import render_wide
 from gpudiag.render.overview_text import render_overview
 from gpudiag.runs.instant import judge_snapshot
-from gpudiag.runs.live import SamplerFacts, build_live
 from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.service.live import SamplerFacts, build_live
 from tests.unit.checks.machines import make_bare_machine
 from tests.unit.model.nouns import TAKEN_AT, make_snapshot
 from tests.unit.render.reports import make_finding

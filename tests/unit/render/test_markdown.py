@@ -3,7 +3,7 @@ from hypothesis import given
 from markdown_it import MarkdownIt
 
 from gpudiag.render.markdown import escape_markdown, render_markdown
-from gpudiag.render.one_line import one_line
+from gpudiag.render.style import one_line
 from tests.unit.render.reports import CPU_ONLY, EMPTY, REPORTS, SICK, SIMULATED, hostile_reports, texts
 
 # As GitHub reads it: CommonMark with tables, and raw HTML let through.

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from gpudiag.checks.gone import known_gpus_of
+from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing

@@ -5,8 +5,7 @@ import pytest
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.device import DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.render.absent_text import render_absent
-from gpudiag.render.sources_text import render_sources
+from gpudiag.render.sources_text import render_absent, render_sources
 from gpudiag.render.style import Style, columns, wants_colour
 from gpudiag.units import GIB
 from tests.unit.checks.machines import ABSENT, make_bare_machine, make_broken_snapshot

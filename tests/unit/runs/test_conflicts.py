@@ -3,7 +3,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model.device import GpuProcess
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.runs.conflicts import BusyGpusError, choose_gpus, refuse_busy
+from gpudiag.service.run_list import BusyGpusError, choose_gpus, refuse_busy
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
 
 LOST = Missing(MissingReason.DEVICE_LOST)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from gpudiag.model.run import Run, RunState
 from gpudiag.model.timeline import TimelineEntry, TimelineKind
-from gpudiag.runs import run_memory
-from gpudiag.runs.readings import Readings
-from gpudiag.runs.run_memory import RunMemory
 from gpudiag.sampler.spill import Spill
+from gpudiag.service import run_memory
+from gpudiag.service.readings import Readings
+from gpudiag.service.run_memory import RunMemory
 from tests.unit.model.nouns import make_device
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpudiag.runs import gpu_frameworks
-from gpudiag.runs.gpu_frameworks import lack_on_gpus
+from gpudiag.runs import interpreters as gpu_frameworks
+from gpudiag.runs.interpreters import lack_on_gpus
 
 
 def interpreter(folder, words):

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.errors import UsageError
-from gpudiag.runs.kinds import run_kinds
-from gpudiag.runs.plan_schema import plan_schema
+from gpudiag.service.kinds import run_kinds
+from gpudiag.service.plan_schema import plan_schema
 
 KINDS = run_kinds(("preflight", "nccl-test", "bandwidth", "train"))
 

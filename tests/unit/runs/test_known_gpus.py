@@ -6,15 +6,10 @@ import pytest
 
 from gpudiag.model.history import KnownGpu, KnownGpus
 from gpudiag.model.reading import Missing
-from gpudiag.runs import known_gpus
-from gpudiag.runs import state as state_module
-from gpudiag.runs.known_gpus import (
-    finish_known_gpus,
-    known_gpus_file,
-    start_known_gpus,
-    write_known_gpus,
-)
-from gpudiag.runs.state import own_machine_key
+from gpudiag.store import known_gpus
+from gpudiag.store import state_folder as state_module
+from gpudiag.store.known_gpus import finish_known_gpus, known_gpus_file, start_known_gpus, write_known_gpus
+from gpudiag.store.state_folder import own_machine_key
 from tests.unit.model.nouns import TAKEN_AT
 
 KNOWN = KnownGpus("a1", (KnownGpu("GPU-1", "00000000:19:00.0", "H100", TAKEN_AT),), None, False)

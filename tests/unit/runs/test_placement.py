@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
-from gpudiag.model.device import (
-    Device,
-    DeviceView,
-    Snapshot,
-    SourceState,
-    SourceStatus,
-    TorchFacts,
-)
+from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.environment import Launcher, RankEnvironment

@@ -1,7 +1,7 @@
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.preflight_events import PreflightTeller
+from gpudiag.runs.events import PreflightTeller
 from tests.unit.render.reports import make_finding, make_report, make_result
 
 

@@ -144,9 +144,9 @@ def test_ranks_that_cannot_be_started_are_an_error_with_the_cause(run, monkeypat
         raise RankStartError("no more processes", hint="ulimit -u")
 
     monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
-    monkeypatch.setattr("gpudiag.runs.preflight_collective.measure_collective", refuse)
+    monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_collective", refuse)
     monkeypatch.setattr("gpudiag.runs.active.measure_active", lambda *a, **k: refuse())
-    monkeypatch.setattr("gpudiag.runs.preflight_training.measure_training", refuse)
+    monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_training", refuse)
     report, *_ = run(PreflightPlan(level="standard"), [NOW, LATER])
     results = {result.check: result for result in report.results}
     for name in ("collective.all_reduce", "compute.determinism", "active.ranks", "train.ddp"):
@@ -161,7 +161,7 @@ def test_ranks_that_could_not_meet_are_not_started_and_the_fault_is_told_once(ru
 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
-    for module in ("preflight_collective.measure_collective", "preflight_training.measure_training"):
+    for module in ("preflight_measures.measure_collective", "preflight_measures.measure_training"):
         monkeypatch.setattr(f"gpudiag.runs.{module}", refuse)
     down = NetworkInterface("lo", False, True, 65536, NOBODY, ())
     look = replace(NOW, machine=replace(BOOT, interfaces=(down,), state=UNKNOWN_STATE))

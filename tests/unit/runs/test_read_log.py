@@ -5,10 +5,10 @@ import lzma
 
 import pytest
 
+from gpudiag.explain.answer import explain_logs, open_log
+from gpudiag.explain.files import MAX_LINE_BYTES, LogLines, LogRefused, open_lines
+from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Role
-from gpudiag.runs.explain import explain_text
-from gpudiag.runs.explain_log import explain_logs, open_log
-from gpudiag.runs.log_files import MAX_LINE_BYTES, LogLines, LogRefused, open_lines
 
 XID_79 = "NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 XID_45 = "NVRM: Xid (PCI:0000:5d:00): 45, pid=1, name=python, Ch 1"

@@ -1,4 +1,4 @@
-from gpudiag.runs.run_process import sentence_of
+from gpudiag.service.run_process import sentence_of
 
 
 def test_a_failed_run_says_the_sentence_and_not_only_its_hint():

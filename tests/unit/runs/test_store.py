@@ -14,8 +14,9 @@ from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.history import Sample
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
-from gpudiag.runs import store as store_module
-from gpudiag.runs.history import (
+from gpudiag.store import database as store_module
+from gpudiag.store.database import NewRun, Store, parse_store_url
+from gpudiag.store.history import (
     HistoryKeeper,
     RunFacts,
     default_store,
@@ -23,8 +24,7 @@ from gpudiag.runs.history import (
     read_history,
     record_run,
 )
-from gpudiag.runs.state import state_directory
-from gpudiag.runs.store import NewRun, Store, parse_store_url
+from gpudiag.store.state_folder import state_directory
 from tests.unit.model.nouns import make_device, make_snapshot
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -183,7 +183,7 @@ import os, sys
 sys.path[:0] = sys.argv[2:]
 from datetime import UTC, datetime
 from gpudiag.model.history import Sample
-from gpudiag.runs import store as store_module
+from gpudiag.store import database as store_module
 real = store_module._prune
 def die(*arguments):
     os.kill(os.getpid(), 9)

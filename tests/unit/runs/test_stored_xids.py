@@ -1,6 +1,6 @@
 """Which Xids of the kernel log a run stores: of a flood the gravest and the newest."""
 
-from gpudiag.runs.history import STORED_XIDS, _xids
+from gpudiag.store.history import STORED_XIDS, _xids
 from tests.unit.checks.kernel_events import xid
 from tests.unit.model.nouns import make_device, make_snapshot
 

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.local import end_seconds
+from gpudiag.ranks.agents.local import end_seconds
 from gpudiag.runs.active import expected_seconds, limit_seconds, plan_active
-from gpudiag.runs.preflight_collective import collective_limit, say_collective_cost
-from gpudiag.runs.preflight_training import say_training_cost, training_limit
+from gpudiag.runs.preflight_measures import (
+    collective_limit,
+    say_collective_cost,
+    say_training_cost,
+    training_limit,
+)
 from gpudiag.runs.workplace import Workplace
 
 LEVELS = ("quick", "standard", "long")

@@ -2,8 +2,8 @@ from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
 from gpudiag.model.training import TrainingPlan
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.train_events import TrainingTeller
-from gpudiag.runs.train_results import skipped_result
+from gpudiag.runs.events import TrainingTeller
+from gpudiag.runs.train import skipped_result
 
 
 def test_a_rank_that_is_read_late_does_not_turn_the_stage_back() -> None:

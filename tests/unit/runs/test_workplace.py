@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.devices import GPU_RECOVERY_NEEDED
+from gpudiag.checks.gpu.devices import GPU_RECOVERY_NEEDED
 from gpudiag.checks.subjects import device_subject
 from gpudiag.model.device import DeviceView, GpuProcess, Snapshot, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.library import build_library
+from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.programs import kill_programs
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from gpudiag.reference.nvml import exported_functions
-from gpudiag.simulate.calls import SHAPES
+from gpudiag.simulate.nvml.calls import SHAPES
 from gpudiag.simulate.scenario import HostTree, Scenario
 from gpudiag.simulate.session import Session
 from tests.unit.simulate_library.machines import ask, make_gpu, make_machine, run

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.simulate.nvml.state import render_state
 from gpudiag.simulate.scenario import CallFault, Scenario, SimulatedNvml
 from gpudiag.simulate.session import Session
-from gpudiag.simulate.state import render_state
 from tests.unit.simulate_library.machines import ask, make_gpu, make_machine, run, start
 
 _SwitchOn = Callable[[Scenario], Session]

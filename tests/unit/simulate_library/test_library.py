@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate import library
-from gpudiag.simulate.library import build_library, copy_library
+from gpudiag.simulate.nvml import library
+from gpudiag.simulate.nvml.library import build_library, copy_library
 from tests.unit.simulate_library.machines import TIME_LIMIT_SECONDS
 
 
@@ -38,7 +38,7 @@ def test_the_library_calls_itself_what_programs_ask_for(compiled: None, tmp_path
 
 
 def test_two_builds_at_once_both_succeed(compiled: None, cache: Path) -> None:
-    program = "from gpudiag.simulate.library import build_library; print(build_library())"
+    program = "from gpudiag.simulate.nvml.library import build_library; print(build_library())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     builders = [
         subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
@@ -106,7 +106,7 @@ def test_the_compiler_has_nothing_to_warn_of(compiled: None, tmp_path: Path) -> 
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no cc here; zig has warnings of its own")
-    source = Path(library.__file__).with_name("nvml_library.c")
+    source = Path(library.__file__).parents[1] / "nvml_library.c"
     (tmp_path / "nvml_symbols.inc").write_text(library._render_symbols())
     command = [
         compiler,

@@ -122,7 +122,7 @@ def test_per_place_counts_and_totals_have_their_field_ids(switch_on: _SwitchOn) 
 )
 def test_a_word_that_nvml_does_not_have_is_the_callers_mistake(changes: dict[str, Any]) -> None:
     from gpudiag.errors import UsageError
-    from gpudiag.simulate.state import render_state
+    from gpudiag.simulate.nvml.state import render_state
 
     with pytest.raises(UsageError):
         render_state(make_machine(make_gpu(**changes)))

@@ -18,8 +18,7 @@ from gpudiag.simulate import session
 from gpudiag.simulate.environment import build_environment
 from gpudiag.simulate.programs import find_programs, kill_programs
 from gpudiag.simulate.scenario import HostTree, Scenario, SimulatedNvml
-from gpudiag.simulate.session import Session, open_session
-from gpudiag.simulate.session_folder import hold_folder
+from gpudiag.simulate.session import Session, hold_folder, open_session
 from tests.unit.simulate_library.machines import TIME_LIMIT_SECONDS, ask, make_machine, run, start
 
 _SwitchOn = Callable[[Scenario], Session]
@@ -138,7 +137,7 @@ def test_a_machine_gets_its_library_back(compiled: None) -> None:
 # Holds a session until its input ends, or it is killed.
 _HOLD = """
 import sys
-from gpudiag.simulate.session_folder import hold_folder
+from gpudiag.simulate.session import hold_folder
 with hold_folder() as folder:
     print(folder, flush=True)
     sys.stdin.read()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.simulate.faults import FAULTS, parse_faults
+from gpudiag.simulate.faults.table import FAULTS, parse_faults
 from gpudiag.simulate.loader import base_machines, load_scenario
 from tests.unit.simulate_scenarios.machines import NOW, changed_readings, kernel_log, listed, machine
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gpudiag.probe.host import parse_meminfo, parse_modules
-from gpudiag.probe.kernel_lines import parse_kernel_lines
-from gpudiag.simulate.host_pci import cpulist, speed_text
+from gpudiag.probe.host.machine import parse_meminfo, parse_modules
+from gpudiag.probe.kernel_log.lines import parse_kernel_lines
+from gpudiag.simulate.host.pci import cpulist, speed_text
 from gpudiag.simulate.loader import base_machines
 from gpudiag.simulate.machine_file import build_blueprint, read_layers
 from gpudiag.simulate.scenario import Scenario

@@ -4,8 +4,8 @@ import pytest
 
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.motion import is_in_motion, move_readings
+from gpudiag.simulate.nvml.state import render_state
 from gpudiag.simulate.scenario import Scenario
-from gpudiag.simulate.state import render_state
 
 MOMENTS = [second / 2 for second in range(1, 400)]
 UPPER_BOUNDS = (

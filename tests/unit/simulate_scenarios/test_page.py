@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpudiag.simulate.faults import FAULTS
+from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines, load_scenario
 from tests.unit.simulate_scenarios.machines import NOW
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.simulate.visible_devices import select_visible
+from gpudiag.simulate.torch_answer import select_visible
 from tests.unit.simulate_scenarios.machines import machine
 
 UUIDS = ("GPU-aa00", "GPU-aa11", "GPU-bb22", "GPU-cc33")

@@ -6,15 +6,16 @@ from typing import Any
 from gpudiag.model.measure import RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.training import (
+    GradientParts,
     RankEpochEnd,
     RankProof,
     RankSpeed,
     RankStart,
     RankStep,
+    StepParts,
     StrategyMeasurement,
     TensorFact,
 )
-from gpudiag.model.training_parts import GradientParts, StepParts
 
 STEPS, BATCH, RANKS = 4, 6, 2
 TENSORS = ("0.weight", "0.bias", "1.weight", "1.bias", "2.weight")

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training import judge_training
+from gpudiag.checks.training.run import judge_training
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Owner
-from gpudiag.model.training import RankStep, StrategyMeasurement, TensorFact
-from gpudiag.model.training_parts import KeptTensor
+from gpudiag.model.training import KeptTensor, RankStep, StrategyMeasurement, TensorFact
 from tests.unit.training.measurements import (
     STEPS,
     TENSORS,

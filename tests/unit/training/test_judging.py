@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training import judge_training
-from gpudiag.checks.training_verifications import is_verified, list_verifications
+from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Outcome, outcome_of_findings
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault

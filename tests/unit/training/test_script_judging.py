@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpudiag.checks.script_advice import advise
-from gpudiag.checks.script_hang import HangLimits, describe_wait, judge_hang
-from gpudiag.checks.training_script import judge_script
+from gpudiag.checks.training.exceptions import advise
+from gpudiag.checks.training.script import judge_script
+from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge_hang
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.script import ScriptPlace

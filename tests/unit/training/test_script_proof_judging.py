@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.training_script_proof import judge_proof
+from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import ScriptFacts
 from gpudiag.model.training import ScriptResult

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpudiag.reference.waits import find_call, find_wait, is_library
-from gpudiag.training.batches import BatchCount
 from gpudiag.training.signs_of_work import SignsOfWork
-from gpudiag.training.stack_watch import StackWatch, describe, describe_error, frames_of, users_place
+from gpudiag.training.stack_watch import (
+    BatchCount,
+    StackWatch,
+    describe,
+    describe_error,
+    frames_of,
+    users_place,
+)
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 

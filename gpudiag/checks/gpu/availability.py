@@ -1,0 +1,149 @@
+"""Which GPUs are free to start work on, and why the others are not.
+
+GPUtil's two criteria, load and memory, with limits low enough to see a process that the process
+list does not show (in another container), and what GPUtil cannot see: processes, health, compute
+mode, MIG, and what this job was given.
+"""
+
+from dataclasses import dataclass
+
+from gpudiag.checks.gpu.allocation import is_granted, names_instance
+from gpudiag.model.device import Device, GpuProcess, MigInstance, Snapshot
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing, MissingReason, Reading
+
+# Idle GPUs show 0 % load and no used memory in `nvidia-smi -q` (A100, H100, B200, T4: driver reserves are
+# counted apart). GPUtil's own limits are 50 % of each, which calls a GPU free that another job half fills.
+MAX_UTILIZATION_PERCENT = 10
+MAX_MEMORY_USED_PERCENT = 10
+
+_CLOSED_COMPUTE_MODES = ("prohibited",)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One GPU or MIG instance that work could start on; free where nothing speaks against it."""
+
+    label: str  # the NVML index, `0:2` for the third MIG instance of GPU 0
+    uuid: Reading[str]  # what CUDA_VISIBLE_DEVICES takes, whatever the order of ordinals
+    against: tuple[str, ...]
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.against
+
+
+def judge_availability(snapshot: Snapshot, findings: tuple[Finding, ...]) -> tuple[Candidate, ...]:
+    """Every GPU, or its MIG instances where MIG is on, with what speaks against using it."""
+    faulty = _faulty_subjects(findings)
+    return tuple(
+        candidate for device in snapshot.devices for candidate in _candidates(snapshot, device, faulty)
+    )
+
+
+def _candidates(
+    snapshot: Snapshot, device: Device, faulty: frozenset[Reading[str] | Reading[int]]
+) -> tuple[Candidate, ...]:
+    label = "?" if isinstance(device.id.nvml_index, Missing) else str(device.id.nvml_index)
+    against = tuple(_against_device(snapshot, device, faulty))
+    instances = device.mig_instances
+    if device.mig_mode == "enabled" and not isinstance(instances, Missing):
+        return tuple(
+            Candidate(
+                f"{label}:{place}",
+                instance.uuid,
+                against + tuple(_against_instance(snapshot, device, instance)),
+            )
+            for place, instance in enumerate(instances)
+        )
+    return (Candidate(label, device.id.uuid, against + tuple(signs_of_use(device))),)
+
+
+def _against_device(
+    snapshot: Snapshot, device: Device, faulty: frozenset[Reading[str] | Reading[int]]
+) -> list[str]:
+    against = []
+    if isinstance(device.responding, Missing):
+        against.append("it gives no readings")
+    if device.id.uuid in faulty or device.id.bus_id in faulty:
+        against.append("a check found a fault on it")
+    if device.compute_mode in _CLOSED_COMPUTE_MODES:
+        against.append(f"its compute mode is {device.compute_mode}")
+    if not is_granted(snapshot, device):
+        against.append("CUDA_VISIBLE_DEVICES does not give it to this job")
+    return against
+
+
+def signs_of_use(device: Device) -> list[str]:
+    """What says that somebody uses the GPU, or that nobody can tell; empty where it is idle.
+
+    In a container that does not see the host's processes, load and memory say it where no process does.
+    """
+    unified = device.memory_kind == "unified"  # what is used there, the host may use
+    memory = None if unified else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
+    if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):
+        return ["nothing says whether it is in use"]
+    readings = (_against_processes(device.processes), memory, _against_load(device.utilization_percent))
+    return [text for text in readings if text is not None]
+
+
+def _against_instance(snapshot: Snapshot, device: Device, instance: MigInstance) -> list[str]:
+    processes = device.processes
+    if not isinstance(processes, Missing):
+        processes = tuple(process for process in processes if _runs_on(process, instance))
+    memory = _against_memory(instance.memory_used_bytes, instance.memory_total_bytes)
+    against = [text for text in (_against_processes(processes), memory) if text is not None]
+    uuid = instance.uuid
+    if isinstance(uuid, Missing):
+        against.append("its UUID is not known")
+    elif not names_instance(snapshot.machine.allocation, uuid):
+        against.append("CUDA_VISIBLE_DEVICES does not give it to this job")
+    return against
+
+
+def _runs_on(process: GpuProcess, instance: MigInstance) -> bool:
+    """Whether a process is on that MIG instance, or may be, for all that NVML says."""
+    return isinstance(process.gpu_instance_id, Missing) or process.gpu_instance_id == instance.gpu_instance_id
+
+
+def _against_processes(processes: Reading[tuple[GpuProcess, ...]]) -> str | None:
+    if isinstance(processes, Missing):
+        return _unknown(processes, "its processes are not known")
+    computing = [process for process in processes if process.kind != "graphics"]
+    if not computing:
+        return None
+    return f"{len(computing)} compute process{'es' * (len(computing) > 1)}"
+
+
+def _against_memory(used: Reading[int], total: Reading[int]) -> str | None:
+    if isinstance(used, Missing):
+        return _unknown(used, "its used memory is not known")
+    if isinstance(total, Missing):
+        return _unknown(total, "its memory is not known")
+    percent = 100 * used / total if total else 0.0
+    return None if percent < MAX_MEMORY_USED_PERCENT else f"{percent:.0f} % of its memory is used"
+
+
+def _against_load(utilization: Reading[int]) -> str | None:
+    if isinstance(utilization, Missing):
+        return _unknown(utilization, "its load is not known")
+    return None if utilization < MAX_UTILIZATION_PERCENT else f"{utilization} % load"
+
+
+def _unknown(missing: Missing, text: str) -> str | None:
+    """A reading that this kind of GPU never gives does not speak against it; any other gap does."""
+    return None if missing.reason is MissingReason.NOT_SUPPORTED else text
+
+
+def _faulty_subjects(findings: tuple[Finding, ...]) -> frozenset[Reading[str] | Reading[int]]:
+    """The UUIDs and bus ids of the GPUs with a FAIL or an ERROR."""
+    subjects = (finding.subject for finding in findings if finding.outcome in (Outcome.FAIL, Outcome.ERROR))
+    names = (
+        name
+        for subject in subjects
+        if isinstance(subject, DeviceSubject)
+        for name in (subject.uuid, subject.bus_id)
+    )
+    return frozenset(name for name in names if not isinstance(name, Missing))

@@ -1,0 +1,350 @@
+"""Checks of the GPUs themselves: lost, hung, fewer than there should be."""
+
+from gpudiag.checks.gpu.allocation import granted
+from gpudiag.checks.needs import NEEDS, NO_GPU
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Restated,
+    check,
+    could_not_look,
+    does_not_apply,
+    judged,
+)
+from gpudiag.checks.subjects import device_subject, name_device, name_pci_gpu
+from gpudiag.checks.traces import pci_gpus, traces_for
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot, SourceState
+from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host import PciDevice
+from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.vocabulary import UNFIT_ACTIONS
+
+_GPU_RECOVERY_NEEDED_BASIS = Basis(
+    reads="NVML field 230, the driver's recovery action: none, GPU reset, node reboot, drain P2P, drain"
+    " and reset, bus reset, system reboot; return code 16 (reset required) of any NVML call.",
+    limit="None: the driver itself asks for it. Drain P2P and the IMEX domain are WARN; every other"
+    " action is FAIL, also one that gpudiag has no word for.",
+    look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
+)
+GPU_LOST = FindingKind(
+    code="gpu.lost",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_PCIE,
+    owner=Owner.HARDWARE,
+    meaning="The GPU no longer answers on the bus (NVML return code 15, GPU is lost).",
+    remedy="Drain the machine and power-cycle it; if the GPU is lost again, have it replaced.",
+    basis=Basis(
+        reads="Every NVML call on the GPU; return code 15 (GPU is lost) or 28 (GPU not found)"
+        " from any of them.",
+        limit="None: NVML itself says so.",
+        look_also=(
+            "xid 79",
+            "xid 143",
+            "gpu.missing",
+            "dmesg -T | grep -e NVRM -e AER",
+            "the server's own event log (ipmitool sel list)",
+        ),
+    ),
+)
+GPU_RECOVERY_NEEDED = FindingKind(
+    code="gpu.recovery_needed",
+    outcome=Outcome.FAIL,
+    severity=Severity.RESET,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    meaning="The driver says that the GPU must be reset, or the machine rebooted, before it is used again "
+    "(its recovery action, or NVML return code 16). A recovery action that gpudiag does not know counts as one.",
+    remedy="Drain the GPU and do what the driver asks for.",
+    basis=_GPU_RECOVERY_NEEDED_BASIS,
+)
+GPU_RECOVERY_ADVISED = FindingKind(
+    code="gpu.recovery_advised",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    meaning="The driver asks for a recovery step that leaves the GPU usable meanwhile.",
+    remedy="Let running jobs end, then do what the driver asks for.",
+    basis=_GPU_RECOVERY_NEEDED_BASIS,
+)
+GPU_HUNG = FindingKind(
+    code="gpu.hung",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.SW_OTHER,
+    owner=Owner.HOST,
+    meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
+    remedy="Try `gpudiag list --deadline 30`; if it hangs there too, look at `dmesg`, drain the machine and reboot it.",
+    basis=Basis(
+        reads="Whether each NVML call on the GPU comes back, in a child process with a thread per GPU.",
+        limit="`--deadline`: 1.5 s for the bare command, 5 s elsewhere. Busy drivers have been"
+        " seen to take 2 s.",
+        look_also=("xid 119", "xid 62", "cat /proc/PID/stack of a process in state D", "host.blocked_task"),
+    ),
+)
+GPU_NOT_READ = FindingKind(
+    code="gpu.not_read",
+    outcome=Outcome.ERROR,
+    severity=Severity.UNKNOWN,
+    category=Category.SW_OTHER,
+    owner=Owner.HOST,
+    meaning="The driver lists the GPU and gives no readings for it, for a reason other than a loss or a hang.",
+    remedy="Run `nvidia-smi -q -i INDEX` as root to see the driver's own words.",
+    basis=Basis(
+        reads="The return code of the first NVML calls on the GPU.",
+        limit="None: any code but success, a loss or a hang.",
+        look_also=("nvidia-smi -q -i INDEX", "dmesg -T | grep -i nvrm"),
+    ),
+)
+GPU_ATTACHING = FindingKind(
+    code="gpu.attaching",
+    outcome=Outcome.ERROR,
+    severity=Severity.UNKNOWN,
+    category=Category.SW_OTHER,
+    owner=Owner.HOST,
+    meaning="The driver was still attaching the GPU when the time was over: nothing is known of it yet. Without "
+    "persistence mode it does so for the first program that asks, one GPU after the other, 1 to 5 seconds each.",
+    remedy="Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced, and it is done once a boot.",
+    basis=Basis(
+        reads="Whether the GPU's first handle (nvmlDeviceGetHandleByIndex) has come:"
+        " without persistence mode the driver starts the GPU for it.",
+        limit="5 seconds for each GPU that is still waited for; published are 1 to 4.3 s a GPU.",
+        look_also=(
+            "nvidia-smi -q -i INDEX | grep Persistence",
+            "systemctl status nvidia-persistenced",
+            "gpudiag list --deadline 60",
+        ),
+    ),
+)
+GPU_MISSING = FindingKind(
+    code="gpu.missing",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_PCIE,
+    owner=Owner.HARDWARE,
+    meaning="The PCI bus shows a GPU that the driver does not list.",
+    remedy="Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); power-cycle the machine.",
+    basis=Basis(
+        reads="NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, against the GPUs that NVML lists.",
+        limit="None: each must be in both. Inside a container the device nodes count instead of the bus.",
+        look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
+    ),
+)
+GPU_COUNT = FindingKind(
+    code="gpu.count",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="The number of GPUs is not what the machine, the job or the user says it should be.",
+    remedy="Compare with `lspci -d 10de:` and with what the scheduler or the container was given.",
+    basis=Basis(
+        reads="The number of GPUs that NVML lists.",
+        limit="`--expect-gpus`, else `--at-least-gpus` and the PCI bus, else what the"
+        " allocation grants (SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES,"
+        " NVIDIA_VISIBLE_DEVICES), else the PCI bus.",
+        look_also=("lspci -d 10de:", "env | grep -e SLURM -e VISIBLE", "gpu.missing", "cuda.no_device"),
+    ),
+)
+
+_RESET_FIRST = "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`; reboot the machine where that is refused."
+_UNKNOWN_ACTION = "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery Action). A newer gpudiag may know it."
+# What the driver asks a recovery for, worst first: where one of these is found, that is the fault, and what
+# the driver asks for is its remedy.
+ASKED_FOR_BY = (
+    "memory.unrepairable", "memory.row_remap_failed", "ecc.sram_threshold_exceeded", "ecc.sram_uncorrected",
+    "ecc.uncorrected_rising", "ecc.uncorrected_volatile", "nvlink.link_down", "nvlink.recovery_failed",
+    "xid.repeated", "xid.hardware", "memory.row_remap_pending", "memory.page_retirement_pending",
+    "memory.repair_pending",
+)  # fmt: skip
+
+
+@check(
+    "gpu.lost",
+    title="every GPU is on the bus and asks for no recovery",
+    needs=("gpus",),
+    reports=(GPU_LOST, GPU_RECOVERY_NEEDED, GPU_RECOVERY_ADVISED),
+    readings=("return codes of every NVML call", "recovery_action (NVML field 230)"),
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none)",
+)
+def gpu_lost(context: Context) -> Judgement:
+    """A finding for each GPU that is lost, or that the driver wants recovered."""
+    found = (_lost(context.snapshot, device) for device in _listed(context.snapshot))
+    findings = tuple(finding for finding in found if finding is not None)
+    return judged(*findings, restated=tuple(map(_request, findings)))
+
+
+@check(
+    "gpu.hung",
+    title="every GPU answers within the deadline",
+    needs=("gpus",),
+    reports=(GPU_HUNG, GPU_ATTACHING, GPU_NOT_READ),
+    readings=("whether NVML calls come back", "their return codes"),
+    confirmed="the clock of the parent process",
+)
+def gpu_hung(context: Context) -> Judgement:
+    """A finding for each GPU that did not answer in time, or not at all for another reason."""
+    found = (_silent(context.snapshot, device) for device in _listed(context.snapshot))
+    return judged(*(finding for finding in found if finding is not None))
+
+
+@check(
+    "gpu.count",
+    title="all GPUs that should be here are here",
+    reports=(GPU_MISSING, GPU_COUNT),
+    readings=("NVML's list", "pci_devices", "device_nodes", "allocation variables"),
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's PCI bus",
+)
+def gpu_count(context: Context) -> Judgement:
+    """Findings where NVML lists fewer GPUs than the bus, the allocation or the user says.
+
+    A machine without a GPU and a trace of one is in order where the user said so, and else ERROR: here is
+    nothing that a job could train on, and no gate may open for that (decision 0001).
+    """
+    if context.snapshot.source("nvml").state is SourceState.NOT_ASKED:
+        return does_not_apply("NVML was not asked")
+    if not traces_for(context):
+        none_expected = 0 in (context.expected_gpus, context.at_least_gpus)
+        return judged() if none_expected else could_not_look(NO_GPU)
+    absent = NEEDS["nvml"](context)
+    if absent is not None:
+        return absent
+    listed = _listed(context.snapshot)
+    expected = context.expected_gpus
+    if not isinstance(expected, Missing):
+        return judged(*_against(context.snapshot, len(listed), expected, "--expect-gpus"))
+    least = context.at_least_gpus
+    if not isinstance(least, Missing):
+        return judged(*_fewer_than(context.snapshot, listed, least))
+    grant = granted(context.snapshot.machine.allocation)
+    if grant is not None and len(listed) < grant[1]:
+        return judged(*_against(context.snapshot, len(listed), grant[1], grant[0]))
+    if grant is not None and len(listed) == grant[1]:
+        return judged()
+    return judged(*_not_in_nvml(context.snapshot, listed))
+
+
+def _lost(snapshot: Snapshot, device: Device) -> Finding | None:
+    responding, action = device.responding, device.recovery_action
+    subject = device_subject(snapshot, device)
+    if isinstance(responding, Missing):
+        if responding.reason is MissingReason.RESET_REQUIRED:
+            return _reset_required(snapshot, device, responding)
+        if responding.reason is not MissingReason.DEVICE_LOST:
+            return None
+        words = responding.detail or "GPU is lost"
+        message = f"{name_device(device)} is off the bus: {words}"
+        return GPU_LOST.finding(subject, message, Evidence("responding", words, source="NVML"))
+    if isinstance(action, Missing) or action == "none":
+        return None
+    evidence = Evidence("recovery_action", action, source="NVML field 230")
+    if is_without_word(action):
+        number = action.rpartition("_")[2]
+        message = f"{name_device(device)}: the driver asks for recovery action {number}, which gpudiag does not know"
+        return GPU_RECOVERY_NEEDED.finding(subject, message, evidence, remedy=_UNKNOWN_ACTION)
+    kind = GPU_RECOVERY_NEEDED if action in UNFIT_ACTIONS else GPU_RECOVERY_ADVISED
+    message = f"{name_device(device)}: the driver asks for {action.replace('_', ' ')}"
+    return kind.finding(subject, message, evidence)
+
+
+def _reset_required(snapshot: Snapshot, device: Device, responding: Missing) -> Finding:
+    words = responding.detail or "GPU requires reset"
+    message = f"{name_device(device)} is on the bus and must be reset before it is used again: {words}"
+    subject, evidence = device_subject(snapshot, device), Evidence("responding", words, source="NVML")
+    return GPU_RECOVERY_NEEDED.finding(subject, message, evidence, remedy=_RESET_FIRST)
+
+
+def _request(finding: Finding) -> Restated:
+    """What the driver asks for, to be told with the fault that it asks it for; a loss is told by itself."""
+    if finding.evidence[0].name != "recovery_action":
+        return Restated(finding, ())
+    unfit = finding.code == GPU_RECOVERY_NEEDED.code
+    action = str(finding.evidence[0].value)
+    request = action.replace("unknown_", "recovery action ").replace("_", " ")
+    return Restated(finding, ASKED_FOR_BY, request=f"The driver asks for {request}." if unfit else "")
+
+
+_NOT_SILENT = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)  # gpu.lost tells those
+
+
+def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
+    responding = device.responding
+    if not isinstance(responding, Missing) or responding.reason in _NOT_SILENT:
+        return None
+    subject = device_subject(snapshot, device)
+    if responding.reason is MissingReason.TIMED_OUT:
+        words = responding.detail or "no answer by the deadline"
+        message = f"{name_device(device)} hangs or is slow: {words}"
+        return GPU_HUNG.finding(subject, message, Evidence("responding", words, source="NVML"))
+    if responding.reason is MissingReason.ATTACHING:
+        words = responding.detail or "no handle by the deadline"
+        message = f"{name_device(device)} is being attached by the driver: {words}"
+        return GPU_ATTACHING.finding(subject, message, Evidence("responding", words, source="NVML"))
+    words = responding.detail or responding.reason.value.replace("_", " ")
+    message = f"{name_device(device)} gives no readings: {words}"
+    return GPU_NOT_READ.finding(subject, message, Evidence("responding", words, source="NVML"))
+
+
+def _listed(snapshot: Snapshot) -> tuple[Device, ...]:
+    """The GPUs that NVML lists, lost and hung ones too; rows that only the PCI bus gave are gpu.count's."""
+    return tuple(device for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing))
+
+
+def _against(snapshot: Snapshot, listed: int, expected: int, says: str) -> tuple[Finding, ...]:
+    if listed == expected:
+        return ()
+    message = f"{_gpus(listed)} here, {expected} expected ({says})"
+    evidence = Evidence("gpu_count", listed, unit="GPUs", limit=expected, source=f"NVML; limit: {says}")
+    return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence),)
+
+
+def _fewer_than(snapshot: Snapshot, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
+    """Those that the bus shows and NVML does not list, by name; and the count, where they do not make it up."""
+    named = _not_in_nvml(snapshot, listed)
+    if len(listed) + len(named) >= least or any(finding.code == GPU_COUNT.code for finding in named):
+        return named
+    return (*named, *_against(snapshot, len(listed), least, "--at-least-gpus"))
+
+
+def _not_in_nvml(snapshot: Snapshot, listed: tuple[Device, ...]) -> tuple[Finding, ...]:
+    """GPUs that this process should see and NVML does not list."""
+    on_bus = pci_gpus(snapshot)
+    if snapshot.machine.container is not None:
+        return _against_nodes(snapshot, len(listed))
+    if on_bus and not listed:
+        message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus"
+        evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
+        return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence),)
+    known_ids = [device.id.bus_id for device in listed]
+    known = set(known_ids)
+    unlisted = [gpu for gpu in on_bus if gpu.bus_id not in known]
+    if len(unlisted) <= sum(isinstance(bus_id, Missing) for bus_id in known_ids):
+        return ()  # they may be those that NVML lists, and that are too silent to be named
+    return tuple(_missing(snapshot, gpu) for gpu in unlisted)
+
+
+def _against_nodes(snapshot: Snapshot, listed: int) -> tuple[Finding, ...]:
+    """Inside a container the bus shows the host's GPUs; the device nodes say which were given."""
+    nodes = snapshot.machine.device_nodes
+    if isinstance(nodes, Missing):
+        return ()
+    given = sum(1 for node in nodes if node.removeprefix("/dev/nvidia").isdecimal())
+    return _against(snapshot, listed, given, "device nodes in the container") if listed < given else ()
+
+
+def _missing(snapshot: Snapshot, gpu: PciDevice) -> Finding:
+    driver = "no driver" if isinstance(gpu.driver, Missing) else f"driver {gpu.driver}"
+    message = f"{name_pci_gpu(gpu)} is on the PCI bus ({driver} bound) and the driver does not list it"
+    subject = DeviceSubject(
+        uuid=Missing(MissingReason.SOURCE_ABSENT), bus_id=gpu.bus_id,
+        nvml_index=Missing(MissingReason.SOURCE_ABSENT), host=snapshot.host,
+    )  # fmt: skip
+    return GPU_MISSING.finding(subject, message, Evidence("pci_device_id", gpu.device_id, source="PCI bus"))
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"

@@ -1,0 +1,385 @@
+"""Checks of what the driver wrote into the kernel log about GPUs: Xids, and GPUs that fell off the bus.
+
+What the driver itself asks for to recover a GPU goes before the catalogue: NVML's field 230, which is
+current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
+for none, is settled: history, not a FAIL. So is one of days ago where the driver cannot be asked and the GPU works,
+except for damage that neither a reset nor a reboot mends.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from gpudiag.checks.gpu.allocation import granted
+from gpudiag.checks.gpu.bursts import GpuBurst, outcome_of
+from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
+    RECOVERY_XID,
+    BadPlace,
+    GpuFault,
+    Recovery,
+    cite_fault,
+    collect_faults,
+    collect_xids,
+    describe_fault,
+    fault_evidence,
+    find_bad_place,
+    read_recovery,
+    say_request,
+)
+from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Restated,
+    check,
+    does_not_apply,
+    judged,
+    not_readable,
+)
+from gpudiag.checks.subjects import device_subject
+from gpudiag.checks.traces import traces_for
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.kernel_log import KernelEvent, is_same_event
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.vocabulary import UNFIT_ACTIONS
+from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
+
+# What a job did is of interest while its owner may still look; what a GPU did, for a week after it was
+# settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
+APPLICATION_WINDOW = timedelta(hours=24)
+# A driver that asks for nothing, and never did, or that cannot be asked, may not know how to ask: the catalogue is
+# believed for a day.
+UNASKED_WINDOW = timedelta(hours=24)
+SETTLED_WINDOW = timedelta(days=7)
+# A fault that was here longer ago is another story. gpudiag's own choice: a month of jobs on one machine.
+REPEAT_WINDOW = timedelta(days=30)
+
+_XID_HARDWARE_BASIS = Basis(
+    reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
+    " minutes of silence; the root of each burst; NVML field 230. In the service NVML's Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
+)
+_XID_APPLICATION_BASIS = Basis(
+    reads="The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence. In the service NVML's"
+    " Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("xid 13", "xid 31", "dmesg -T | grep NVRM", "compute-sanitizer PROGRAM"),
+)
+_XID_UNKNOWN_BASIS = Basis(
+    reads="The kernel log of the last 7 days of this boot. In the service NVML's Xid events too.",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    look_also=("dmesg -T | grep NVRM", "nvidia-smi -q"),
+)
+XID_HARDWARE = FindingKind(
+    code="xid.hardware",
+    outcome=Outcome.FAIL,
+    severity=Severity.RESET,
+    category=Category.SW_XID,
+    owner=Owner.HARDWARE,
+    meaning="The driver reported a fault of the GPU, and nothing says that it has been settled since.",
+    remedy="Drain the GPU and do what the Xid asks for; `gpudiag explain xid N` has the details.",
+    stated=True,
+    basis=_XID_HARDWARE_BASIS,
+)
+XID_REPEATED = FindingKind(
+    code="xid.repeated",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.SW_XID,
+    owner=Owner.HARDWARE,
+    meaning="The same fault of the same GPU came back: what was done about it did not help.",
+    remedy="Take the next step: reset, power cycle, replacement.",
+    stated=True,
+    basis=_XID_HARDWARE_BASIS,
+)
+XID_SETTLED = FindingKind(
+    code="xid.settled",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_XID,
+    owner=Owner.HARDWARE,
+    meaning="The GPU had a fault within the last week; the driver now asks for no recovery.",
+    remedy="Nothing now; if it comes back, have the GPU looked at.",
+    basis=_XID_HARDWARE_BASIS,
+)
+XID_WEAR = FindingKind(
+    code="xid.wear",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_XID,
+    owner=Owner.HARDWARE,
+    meaning="The GPU had an error that it contained or corrected.",
+    remedy="Watch it; reset the GPU when it is next free.",
+    basis=_XID_HARDWARE_BASIS,
+)
+XID_APPLICATION = FindingKind(
+    code="xid.application",
+    outcome=Outcome.WARN,
+    severity=Severity.NONE,
+    category=Category.SW_XID,
+    owner=Owner.JOB,
+    meaning="A job made an error on the GPU within the last day; the GPU is fine.",
+    remedy="Look for the fault in the job's own code.",
+    basis=_XID_APPLICATION_BASIS,
+)
+XID_DRIVER = FindingKind(
+    code="xid.driver",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_XID,
+    owner=Owner.SOFTWARE,
+    meaning="The driver or its firmware made an error within the last day.",
+    remedy="Update the driver; if it comes back, report it with `nvidia-bug-report.sh`.",
+    basis=_XID_APPLICATION_BASIS,
+)
+XID_UNKNOWN = FindingKind(
+    code="xid.unknown",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.SW_XID,
+    owner=Owner.HARDWARE,
+    meaning="The driver reported an Xid that gpudiag's catalogue does not have.",
+    remedy="Look it up in NVIDIA's Xid catalog and update gpudiag.",
+    basis=_XID_UNKNOWN_BASIS,
+)
+XID_OTHER_GPU = FindingKind(
+    code="xid.other_gpu",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_XID,
+    owner=Owner.HOST,
+    meaning="A GPU of this machine that this job or container was not given had a fault.",
+    remedy="Tell the machine's owner; this job's GPUs are not affected.",
+    basis=_XID_UNKNOWN_BASIS,
+)
+XID_NOTE = FindingKind(
+    code="xid.note",
+    outcome=Outcome.PASS,
+    severity=Severity.NONE,
+    category=Category.SW_XID,
+    owner=Owner.JOB,
+    meaning="The driver reported something within the last day that is no fault.",
+    remedy="Nothing has to be done.",
+    basis=_XID_APPLICATION_BASIS,
+)
+
+# What no software brings back.
+_BY_HAND = ("restart_machine", "check_mechanics")
+
+
+@check(
+    "xid.kernel_log",
+    title="the kernel log reports no GPU fault (Xid)",
+    needs=("xids",),
+    reports=(
+        XID_HARDWARE, XID_REPEATED, XID_SETTLED, XID_WEAR, XID_APPLICATION, XID_DRIVER, XID_UNKNOWN,
+        XID_OTHER_GPU, XID_NOTE,
+    ),
+    readings=("kernel_log", "recovery_action"),
+)  # fmt: skip
+def xid_kernel_log(context: Context) -> Judgement:
+    """A finding for each GPU and cause among the Xids of this boot."""
+    log = context.snapshot.kernel_log
+    events = collect_xids(context.snapshot, context.xid_events)
+    found = _judge_faults(context.snapshot, events, _of_earlier_runs(context, events))
+    if not found and not traces_for(context):
+        return does_not_apply(NO_TRACE)
+    restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
+    judgement = judged(*(finding for _, finding in found), restated=restated)
+    if isinstance(log, Missing) and judgement.outcome is Outcome.PASS:
+        return not_readable(
+            "the kernel log", log
+        )  # NVML tells what came since the service started, and no more
+    return judgement
+
+
+def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
+    """The stored events that the log does not have any more, for it forgets with every boot.
+
+    Those of a board that was here before another took its place, and those of long ago, are left out.
+    """
+    if isinstance(context.history, Missing):
+        return ()
+    here: dict[str, list[KernelEvent]] = {}
+    for event in log:
+        here.setdefault(event.text, []).append(event)
+    return tuple(
+        event
+        for event in context.history.kernel_events
+        if not any(is_same_event(event, other) for other in here.get(event.text, ()))
+        and not isinstance(event.at, Missing)
+        and context.snapshot.taken_at - event.at <= REPEAT_WINDOW
+        and not _is_of_another_board(context.snapshot, event)
+    )
+
+
+def _is_of_another_board(snapshot: Snapshot, event: KernelEvent) -> bool:
+    """Whether the GPU that the event was about has left its place to another."""
+    if event.gpu_uuid is None:
+        return False
+    here = {device.id.bus_id: device.id.uuid for device in snapshot.devices}
+    uuid = here.get(event.bus_id or "")
+    return uuid is not None and not isinstance(uuid, Missing) and uuid != event.gpu_uuid
+
+
+def judge_xids(
+    snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent] = ()
+) -> tuple[Finding, ...]:
+    """Findings about `events`, worst first; `earlier` are stored ones, which only count as repeats."""
+    return tuple(finding for _, finding in _judge_faults(snapshot, events, earlier))
+
+
+def _judge_faults(
+    snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent]
+) -> tuple[tuple[GpuFault, Finding], ...]:
+    """Each fault with its finding, worst first, without those that are too old to matter."""
+    faults = collect_faults(snapshot, events, earlier)
+    judged_faults = (
+        (fault, _judge_fault(snapshot, fault, find_bad_place(fault, faults))) for fault in faults
+    )
+    found = [(fault, finding) for fault, finding in judged_faults if finding is not None]
+    order = (Outcome.FAIL, Outcome.WARN, Outcome.PASS)
+    return tuple(sorted(found, key=lambda pair: order.index(pair[1].outcome)))
+
+
+def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
+    """By which findings NVML states the same fault now, and what this one adds to them."""
+    action = read_recovery(fault).action
+    again = _say_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
+    request = say_request(action) if action in UNFIT_ACTIONS else ""
+    return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
+
+
+def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> Finding | None:
+    recovery = read_recovery(fault)
+    kind = _kind(snapshot, fault, recovery, bad)
+    if kind is None:
+        return None
+    root, device = fault.last.root, fault.last.device
+    subject = _subject(snapshot, device, root)
+    evidence = fault_evidence(fault, recovery)
+    remedy = _say_place(bad) if bad else _remedy(fault, recovery, kind)
+    entry = fault.last.xid
+    # A driver's fault that fails is nobody's broken part: a key that could not be rotated (151).
+    owner = Owner.SOFTWARE if kind is XID_HARDWARE and entry and entry.kind is XidKind.DRIVER else None
+    found = kind.finding(subject, describe_fault(snapshot, fault), *evidence, remedy=remedy, owner=owner)
+    # As grave as NVML's own word that the GPU is lost: nothing but a power cycle, or a hand, brings it back.
+    grave = kind is XID_HARDWARE and entry is not None and entry.immediate in _BY_HAND
+    return replace(found, severity=Severity.ISOLATE) if grave else found
+
+
+def _kind(
+    snapshot: Snapshot, fault: GpuFault, recovery: Recovery, bad: BadPlace | None
+) -> FindingKind | None:
+    """What the fault amounts to; None for what is too old to matter."""
+    burst = fault.last
+    entry, outcome = burst.xid, outcome_of(burst.root)
+    unfit = recovery.action in UNFIT_ACTIONS and _is_about(burst, recovery)
+    if burst.device is None and _is_part(snapshot):
+        recent = _is_recent(snapshot, burst, SETTLED_WINDOW)
+        return XID_OTHER_GPU if recent and (unfit or outcome is Outcome.FAIL) else None
+    if unfit:
+        return XID_HARDWARE
+    if outcome is Outcome.FAIL:
+        return _fail_kind(snapshot, fault, recovery)
+    if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
+        return XID_REPEATED
+    if entry is None or (entry.kind is XidKind.HARDWARE and outcome is not Outcome.PASS):
+        kind = XID_UNKNOWN if entry is None else XID_WEAR
+        lasts = entry is not None and entry.lasting
+        return kind if lasts or _is_recent(snapshot, burst, SETTLED_WINDOW) else None
+    if not _is_recent(snapshot, burst, APPLICATION_WINDOW):
+        return None
+    if outcome is Outcome.PASS:
+        return XID_NOTE
+    return XID_APPLICATION if entry.kind is XidKind.APPLICATION else XID_DRIVER
+
+
+def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKind | None:
+    if not _is_over(snapshot, fault, recovery):
+        return XID_REPEATED if fault.times > 1 else XID_HARDWARE
+    if not _is_recent(snapshot, fault.last, SETTLED_WINDOW):
+        return None
+    return XID_REPEATED if fault.times > 1 else XID_SETTLED
+
+
+def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
+    """Whether nothing is left of the fault: the driver says so, or the GPU has worked for a day and more since."""
+    entry, device = fault.last.xid, fault.last.device
+    if entry is not None and entry.lasting:
+        return False
+    long_ago = not _is_recent(snapshot, fault.last, UNASKED_WINDOW)
+    if recovery.action == "none":
+        return fault.asked_for_recovery or long_ago
+    works = device is not None and device.responding is True
+    return recovery.action is None and works and long_ago
+
+
+def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:
+    """Whether what the driver asks for is because of this burst, and not of another on the same GPU."""
+    entry = burst.xid
+    if entry is None or entry.kind is XidKind.HARDWARE or burst.root.xid_code == RECOVERY_XID:
+        return True
+    return any(event.recovery_action == recovery.action for event in burst.events)
+
+
+def _is_part(snapshot: Snapshot) -> bool:
+    """Whether this process was given a part of the machine's GPUs, and has every GPU that it was given."""
+    machine = snapshot.machine
+    grant = granted(machine.allocation)
+    given = None if grant is None else grant[1]
+    if given is None and machine.container is not None and not isinstance(machine.device_nodes, Missing):
+        given = sum(1 for node in machine.device_nodes if node.removeprefix("/dev/nvidia").isdecimal())
+    listed = sum(1 for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing))
+    return given is not None and listed >= given
+
+
+def _is_recent(snapshot: Snapshot, burst: GpuBurst, window: timedelta) -> bool:
+    """Whether the burst's root is younger than `window`; one without a time is."""
+    at = burst.root.at
+    return isinstance(at, Missing) or snapshot.taken_at - at <= window
+
+
+def _subject(snapshot: Snapshot, device: Device | None, event: KernelEvent) -> DeviceSubject:
+    if device is not None:
+        return device_subject(snapshot, device)
+    absent = Missing(MissingReason.SOURCE_ABSENT)
+    return DeviceSubject(event.gpu_uuid or absent, event.bus_id or absent, absent, snapshot.host)
+
+
+def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
+    told = _remedy_of_code(fault, recovery, kind)
+    root = fault.last.root
+    decoded = None if root.unit is None or root.subcode is None else nvlink5_advice(root.unit, root.subcode)
+    return f"{told} {decoded}" if told and decoded else told
+
+
+def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
+    entry = fault.last.xid
+    if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
+        return ""
+    if recovery.action in UNFIT_ACTIONS and kind is not XID_REPEATED:
+        return f"The driver asks for {str(recovery.action).replace('_', ' ')}: drain the GPU and do it."
+    if entry is None:
+        return ""
+    if kind is XID_REPEATED:
+        return f"{_say_again(fault)} {action_text(escalated(entry.immediate))}"
+    return action_text(entry.immediate)
+
+
+def _say_place(bad: BadPlace) -> str:
+    return (
+        f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU, not the jobs. Drain the GPU and reset "
+        "it; test it with `dcgmi diag -r 3`; if it comes back there, have it replaced."
+    )
+
+
+def _say_again(fault: GpuFault) -> str:
+    again = fault.times - 1
+    since = "" if isinstance(fault.first_at, Missing) else f" since {fault.first_at:%Y-%m-%d}"
+    return f"It came back {'once' if again == 1 else f'{again} times'}{since}."

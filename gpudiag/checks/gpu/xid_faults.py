@@ -1,0 +1,224 @@
+"""Faults of GPUs among the Xids: one cause on one GPU, in every burst that it made, and how it is told."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpudiag.checks.gpu.bursts import GpuBurst, entry_of, find_device, gpu_bursts, is_later
+from gpudiag.checks.subjects import name_device, short_bus_id
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent, KernelEventKind
+from gpudiag.model.reading import Missing, Reading
+
+KERNEL_XID = 13  # an exception of a job's kernel
+MIN_JOBS = 3  # that met it in one place: gpudiag's own choice; NVIDIA's workflow for Xid 13 gives no number
+RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFault:
+    """One cause on one GPU, in every burst that it made."""
+
+    bursts: tuple[GpuBurst, ...]
+    before: tuple[GpuBurst, ...] = ()  # in the stored history
+
+    @property
+    def last(self) -> GpuBurst:
+        """The latest burst."""
+        return self.bursts[-1]
+
+    @property
+    def times(self) -> int:
+        """How many bursts there were, stored ones included."""
+        return len(self.bursts) + len(self.before)
+
+    @property
+    def first_at(self) -> Reading[datetime]:
+        """When the first of them was logged."""
+        return (*self.before, *self.bursts)[0].root.at
+
+    @property
+    def asked_for_recovery(self) -> bool:
+        """Whether the driver logged, with one of these bursts, that the GPU must be recovered."""
+        asked = (event.recovery_action for burst in self.bursts for event in burst.events)
+        return any(action not in (None, "none") for action in asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What the driver asks for to recover a GPU, and where it says so; `action` None: it does not say."""
+
+    action: str | None
+    source: str
+
+
+def collect_faults(
+    snapshot: Snapshot, events: Iterable[KernelEvent], earlier: Iterable[KernelEvent] = ()
+) -> tuple[GpuFault, ...]:
+    """The faults among `events`; `earlier` are stored ones, which only count as repeats."""
+    before: dict[tuple[str, int | None], list[GpuBurst]] = {}
+    for burst in gpu_bursts(snapshot, earlier):
+        before.setdefault(_fault_key(burst), []).append(burst)
+    faults: dict[tuple[str, int | None], list[GpuBurst]] = {}
+    for burst in gpu_bursts(snapshot, events):
+        faults.setdefault(_fault_key(burst), []).append(burst)
+    return tuple(GpuFault(tuple(bursts), tuple(before.get(key, ()))) for key, bursts in faults.items())
+
+
+def collect_xids(snapshot: Snapshot, told: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
+    """The events of the kernel log, and those that NVML told and the log does not have, oldest first."""
+    log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
+    logged = {(_gpu_of(snapshot, event), event.xid_code) for event in log}
+    events = list(log)
+    for event in told:
+        if (_gpu_of(snapshot, event), event.xid_code) not in logged:
+            later = (place for place, other in enumerate(events) if is_later(other, event))
+            events.insert(next(later, len(events)), event)
+    return tuple(events)
+
+
+def _gpu_of(snapshot: Snapshot, event: KernelEvent) -> object:
+    """Which GPU the event is about, alike for all ways to name one."""
+    device = find_device(snapshot, event)
+    return (event.gpu_uuid, event.bus_id) if device is None else device.id
+
+
+def read_recovery(fault: GpuFault) -> Recovery:
+    """The driver's current answer where NVML gives one, otherwise the last Xid 154 of these bursts."""
+    device = fault.last.device
+    if device is not None and not isinstance(device.recovery_action, Missing):
+        return Recovery(device.recovery_action, "NVML field 230")
+    said = [
+        event.recovery_action for burst in fault.bursts for event in burst.events if event.recovery_action
+    ]
+    # Without NVML's current answer a "none" that was logged earlier settles nothing.
+    action = said[-1] if said and said[-1] != "none" else None
+    return Recovery(action, f"Xid {RECOVERY_XID}")
+
+
+def _fault_key(burst: GpuBurst) -> tuple[str, int | None]:
+    root = burst.root
+    entry = entry_of(root)
+    where = root.bus_id or root.gpu_uuid or ""
+    if burst.device is not None and not isinstance(burst.device.id.bus_id, Missing):
+        where = burst.device.id.bus_id
+    return where, entry.code if entry else root.xid_code
+
+
+@dataclass(frozen=True, slots=True)
+class BadPlace:
+    """Where on the GPU several jobs met the same exception, and none met one elsewhere."""
+
+    place: str
+    jobs: int
+
+
+def find_bad_place(fault: GpuFault, others: Iterable[GpuFault]) -> BadPlace | None:
+    """The one place of a GPU where several jobs met Xid 13; None where it may be the jobs' own fault.
+
+    A job that met it in several places, or on another GPU too, made the error itself.
+    """
+    if fault.last.root.xid_code != KERNEL_XID:
+        return None
+    elsewhere = [event for other in others if other is not fault for event in _exceptions(other)]
+    places: set[str] = set()
+    jobs: set[object] = set()
+    for burst in (*fault.before, *fault.bursts):
+        for event in burst.events:
+            if event.place is None or any(_is_together(event, other) for other in elsewhere):
+                continue
+            places.add(event.place)
+            jobs.add(event.pid if event.pid is not None else burst.root.at)
+    return BadPlace(places.pop(), len(jobs)) if len(places) == 1 and len(jobs) >= MIN_JOBS else None
+
+
+def _exceptions(fault: GpuFault) -> Iterable[KernelEvent]:
+    for burst in fault.bursts:
+        yield from (event for event in burst.events if event.xid_code == KERNEL_XID)
+
+
+def _is_together(event: KernelEvent, other: KernelEvent) -> bool:
+    """Whether one job may have made both."""
+    if isinstance(event.at, Missing) or isinstance(other.at, Missing):
+        return True
+    return abs(event.at - other.at) <= BURST_SILENCE
+
+
+def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
+    """What happened to which GPU and when: `GPU 5 (5d:00.0): 14:02 UTC Xid 79: the GPU has fallen ...`."""
+    root, entry = fault.last.root, fault.last.xid
+    what = _label(root) if root.xid_code is not None else f"{_label(root)}, without an Xid"
+    if entry is not None:
+        what += f": {entry.meaning[0].lower()}{entry.meaning[1:-1]}"
+    times = f"{len(fault.bursts)} times, last " if len(fault.bursts) > 1 else ""
+    return f"{_name(fault.last.device, root)}: {times}{_when(root.at, snapshot.taken_at)}{what}"
+
+
+def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
+    """The same in short, behind the words of another finding: `Xid 79 at 14:02 UTC`."""
+    root = fault.last.root
+    when = _when(root.at, snapshot.taken_at).strip()
+    times = f" ({len(fault.bursts)} times)" if len(fault.bursts) > 1 else ""
+    return f"{_label(root)} at {when}{times}" if when else f"{_label(root)}{times}"
+
+
+def say_request(action: str | None) -> str:
+    """What the driver asks for to recover a GPU, as the first sentence of a remedy."""
+    return f"The driver asks for {str(action).replace('_', ' ')}."
+
+
+def _label(event: KernelEvent) -> str:
+    """`Xid 149 (NETIR_LINK_EVT, link 8, subcode 4)`, or `off the bus` for the line that has no number."""
+    if event.kind is KernelEventKind.GPU_OFF_BUS:
+        return "off the bus"
+    if event.unit is None:
+        return f"Xid {event.xid_code}"
+    link = "" if event.link is None else f", link {event.link}"
+    return f"Xid {event.xid_code} ({event.unit}{link}, subcode {event.subcode})"
+
+
+def _name(device: Device | None, event: KernelEvent) -> str:
+    if device is not None:
+        return name_device(device)
+    if event.bus_id is not None:
+        return f"the GPU at {short_bus_id(event.bus_id)}"
+    return event.gpu_uuid or "a GPU"
+
+
+def _when(at: Reading[datetime], now: datetime) -> str:
+    if isinstance(at, Missing):
+        return ""
+    layout = "%H:%M UTC " if at.date() == now.date() else "%Y-%m-%d %H:%M UTC "
+    return at.strftime(layout)
+
+
+def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
+    """What the kernel log says, word for word, or NVML's event, and what it was followed by."""
+    root = fault.last.root
+    source = "kernel log" if root.text else "NVML event"
+    facts = [Evidence("line", root.text[:200], source=source)] if root.text else []
+    if root.xid_code is not None:
+        facts.append(Evidence("xid", root.xid_code, source=source))
+    if not isinstance(root.at, Missing):
+        facts.append(Evidence("at", root.at.isoformat(timespec="seconds"), source=source))
+    if root.process is not None or root.pid is not None:
+        facts.append(Evidence("process", f"{root.process or '?'} (pid {root.pid})", source=source))
+    if root.place is not None:
+        facts.append(Evidence("place", root.place, source=source))
+    if fault.last.followers:
+        facts.append(Evidence("followers", _count(fault.last.followers), source=source))
+    if fault.times > 1:
+        facts.append(Evidence("bursts", fault.times, limit=1, source=f"{source} and history"))
+    if recovery.action is not None:
+        facts.append(Evidence("recovery_action", recovery.action, source=recovery.source))
+    return tuple(facts)
+
+
+def _count(events: tuple[KernelEvent, ...]) -> str:
+    """`Xid 45 x8, Xid 154`."""
+    counts: Counter[str] = Counter()
+    for event in events:
+        counts[_label(event)] += 1 + event.more
+    return ", ".join(label if count == 1 else f"{label} x{count}" for label, count in counts.items())

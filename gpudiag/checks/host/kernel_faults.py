@@ -1,0 +1,214 @@
+"""Check of what else the kernel log says about the machine: kills for memory, stuck tasks, failing parts.
+
+Counters tell about the GPUs' own links and the host's memory; this is about what only the log tells.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import partial
+
+from gpudiag.checks.links.pcie_errors import uncorrected_since_boot
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
+from gpudiag.checks.subjects import device_subject, short_bus_id
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.evidence import Evidence, HostSubject, Subject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.reading import Missing
+
+WINDOW = timedelta(hours=24)  # gpudiag's own choice: what happened to the jobs of the last day
+
+_warn = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER)
+
+_KERNEL_SOFT_LOCKUP_BASIS = Basis(
+    reads="kernel_log",
+    limit="no such line within 24 hours (own choice), of a log that was read to its start",
+    look_also=(
+        "dmesg -T | grep -i -A25 -e lockup -e rcu_ -e 'blocked for more than'",
+        "gpu.hung",
+        "process.dead",
+    ),
+)
+_KERNEL_MACHINE_CHECK_BASIS = Basis(
+    reads="kernel_log",
+    limit="no such line within 24 hours (own choice), of a log that was read to its start",
+    look_also=(
+        "dmesg -T | grep -e mce -e EDAC -e AER",
+        "ras-mc-ctl --summary",
+        "host.memory_uncorrected",
+        "pcie.fatal_error",
+    ),
+)
+MEMORY_KILL = _warn(
+    code="kernel.out_of_memory_kill",
+    owner=Owner.JOB,
+    meaning="Within the last day the kernel killed a process because memory ran out: the host's, or its cgroup's.",
+    remedy="Give the job more memory, or use fewer DataLoader workers and a smaller prefetch.",
+    basis=Basis(
+        reads="kernel_log",
+        limit="no such line within 24 hours (own choice), of a log that was read to its start",
+        look_also=("dmesg -T | grep -i 'out of memory'", "host.out_of_memory_kill", "host.memory_limit_low"),
+    ),
+)
+SOFT_LOCKUP = _warn(
+    code="kernel.soft_lockup",
+    owner=Owner.HOST,
+    meaning="Within the last day a processor was stuck in the kernel for many seconds.",
+    remedy="Read the trace below that line in `dmesg -T`; drain the machine and reboot it.",
+    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+)
+HARD_LOCKUP = _warn(
+    code="kernel.hard_lockup",
+    owner=Owner.HOST,
+    meaning="Within the last day a processor was stuck in the kernel with its interrupts off.",
+    remedy="Drain the machine and reboot it; if it comes back, look at firmware and the BMC's event log.",
+    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+)
+RCU_STALL = _warn(
+    code="kernel.rcu_stall",
+    owner=Owner.HOST,
+    meaning="Within the last day a processor did not come to work that the kernel had put off (an RCU stall).",
+    remedy="Read the trace below that line in `dmesg -T`; on repetition drain the machine and reboot it.",
+    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+)
+BLOCKED_TASK = _warn(
+    code="kernel.blocked_task",
+    owner=Owner.HOST,
+    meaning="Within the last day a process waited in the kernel for minutes: for a disk, a file server or a driver.",
+    remedy="Read the trace below that line in `dmesg -T`: it names what is waited for.",
+    basis=_KERNEL_SOFT_LOCKUP_BASIS,
+)
+MACHINE_CHECK = _warn(
+    code="kernel.machine_check",
+    owner=Owner.HARDWARE,
+    meaning="Within the last day the processor, its memory or the firmware reported a hardware fault that was not "
+    "corrected.",
+    remedy="Read `ras-mc-ctl --summary` or the BMC's event log, and replace the part that it names.",
+    basis=_KERNEL_MACHINE_CHECK_BASIS,
+)
+PCIE_ERROR = _warn(
+    code="kernel.pcie_error",
+    owner=Owner.HARDWARE,
+    meaning="Within the last day a PCI Express device met an error that was not corrected, and no counter tells it.",
+    remedy="Look at that address with `lspci -vvs ADDRESS`; it may be a GPU or the bridge above one.",
+    basis=_KERNEL_MACHINE_CHECK_BASIS,
+)
+LOG_UNREAD = _warn(
+    code="kernel.log_unread",
+    owner=Owner.HOST,
+    meaning="The kernel log is so long that there was time for its newest part only, so older faults are not known.",
+    remedy="See what fills it: `dmesg -T | tail -50`. For the whole of it: `dmesg | gpudiag explain -`.",
+    severity=Severity.MONITOR,
+    basis=Basis(
+        reads="kernel_log",
+        limit="no such line within 24 hours (own choice), of a log that was read to its start",
+        look_also=("dmesg -T | tail -50", "gpudiag explain FILE", "xid.hardware"),
+    ),
+)
+
+_PARTS = {"memory": "the host's memory", "processor": "the processor"}
+_KINDS = {
+    KernelEventKind.OUT_OF_MEMORY_KILL: MEMORY_KILL,
+    KernelEventKind.SOFT_LOCKUP: SOFT_LOCKUP,
+    KernelEventKind.HARD_LOCKUP: HARD_LOCKUP,
+    KernelEventKind.RCU_STALL: RCU_STALL,
+    KernelEventKind.BLOCKED_TASK: BLOCKED_TASK,
+    KernelEventKind.MACHINE_CHECK: MACHINE_CHECK,
+    KernelEventKind.PCIE_ERROR: PCIE_ERROR,
+}
+
+
+@check(
+    "host.kernel_log",
+    title="the kernel log reports no trouble of the last day",
+    needs=("kernel_log",),
+    reports=(*_KINDS.values(), LOG_UNREAD),
+    readings=("kernel_log",),
+    confirmed="the Linux kernel's own messages",
+)
+def host_kernel_log(context: Context) -> Judgement:
+    """A finding for each kind of trouble, with how often and the last line."""
+    log = context.snapshot.kernel_log
+    assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
+    return judged(*judge_kernel_log(context.snapshot, log), *_judge_reading(context.snapshot))
+
+
+def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """That a part of the log was not read for want of time, though the rest of it was."""
+    status = snapshot.source("kernel_log")
+    if status.state is not SourceState.TIMED_OUT:
+        return ()
+    message = f"a part of the kernel log was not looked at: {status.reason}"
+    read = Evidence("reading", status.state.value, limit=SourceState.OK.value, source="kernel log")
+    return (LOG_UNREAD.finding(HostSubject(snapshot.host), message, read),)
+
+
+def judge_kernel_log(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Finding, ...]:
+    """One finding per kind of trouble in the last day, in the order of the catalogue."""
+    found: dict[KernelEventKind, list[KernelEvent]] = {}
+    for event in events:
+        if (
+            event.kind in _KINDS
+            and _is_recent(snapshot, event)
+            and not _is_counted_elsewhere(snapshot, event)
+        ):
+            found.setdefault(event.kind, []).append(event)
+    return tuple(_finding(snapshot, found[kind]) for kind in _KINDS if kind in found)
+
+
+def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
+    return isinstance(event.last_at, Missing) or snapshot.taken_at - event.last_at <= WINDOW
+
+
+def _is_counted_elsewhere(snapshot: Snapshot, event: KernelEvent) -> bool:
+    """Corrected errors, and those of a GPU's own link that its counters have, are judged by the counters."""
+    if event.severity == "corrected":
+        return True
+    if event.kind is not KernelEventKind.PCIE_ERROR:
+        return False
+    return any(
+        uncorrected_since_boot(snapshot, device)
+        for device in snapshot.devices
+        if device.id.bus_id == event.bus_id
+    )
+
+
+def _finding(snapshot: Snapshot, events: list[KernelEvent]) -> Finding:
+    last = events[-1]
+    kind = _KINDS[last.kind]
+    count = sum(1 + event.more for event in events)
+    times = "once" if count == 1 else f"{count} times"
+    facts = [
+        Evidence("line", last.text[:200], source="kernel log"),
+        Evidence("count", count, limit=0, source="kernel log of 24 hours"),
+    ]
+    if not isinstance(last.at, Missing):
+        facts.append(Evidence("at", last.at.isoformat(timespec="seconds"), source="kernel log"))
+    message = f"{_what(last)}, {times} within a day"
+    remedy = kind.remedy.replace("ADDRESS", short_bus_id(last.bus_id)) if last.bus_id else ""
+    subject = _subject(snapshot, last)
+    return kind.finding(subject, message, *facts, remedy=remedy)
+
+
+def _subject(snapshot: Snapshot, event: KernelEvent) -> Subject:
+    """The GPU that the line is about, else the machine."""
+    for device in snapshot.devices:
+        if event.bus_id is not None and device.id.bus_id == event.bus_id:
+            return device_subject(snapshot, device)
+    return HostSubject(snapshot.host)
+
+
+def _what(event: KernelEvent) -> str:
+    who = f"{event.process or 'a process'} (pid {event.pid})"
+    address = short_bus_id(event.bus_id) if event.bus_id else "an unknown address"
+    return {
+        KernelEventKind.OUT_OF_MEMORY_KILL: f"the kernel killed {who} because memory ran out",
+        KernelEventKind.SOFT_LOCKUP: f"a processor was stuck in the kernel, in {who}",
+        KernelEventKind.BLOCKED_TASK: f"{who} was stuck in the kernel for minutes",
+        KernelEventKind.HARD_LOCKUP: "a processor was stuck in the kernel with its interrupts off",
+        KernelEventKind.RCU_STALL: "a processor did not come to work that the kernel had put off (RCU stall)",
+        KernelEventKind.MACHINE_CHECK: f"{_PARTS.get(event.unit or '', 'the processor or its memory')} reported a "
+        "hardware fault that was not corrected",
+        KernelEventKind.PCIE_ERROR: f"the PCI Express device at {address} met an error that was not corrected",
+    }[event.kind]

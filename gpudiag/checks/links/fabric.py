@@ -1,0 +1,140 @@
+"""The check of the NVLink fabric: is every GPU registered with it, and does it call itself healthy?"""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from gpudiag.checks.per_device import answering, conclude, judge_devices
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.checks.traces import nvswitches
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, FabricState, Snapshot
+from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing
+
+_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
+_BASIS = Basis(
+    reads="nvmlDeviceGetGpuFabricInfo: state, status, health and faults; NVSwitches on the PCI bus.",
+    limit="the driver's own words: completed, success, healthy",
+    look_also=(
+        "nvidia-smi -q | grep -A12 Fabric",
+        "systemctl status nvidia-fabricmanager",
+        "cuda.system_not_ready",
+    ),
+)
+_kind = partial(FindingKind, category=Category.HW_NVSWITCH, owner=Owner.HOST, remedy=_MANAGER, basis=_BASIS)
+NOT_READY = _kind(
+    code="fabric.not_ready",
+    outcome=Outcome.FAIL,
+    severity=Severity.CONFIG,
+    meaning="The driver says that the GPU is not registered with the NVLink fabric: CUDA will refuse to start (802).",
+    stated=True,
+)
+UNHEALTHY = _kind(
+    code="fabric.unhealthy",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    owner=Owner.HARDWARE,
+    meaning="The driver says that the GPU's connection to the NVLink fabric is unhealthy.",
+    remedy="Drain the machine and reset all of its GPUs; if it comes back, have switch tray and GPU looked at.",
+    stated=True,
+)
+LIMITED = _kind(
+    code="fabric.limited",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    owner=Owner.HARDWARE,
+    meaning="The driver says that the GPU's connection to the NVLink fabric works at less than its full capacity.",
+    remedy="Look at NVLinks and switches; collectives will be slower than on a whole fabric.",
+)
+CLIQUE_DIFFERS = _kind(
+    code="fabric.clique_differs",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    meaning="GPUs of one machine are in different NVLink domains: NVLink does not reach from one to the other.",
+    remedy="Look at the fabric's partitions; in one job use GPUs of one domain.",
+)
+
+
+@check(
+    "fabric.state",
+    title="every GPU is registered with a healthy NVLink fabric",
+    needs=("gpus",),
+    reports=(NOT_READY, UNHEALTHY, LIMITED, CLIQUE_DIFFERS),
+    readings=("fabric", "pci_devices (NVSwitches)"),
+    confirmed="nvidia-smi -q of H100 and B200",
+)
+def fabric_state(context: Context) -> Judgement:
+    """FAIL where the driver calls the registration unfinished or unhealthy; WARN where it is limited."""
+    snapshot = context.snapshot
+    states = [device.fabric for device in answering(snapshot) if isinstance(device.fabric, FabricState)]
+    if states and not _has_fabric(snapshot, states):
+        return does_not_apply("no NVSwitch is here, and no GPU is joining a fabric")
+    joining = [device for device in answering(snapshot) if _is_unready(device)]
+    if len(joining) == len(states) > 1:
+        return conclude([_none_ready(snapshot, joining)], len(joining), [])
+    return judge_devices(snapshot, ("fabric",), _judge_state)
+
+
+def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:
+    """Whether there is a fabric to be part of: NVSwitches on the bus, or a GPU that joins or has joined one.
+
+    A GPU without a fabric (a PCIe card, a single GPU, GH200) may say `not started` for ever.
+    """
+    return bool(nvswitches(snapshot)) or any(state.state != "not_started" for state in states)
+
+
+def _is_unready(device: Device) -> bool:
+    fabric = device.fabric
+    return isinstance(fabric, FabricState) and (fabric.state != "completed" or fabric.status != "success")
+
+
+def _none_ready(snapshot: Snapshot, devices: list[Device]) -> Finding:
+    """One finding for a fabric that no GPU has joined: it is the fabric, not the GPUs."""
+    fabric = devices[0].fabric
+    words = fabric.state.replace("_", " ") if isinstance(fabric, FabricState) else ""
+    message = f"none of {len(devices)} GPUs is registered with the NVLink fabric ({words})"
+    evidence = Evidence("fabric.state", words, limit="completed", source="nvmlDeviceGetGpuFabricInfo")
+    return NOT_READY.finding(HostSubject(snapshot.host), message, evidence)
+
+
+def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    fabric, subject, name = device.fabric, device_subject(snapshot, device), name_device(device)
+    if isinstance(fabric, Missing) or device.mig_mode == "enabled":
+        return
+    source = "nvmlDeviceGetGpuFabricInfo"
+    if _is_unready(device):
+        message = f"{name}: fabric registration is {fabric.state.replace('_', ' ')} ({fabric.status})"
+        state = Evidence("fabric.state", fabric.state, limit="completed", source=source)
+        yield NOT_READY.finding(
+            subject, message, state, Evidence("fabric.status", fabric.status, source=source)
+        )
+        return
+    faults = () if isinstance(fabric.faults, Missing) else fabric.faults
+    words = Evidence("fabric.faults", ", ".join(faults) or "none", source=source)
+    if fabric.health == "unhealthy" or (isinstance(fabric.health, Missing) and faults):
+        message = (
+            f"{name}: the fabric is unhealthy ({', '.join(faults).replace('_', ' ') or 'no cause given'})"
+        )
+        yield UNHEALTHY.finding(subject, message, words)
+    elif fabric.health == "limited_capacity":
+        yield LIMITED.finding(subject, f"{name}: the fabric works at limited capacity", words)
+    usual = _usual_domain(snapshot)
+    if usual is not None and (fabric.cluster_uuid, fabric.clique_id) != usual:
+        evidence = Evidence("fabric.clique_id", str(fabric.clique_id), limit=str(usual[1]), source=source)
+        yield CLIQUE_DIFFERS.finding(
+            subject, f"{name} is in another NVLink domain than most GPUs here", evidence
+        )
+
+
+def _usual_domain(snapshot: Snapshot) -> tuple[object, object] | None:
+    """Cluster and clique of most GPUs; None where no domain has a majority."""
+    domains = Counter(
+        (device.fabric.cluster_uuid, device.fabric.clique_id)
+        for device in answering(snapshot)
+        if isinstance(device.fabric, FabricState)
+    )
+    domain, votes = domains.most_common(1)[0]
+    return domain if votes > domains.total() / 2 else None

@@ -1,0 +1,189 @@
+"""How GPUs reach each other: the check of peer access, and the path between two GPUs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from gpudiag.checks.gpu.products import is_consumer
+from gpudiag.checks.per_device import Gap, alike, answering, conclude, judge_devices
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
+from gpudiag.model.active import BandwidthResult
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, NvLink, PeerAccess, Snapshot
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host import DISPLAY_CLASSES
+from gpudiag.model.reading import Missing
+
+_BASIS = Basis(
+    reads="nvmlDeviceGetP2PStatus and nvmlDeviceGetTopologyCommonAncestor of each pair of GPUs.",
+    limit="pairs of GPUs with the same path between them",
+    look_also=("nvidia-smi topo -p2p r", "nvidia-smi topo -m", "host.acs_redirects", "host.iommu_translates"),
+)
+
+NVLINK = "nvlink"
+NVSWITCH = "nvswitch"
+PCIE = "pcie"
+HOST = "host"
+UNKNOWN = "unknown"
+
+_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.CONFIG, owner=Owner.HOST, basis=_BASIS)
+PEER_ACCESS_LOST = _kind(
+    code="gpu.peer_access_broken",
+    severity=Severity.TRIAGE,
+    category=Category.HW_PCIE,
+    owner=Owner.HARDWARE,
+    meaning="Two GPUs cannot read each other's memory, though they are joined as others that can are.",
+    remedy="Compare with `nvidia-smi topo -p2p r`; look at ACS and the IOMMU between the two.",
+)
+PEER_ACCESS_DISABLED = _kind(
+    code="gpu.peer_access_disabled",
+    category=Category.SW_CONFIG,
+    meaning="A driver setting forbids GPUs to read each other's memory.",
+    remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and load the driver again.",
+)
+
+
+@check(
+    "peer.access",
+    title="GPUs that are joined alike can read each other alike",
+    needs=("gpus",),
+    reports=(PEER_ACCESS_LOST, PEER_ACCESS_DISABLED),
+    readings=("peers", "nvlinks"),
+)
+def peer_access(context: Context) -> Judgement:
+    """WARN for a pair without peer access where pairs of the same kind have it, or where it is disabled."""
+    snapshot = context.snapshot
+    if len(answering(snapshot)) < 2:
+        return does_not_apply("there are no two GPUs")
+    if all(is_consumer(device) for device in answering(snapshot)):
+        return does_not_apply("the driver gives GeForce GPUs no peer access")
+    if all(device.mig_mode == "enabled" for device in answering(snapshot)):
+        return does_not_apply("MIG is on: instances have no peer access")
+    judgement = judge_devices(snapshot, ("peers",), _judge_peers)
+    pairs = [(device, peer) for device in answering(snapshot) for peer in _peers(device)]
+    gaps = [gap for device, peer in pairs for gap in _unread(device, peer)]
+    return conclude(list(judgement.findings), len(pairs) - len(gaps), gaps) if gaps else judgement
+
+
+def _peers(device: Device) -> tuple[PeerAccess, ...]:
+    return () if isinstance(device.peers, Missing) else device.peers
+
+
+def _unread(device: Device, peer: PeerAccess) -> Iterator[Gap]:
+    """What the driver does not tell of a pair of GPUs, once: the path between them is part of the judgement."""
+    for name, value in (("path", peer.path), ("read", peer.read)):
+        if isinstance(value, Missing):
+            yield Gap(device, f"{name} to the GPU at {short_bus_id(peer.bus_id)}", value)
+            return
+
+
+def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    if device.mig_mode == "enabled" or is_consumer(device) or isinstance(device.peers, Missing):
+        return
+    for peer in device.peers:
+        if isinstance(peer.read, Missing) or peer.read == "ok" or not _first(device, peer):
+            continue
+        if any(
+            _has_link_down(snapshot, one)
+            for one in answering(snapshot)
+            if one.id.bus_id in (device.id.bus_id, peer.bus_id)
+        ):
+            continue  # nvlink.state has the cause
+        far = short_bus_id(peer.bus_id)
+        evidence = Evidence("p2p_read", peer.read, limit="ok", source="nvmlDeviceGetP2PStatus")
+        subject = device_subject(snapshot, device)
+        if peer.read == "disabled":
+            message = f"{name_device(device)} may not read the GPU at {far}: a driver setting forbids it"
+            yield PEER_ACCESS_DISABLED.finding(subject, message, evidence)
+        elif _others_can(snapshot, device, peer):
+            message = f"{name_device(device)} cannot read the GPU at {far} ({peer.read.replace('_', ' ')})"
+            yield PEER_ACCESS_LOST.finding(subject, message, evidence)
+
+
+def _has_link_down(snapshot: Snapshot, device: Device) -> bool:
+    """Whether a link of it is down, or none is listed where the identical GPUs beside it list some."""
+    links = device.nvlinks
+    if isinstance(links, Missing):
+        return any(not isinstance(peer.nvlinks, Missing) for peer in alike(snapshot, device))
+    return any(link.active is False for link in links)
+
+
+def _first(device: Device, peer: PeerAccess) -> bool:
+    """Whether this is the side of the pair that reports: one fault, one finding."""
+    return isinstance(device.id.bus_id, Missing) or device.id.bus_id < peer.bus_id
+
+
+def _others_can(snapshot: Snapshot, device: Device, peer: PeerAccess) -> bool:
+    """Whether most pairs of GPUs that are joined alike have peer access: the same path, an NVLink or none."""
+    linked = _is_linked(device, peer)
+    pairs = [
+        other.read
+        for one in answering(snapshot)
+        if one.name == device.name and not isinstance(one.peers, Missing)
+        for other in one.peers
+        if other.path == peer.path
+        and _is_linked(one, other) is linked
+        and not isinstance(other.read, Missing)
+    ]
+    return pairs.count("ok") > len(pairs) / 2
+
+
+def _is_linked(device: Device, peer: PeerAccess) -> bool:
+    """Whether an NVLink leads from the GPU straight to the other one: a mesh or a bridge, not a switch."""
+    links = device.nvlinks
+    return not isinstance(links, Missing) and any(link.remote_bus_id == peer.bus_id for link in links)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPath:
+    """The kind of path between two GPUs; only pairs with equal paths are compared.
+
+    `links` is how many NVLinks that are up it has, `way` the nearest common ancestor of a path over PCIe.
+    """
+
+    kind: str
+    links: int = 0
+    way: str = ""
+
+
+def path_between(snapshot: Snapshot, source: Device, target: Device, result: BandwidthResult) -> PeerPath:
+    """The path that a copy from one GPU to the other took, by what both GPUs say of their links."""
+    if result.direct is not True:
+        return PeerPath(HOST)
+    access = _access(source, target)
+    links = () if isinstance(source.nvlinks, Missing) else source.nvlinks
+    up = [link for link in links if link.active is True]
+    if not up:
+        return _over_pcie(access)
+    straight = sum(link.remote_bus_id == target.id.bus_id for link in up)
+    if straight:
+        return PeerPath(NVLINK, straight)
+    if _lead_to_gpus(snapshot, up):
+        return _over_pcie(access)  # the links of this GPU lead to others
+    if any(not isinstance(link.remote_bus_id, Missing) for link in up):
+        return PeerPath(NVSWITCH, len(up))
+    # A guest, and newer drivers, do not say where links lead; whether NVLink joins the pair they say.
+    joined = access is not None and access.nvlink == "ok"
+    return PeerPath(NVSWITCH, len(up)) if joined else PeerPath(UNKNOWN, len(up))
+
+
+def _over_pcie(access: PeerAccess | None) -> PeerPath:
+    known = access is not None and not isinstance(access.path, Missing)
+    return PeerPath(PCIE, way=str(access.path) if known and access is not None else "")
+
+
+def _access(source: Device, target: Device) -> PeerAccess | None:
+    if isinstance(source.peers, Missing):
+        return None
+    return next((peer for peer in source.peers if peer.bus_id == target.id.bus_id), None)
+
+
+def _lead_to_gpus(snapshot: Snapshot, links: list[NvLink]) -> bool:
+    """Whether the links lead from GPU to GPU: to one that is listed, or to one that the PCI bus has."""
+    gpus = {device.id.bus_id for device in snapshot.devices}
+    functions = snapshot.machine.pci_devices
+    if not isinstance(functions, Missing):
+        gpus |= {one.bus_id for one in functions if one.class_id in DISPLAY_CLASSES}
+    return any(link.remote_bus_id in gpus for link in links)

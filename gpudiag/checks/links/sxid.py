@@ -1,0 +1,146 @@
+"""Check of what the driver wrote into the kernel log about NVSwitches (SXid)."""
+
+from collections.abc import Iterable
+
+from gpudiag.checks.gpu.bursts import split_bursts
+from gpudiag.checks.needs import NO_TRACE
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.subjects import short_bus_id
+from gpudiag.checks.traces import traces_for
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot
+from gpudiag.model.evidence import Evidence, LinkSubject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.reading import Missing
+from gpudiag.reference.xid import SXid, SXidClass, sxids
+
+_BASIS = Basis(
+    reads="NVSwitch lines of the kernel log of this boot, and NVLink Xids (74, 144 to 150, 155) of the"
+    " GPUs in the same burst.",
+    limit="Fabric Manager User Guide, appendix D",
+    look_also=("xid 74", "journalctl -u nvidia-fabricmanager", "/var/log/fabricmanager.log"),
+)
+SXID_FATAL = FindingKind(
+    code="sxid.fatal",
+    outcome=Outcome.FAIL,
+    severity=Severity.RESET,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HARDWARE,
+    meaning="An NVSwitch reported an error that stops the fabric, or that a GPU saw too as an NVLink error.",
+    remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
+    stated=True,
+    basis=_BASIS,
+)
+SXID_ERROR = FindingKind(
+    code="sxid.error",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HARDWARE,
+    meaning="An NVSwitch reported an error, and no GPU reports that its NVLinks suffered.",
+    remedy="Look at the fabric manager's log.",
+    basis=_BASIS,
+)
+SXID_UNKNOWN = FindingKind(
+    code="sxid.unknown",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HARDWARE,
+    meaning="An NVSwitch reported an SXid that gpudiag's catalogue does not have.",
+    remedy="Look it up in the Fabric Manager User Guide, appendix D, and update gpudiag.",
+    basis=_BASIS,
+)
+SXID_NOTE = FindingKind(
+    code="sxid.note",
+    outcome=Outcome.PASS,
+    severity=Severity.NONE,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HARDWARE,
+    meaning="An NVSwitch corrected an error, or reported something that is none.",
+    remedy="Nothing has to be done.",
+    basis=_BASIS,
+)
+
+# A GPU's own word that an NVLink failed: Xid 74 up to NVLink 4, 144 to 150 and 155 from NVLink 5 on.
+_NVLINK_XIDS = frozenset({74, *range(144, 151), 155})
+
+
+@check(
+    "sxid.kernel_log",
+    title="the kernel log reports no NVSwitch fault (SXid)",
+    needs=("kernel_log",),
+    reports=(SXID_FATAL, SXID_ERROR, SXID_UNKNOWN, SXID_NOTE),
+    readings=("kernel_log",),
+)
+def sxid_kernel_log(context: Context) -> Judgement:
+    """A finding for each NVSwitch link and code among the SXids of this boot."""
+    log = context.snapshot.kernel_log
+    assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
+    findings = judge_sxids(context.snapshot, log)
+    if not findings and not traces_for(context):
+        return does_not_apply(NO_TRACE)
+    return judged(*findings)
+
+
+def judge_sxids(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Finding, ...]:
+    """Findings about the NVSwitch errors among `events`, worst first, once per switch, link and code."""
+    found: dict[tuple[str | None, int | None, int | None], Finding] = {}
+    for burst in split_bursts(events):
+        seen_by_gpu = any(event.xid_code in _NVLINK_XIDS for event in burst)
+        for event in _first_lines(burst):
+            key = (event.unit, event.link, event.sxid_code)
+            finding = _finding(snapshot, event, seen_by_gpu)
+            if key not in found or found[key].outcome is not Outcome.FAIL:
+                found[key] = finding
+    order = (Outcome.FAIL, Outcome.WARN, Outcome.PASS)
+    return tuple(sorted(found.values(), key=lambda finding: order.index(finding.outcome)))
+
+
+def _first_lines(burst: tuple[KernelEvent, ...]) -> tuple[KernelEvent, ...]:
+    """The SXids of a burst without their second and third lines, which name no link: "Severity ...", "Data {...".
+
+    Where the first line is lost, one of the others stands for it.
+    """
+    sxids_of_burst = [event for event in burst if event.kind is KernelEventKind.SXID]
+    told = {(event.unit, event.sxid_code) for event in sxids_of_burst if event.severity is not None}
+    return tuple(
+        event
+        for event in sxids_of_burst
+        if event.severity is not None or (event.unit, event.sxid_code) not in told
+    )
+
+
+def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Finding:
+    code = event.sxid_code
+    entry = None if code is None else sxids().get(code)
+    kind = _kind(entry, event, seen_by_gpu)
+    switch = event.unit or "an NVSwitch"
+    where = switch if event.link is None else f"{switch} link {event.link}"
+    meaning = entry.meaning if entry else "not in gpudiag's catalogue"
+    address = f" ({short_bus_id(event.bus_id)})" if event.bus_id else ""
+    facts = [Evidence("line", event.text[:200], source="kernel log")]
+    if code is not None:
+        facts.append(Evidence("sxid", code, source="kernel log"))
+    if not isinstance(event.at, Missing):
+        facts.append(Evidence("at", event.at.isoformat(timespec="seconds"), source="kernel log"))
+    if seen_by_gpu:
+        facts.append(Evidence("nvlink_error_on_a_gpu", True, source="kernel log"))
+    return kind.finding(
+        LinkSubject((switch, f"link {event.link}" if event.link is not None else "all links"), snapshot.host),
+        f"{where}{address}: SXid {code}: {meaning}",
+        *facts,
+        remedy=entry.remedy if entry else "",
+    )
+
+
+def _kind(entry: SXid | None, event: KernelEvent, seen_by_gpu: bool) -> FindingKind:
+    if entry is None:
+        return SXID_FATAL if event.severity == "fatal" and seen_by_gpu else SXID_UNKNOWN
+    if entry.sxid_class is SXidClass.ALWAYS_FATAL:
+        return SXID_FATAL
+    if entry.sxid_class is SXidClass.FATAL:
+        return SXID_FATAL if seen_by_gpu else SXID_ERROR
+    harmless = entry.sxid_class is SXidClass.NOTE and event.severity != "fatal"
+    return SXID_NOTE if harmless else SXID_ERROR

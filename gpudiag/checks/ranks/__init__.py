@@ -1,0 +1,1 @@
+"""What ranks measured and what happened to them, judged."""

@@ -1,0 +1,134 @@
+"""Checks of active tests as such: did every rank come through, was every GPU tested, was all data right."""
+
+from functools import partial
+
+from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
+from gpudiag.model.active import COPIES, ActiveMeasurement
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence, RankSubject
+from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing, MissingReason
+
+ON_CPU_RANKS = "ranks on CPUs, with faults injected"
+_kind = partial(
+    FindingKind,
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+)
+COPY_CORRUPTED = _kind(
+    code="bandwidth.corrupted",
+    category=Category.HW_MEMORY,
+    meaning="A copy did not hold what was copied, and nothing reported an error.",
+    remedy="Keep this GPU out of jobs; look for ECC and PCIe errors (`gpudiag list --wide`), then have it replaced.",
+    basis=Basis(
+        reads="Every byte of a copy, compared with its source on the device.",
+        limit="No byte may differ.",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag preflight --level long",
+            "ecc.uncorrected_volatile",
+            "dmesg -T | grep -i -e xid -e aer",
+        ),
+    ),
+)
+
+
+@check(
+    "collective.all_reduce",
+    title="an all-reduce over all ranks gives exactly the right data",
+    needs=("collective",),
+    level=Level.QUICK,
+    reports=PLANNED_FINDINGS,
+    readings=("collective",),
+    confirmed=ON_CPU_RANKS,
+)
+def collective_all_reduce(context: Context) -> Judgement:
+    """Everything wrong with the all-reduce; PASS only where every planned size was verified."""
+    measured = context.measures.collective
+    assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    return judged(*judge_collective(measured))
+
+
+@check(
+    "active.ranks",
+    title="every rank comes through the active tests",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=RANK_FINDINGS,
+    readings=("active",),
+    confirmed=ON_CPU_RANKS,
+)
+def active_ranks(context: Context) -> Judgement:
+    """A finding for each rank that failed, ERROR for tests that no such rank explains and that were not done."""
+    measured = active_of(context)
+    if not measured.tests:
+        return could_not_look("no active test was planned")
+    not_done = [test for test in measured.tests if test not in measured.done]
+    findings = judge_incidents(measured.incidents, complete=not not_done)
+    explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
+    if explained or not not_done:
+        return judged(*findings)
+    late = ", for the time was over" if measured.timed_out else ""
+    return Judgement(Outcome.ERROR, findings, f"not done{late}: {', '.join(not_done)}")
+
+
+@check(
+    "active.coverage",
+    title="every GPU was free to be tested, and was",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(),
+    readings=("active",),
+    confirmed=ON_CPU_RANKS,
+)
+def active_coverage(context: Context) -> Judgement:
+    """SKIP that names each GPU which was left alone, and why; ERROR where no test came to its end."""
+    measured = active_of(context)
+    if not measured.untested:
+        return judged() if measured.done else could_not_look("no active test was done on every rank")
+    reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
+    hint = " (--force tests GPUs in use)" if any(one.in_use for one in measured.untested) else ""
+    words = f"not tested: {reasons}{hint}"
+    return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
+
+
+@check(
+    "bandwidth.data",
+    title="every copy holds what was copied",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(COPY_CORRUPTED,),
+    readings=("active.bandwidth",),
+    confirmed=ON_CPU_RANKS,
+)
+def bandwidth_data(context: Context) -> Judgement:
+    """FAIL for each rank whose copies differ from what was copied; ERROR where a rank's were not compared."""
+    measured = active_of(context)
+    worst: dict[int, tuple[str, int]] = {}
+    for result in measured.bandwidth:
+        if result.wrong_bytes:
+            worst.setdefault(result.rank, (result.test, result.wrong_bytes))
+    compared = {(result.test, result.rank) for result in measured.bandwidth}
+    planned = sum(test in COPIES for test in measured.tests) * measured.world_size
+    if not worst and (not compared or len(compared) < planned):
+        return could_not_look("not every rank's copies were compared")
+    findings = (
+        COPY_CORRUPTED.finding(
+            RankSubject(rank, measured.host),
+            f"rank {rank}: {wrong} bytes differ after {test.replace('_', ' ')}",
+            Evidence("wrong_bytes", wrong, "bytes", 0, "comparison with the source"),
+        )
+        for rank, (test, wrong) in sorted(worst.items())
+    )
+    return judged(*findings)
+
+
+def active_of(context: Context) -> ActiveMeasurement:
+    """What the active tests measured; the need `active` makes sure that there is something."""
+    measured = context.measures.active
+    assert not isinstance(measured, Missing)  # noqa: S101 - the runner answers for the need
+    return measured

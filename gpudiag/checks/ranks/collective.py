@@ -1,0 +1,296 @@
+"""A collective run, judged: is the data right, whose is wrong, and is everything measured?"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_ranks
+from gpudiag.checks.registry import Basis, FindingKind
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Scalar, Subject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst_first
+from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind, InjectedFault
+from gpudiag.model.reading import NOT_ASKED
+from gpudiag.units import format_seconds, format_size
+
+COLLECTIVE_CORRUPTED = FindingKind(
+    code="collective.corrupted",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    meaning="A collective gave wrong data and said nothing: training on it learns from noise.",
+    remedy="Keep this host out of jobs; run it again on fewer ranks to see which device or link it follows.",
+    basis=Basis(
+        reads="Every element of the timed buffers, against the exact result for a"
+        " pattern that depends on rank and offset.",
+        limit="None: exact equality; the pattern is chosen so that no rounding can happen.",
+        look_also=("gpu.peer_access_broken", "xid.hardware", "cuda.uncorrectable_ecc"),
+    ),
+)
+BARRIER_PASSED = FindingKind(
+    code="collective.barrier_passed",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="A rank came out of a barrier before another one had gone in: it holds nobody back.",
+    remedy="Run `gpudiag nccl-test --op barrier` again; if it stays so, try another version of torch or NCCL.",
+    basis=Basis(
+        reads="The moments right before and right after each timed barrier, on the clock"
+        " that all ranks of one machine share.",
+        limit="None: no rank may leave before every rank has entered.",
+        look_also=("gpudiag nccl-test --op barrier", "collective.corrupted", "NCCL_DEBUG=INFO"),
+    ),
+)
+
+# What became of one rank's data, by the diagnosis of the rank that saw it.
+_FATES: Mapping[str, str] = MappingProxyType(
+    {
+        "dropped": "is missing",
+        "duplicated": "is counted twice",
+        "replaced": "stands where another rank's belongs",
+        "stale": "is of another round",
+        "misplaced": "lies in another block's place",
+        "shifted": "arrived at the wrong offset",
+    }
+)
+_EVERYWHERE = "everywhere"
+
+_COLLECTIVE_ALL_REDUCE_BASIS = Basis(
+    reads="Where every rank is: its stage, the collective that it is inside, and whether anything moves.",
+    limit="Stall: 9 s longer than max(1 s, 10 times the predicted time), times the load of the host."
+    " Whole run: `--timeout`.",
+    look_also=("network.no_route", "network.wrong_interface", "gpu.peer_access_broken", "NCCL_DEBUG=INFO"),
+)
+_COLLECTIVE_NOT_VERIFIED_BASIS = Basis(
+    reads="What the command line asked for, against what happened.",
+    limit="None.",
+    look_also=("gpudiag nccl-test --help",),
+)
+COLLECTIVE_INCOMPLETE = FindingKind(
+    code="collective.incomplete",
+    outcome=Outcome.ERROR,
+    severity=Severity.UNKNOWN,
+    category=Category.INTERNAL,
+    owner=Owner.SOFTWARE,
+    meaning="Fewer sizes were measured than planned, and nothing that was seen explains it.",
+    remedy="Run it again; if it stays so, report it with `--json` output.",
+    basis=_COLLECTIVE_ALL_REDUCE_BASIS,
+)
+COLLECTIVE_TIMED_OUT = FindingKind(
+    code="collective.timed_out",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="The time for the whole run was over before every size was measured, with no rank to blame.",
+    remedy="Give it more time, as with `gpudiag nccl-test --timeout 300`, or fewer sizes with `--max-bytes`.",
+    basis=_COLLECTIVE_ALL_REDUCE_BASIS,
+)
+COLLECTIVE_NOT_VERIFIED = FindingKind(
+    code="collective.not_verified",
+    outcome=Outcome.WARN,
+    severity=Severity.NONE,
+    category=Category.NONE,
+    owner=Owner.JOB,
+    meaning="Speeds were measured and the data was not looked at, because `--verify off` said so.",
+    remedy="Leave out `--verify off`.",
+    basis=_COLLECTIVE_NOT_VERIFIED_BASIS,
+)
+INJECT_NOT_FIRED = FindingKind(
+    code="inject.not_fired",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="A fault that `--inject` asked for never happened, so the run proves nothing about it.",
+    remedy="Choose a rank, an iteration or a stage that the run reaches; see `--iterations` and `--nproc`.",
+    basis=_COLLECTIVE_NOT_VERIFIED_BASIS,
+)
+COLLECTIVE_WITHOUT_GPU = FindingKind(
+    code="collective.without_gpu",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.HOST,
+    meaning="No GPU and no trace of one is here, so NCCL was not tested: the ranks ran on the CPU, with gloo.",
+    remedy="To test the CPU: `--backend gloo`. Should a GPU be here: `lspci -d 10de:`, and `--gpus all` for a container.",
+    basis=Basis(
+        reads="Every trace of a GPU: NVML, the PCI bus, /dev, the driver, the allocation.",
+        limit="One trace is enough; `--backend gloo` asks for none.",
+        look_also=("gpudiag list --sources all", "gpudiag preflight --expect-gpus 0"),
+    ),
+)
+
+# Of a run that gpudiag itself plans: nothing is injected, everything is verified, and no message is so long
+# that its speed could be held against published ones.
+PLANNED_FINDINGS = (
+    *RANK_FINDINGS,
+    COLLECTIVE_CORRUPTED,
+    BARRIER_PASSED,
+    COLLECTIVE_INCOMPLETE,
+    COLLECTIVE_TIMED_OUT,
+)
+COLLECTIVE_FINDINGS = (
+    *PLANNED_FINDINGS,
+    COLLECTIVE_NOT_VERIFIED,
+    INJECT_NOT_FIRED,
+    COLLECTIVE_WITHOUT_GPU,
+    COLLECTIVE_SLOW,
+    COLLECTIVE_SPEED,
+)
+
+
+def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
+    """One finding per rank whose data was wrong, or that alone held wrong data, the earliest first.
+
+    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank.
+    """
+    corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
+    corrupted.sort(key=lambda incident: incident.at_seconds)
+    groups: dict[int | str, list[Incident]] = {}
+    for incident in corrupted:
+        groups.setdefault(_culprit(incident, corrupted, measurement.world_size), []).append(incident)
+    findings = [_describe(culprit, seen, measurement) for culprit, seen in groups.items()]
+    return [*(findings or _counted_only(measurement)), *_judge_barriers(measurement)]
+
+
+def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
+    """A finding for the first barrier that was none; later ones say no more."""
+    passed = [incident for incident in measurement.incidents if incident.kind is IncidentKind.PASSED]
+    findings = []
+    for incident in passed[:1]:
+        facts = _facts(incident)
+        early = f" {format_seconds(float(facts['early_by']))}" if "early_by" in facts else ""
+        other = f"rank {facts['before_rank']}" if "before_rank" in facts else "another rank"
+        where = f", in iteration {facts['iteration']}" if "iteration" in facts else ""
+        message = f"rank {incident.rank} left a barrier{early} before {other} had entered it{where}"
+        subject = RankSubject(incident.rank, incident.host)
+        findings.append(BARRIER_PASSED.finding(subject, message, *incident.evidence))
+    return findings
+
+
+def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int) -> int | str:
+    """The rank to name: whose data it is, else who saw it, unless everyone saw the same."""
+    facts = _facts(incident)
+    if "data_of_rank" in facts and facts["diagnosis"] in _FATES:
+        return int(facts["data_of_rank"])
+    same = {other.rank for other in corrupted if _signature(other) == _signature(incident)}
+    return _EVERYWHERE if len(same) == world_size > 1 else incident.rank
+
+
+def _signature(incident: Incident) -> tuple[Scalar, ...]:
+    facts = _facts(incident)
+    names = ("op", "dtype", "size_bytes", "iteration", "first_offset", "last_offset", "xor_mask")
+    return tuple(facts.get(name, "") for name in names)
+
+
+def _describe(culprit: int | str, seen: Sequence[Incident], measurement: CollectiveMeasurement) -> Finding:
+    first = seen[0]
+    facts = _facts(first)
+    ranks = sorted({incident.rank for incident in seen})
+    plural = "s" if facts["wrong_elements"] != 1 else ""
+    where = (
+        f"{facts['op']} {facts['dtype']} of {format_size(int(facts['size_bytes']))}, iteration "
+        f"{facts['iteration']}: {facts['wrong_elements']} wrong element{plural} from offset {facts['first_offset']}"
+    )
+    evidence = (*first.evidence, Evidence("seen_by_ranks", ", ".join(map(str, ranks)), source="timed buffer"))
+    return COLLECTIVE_CORRUPTED.finding(
+        _subject(culprit, first, measurement), f"{_what(culprit, facts)} after {where}", *evidence
+    )
+
+
+def _what(culprit: int | str, facts: Mapping[str, Scalar]) -> str:
+    if culprit == _EVERYWHERE:
+        return "every rank holds the same wrong data"
+    fate = _FATES.get(str(facts.get("diagnosis")))
+    if fate is not None and facts.get("data_of_rank") == culprit:
+        return f"the data of rank {culprit} {fate}"
+    flipped = " (flipped bits)" if facts.get("diagnosis") == "flipped" else ""
+    return f"rank {culprit} holds wrong data{flipped}"
+
+
+def _subject(culprit: int | str, first: Incident, measurement: CollectiveMeasurement) -> Subject:
+    if isinstance(culprit, str):
+        return HostSubject(measurement.host)
+    hosts = {report.rank: report.host for report in measurement.ranks}
+    return RankSubject(culprit, hosts.get(culprit, first.host))
+
+
+def _counted_only(measurement: CollectiveMeasurement) -> list[Finding]:
+    """The finding for wrong data that was counted and that no rank described."""
+    wrong = [result for result in measurement.results if result.verified is False and result.elements]
+    if not wrong:
+        return []
+    result = wrong[0]
+    message = f"wrong data after {result.op} {result.dtype} of {format_size(result.size_bytes)}"
+    evidence = (
+        Evidence("size_bytes", result.size_bytes, unit="B", source="timed buffer"),
+        Evidence("wrong_elements", str(result.wrong_elements), limit=0, source="timed buffer"),
+    )
+    return [COLLECTIVE_CORRUPTED.finding(HostSubject(measurement.host), message, *evidence)]
+
+
+def _facts(incident: Incident) -> dict[str, Scalar]:
+    return {fact.name: fact.value for fact in incident.evidence}
+
+
+def tell_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
+    """The finding of a run that should use GPUs where there are any, and met none."""
+    ranks = f"{measurement.world_size} {measurement.backend} ranks"
+    return COLLECTIVE_WITHOUT_GPU.finding(
+        HostSubject(measurement.host),
+        f"no GPU and no trace of one, so NCCL was not tested; what follows is of {ranks} on the CPU",
+        Evidence("gpus", 0, source="NVML, PCI bus, /dev, driver, allocation"),
+    )
+
+
+def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
+    """Everything wrong with a run, worst and most certain first: the first finding is the cause.
+
+    No finding means that every planned size was measured on every rank, and verified.
+    """
+    findings = [
+        *judge_ranks(measurement),
+        *judge_data(measurement),
+        *judge_injection(measurement.injected, measurement.host),
+        *_judge_verification(measurement),
+    ]
+    explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
+    if not explained:
+        findings += _judge_completeness(measurement)
+    return worst_first(findings)
+
+
+def judge_injection(injected: Iterable[InjectedFault], host: str) -> list[Finding]:
+    """A finding for each fault that `--inject` asked for and that never happened."""
+    return [
+        INJECT_NOT_FIRED.finding(
+            HostSubject(host),
+            f"the injected fault {fault.specification} never happened",
+            Evidence("fired", value=False, source=f"--inject {fault.specification}"),
+        )
+        for fault in injected
+        if not fault.fired
+    ]
+
+
+def _judge_verification(measurement: CollectiveMeasurement) -> list[Finding]:
+    unverified = [result for result in measurement.results if result.verified == NOT_ASKED]
+    if not unverified:
+        return []
+    evidence = Evidence("unverified_sizes", len(unverified), limit=0, source="--verify off")
+    message = f"the data of {len(unverified)} sizes was not verified"
+    return [COLLECTIVE_NOT_VERIFIED.finding(HostSubject(measurement.host), message, evidence)]
+
+
+def _judge_completeness(measurement: CollectiveMeasurement) -> list[Finding]:
+    measured, planned = len(measurement.results), measurement.sizes_planned
+    if measured == planned and planned > 0:
+        return []
+    evidence = Evidence("sizes_measured", measured, limit=planned, source="ranks")
+    if measurement.timed_out:
+        message = f"the time was over after {measured} of {planned} sizes"
+        return [COLLECTIVE_TIMED_OUT.finding(HostSubject(measurement.host), message, evidence)]
+    message = f"{measured} of {planned} planned sizes were measured, and nothing seen explains the rest"
+    return [COLLECTIVE_INCOMPLETE.finding(HostSubject(measurement.host), message, evidence)]

@@ -1,0 +1,355 @@
+"""Checks of how GPUs and CPUs compute: fast, lastingly, and always the same."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from gpudiag.checks.ranks.active import ON_CPU_RANKS, active_of
+from gpudiag.checks.ranks.measured_speeds import (
+    NOT_ON_CPU,
+    ClocksSeen,
+    SpeedVerdict,
+    any_opinion,
+    device_of,
+    judge_against,
+    matrix_opinions,
+    peers_opinion,
+    same_product,
+    slow_by_rank,
+    subject_of,
+    tell_apart,
+)
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    could_not_look,
+    does_not_apply,
+    judged,
+)
+from gpudiag.model.active import ComputeResult, DeterminismResult, PatternResult, SustainedResult, metric_of
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing
+from gpudiag.units import format_size, significant
+
+_SLOWER_SHARE = 0.05  # own choice, after gpu-fryer and DCGM's targeted tests: 5 % is more than a warm-up
+_kind = partial(
+    FindingKind,
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+)
+_COMPUTE_DETERMINISM_BASIS = Basis(
+    reads="A hash over every bit of the results of products, attention and reductions from one seed, per"
+    " dtype, repeated on every rank.",
+    limit="All repeats on one device are alike, and so are identical devices; where they are not, the"
+    " majority is right.",
+    look_also=("gpudiag preflight --level long", "gpudiag list --wide", "dcgmi diag -r 3"),
+)
+MATMUL_SLOW = _kind(
+    code="compute.slow",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.PERF_THRESHOLD,
+    meaning="The GPU multiplies matrices slower than identical GPUs beside it, or than it did.",
+    remedy="Look at its clocks, power limit and temperature under load: `gpudiag list --wide --watch 1`.",
+    basis=Basis(
+        reads="active.compute, active.telemetry",
+        limit="65 % of what processors and data sheet allow at the clock that was seen, not"
+        " under a power cap, not of an emulated type; like GPUs here; own history",
+        look_also=(
+            "gpudiag list --wide",
+            "gpudiag history",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE",
+            "pcie.width",
+        ),
+    ),
+)
+NOT_REPEATABLE = _kind(
+    code="compute.not_repeatable",
+    meaning="The same computation gave different results on one device: it computes wrongly now and then.",
+    remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
+)
+MINORITY = _kind(
+    code="compute.minority",
+    meaning="The device computes something else than most identical ones here, from the same input.",
+    remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
+)
+NO_MAJORITY = _kind(
+    code="compute.no_majority",
+    severity=Severity.TRIAGE,
+    meaning="Identical devices compute different results from the same input, and none of them is in the majority.",
+    remedy="Run it again on more of them (`gpudiag preflight --level standard`) to see which one is wrong.",
+    basis=_COMPUTE_DETERMINISM_BASIS,
+)
+SLOWS_DOWN = _kind(
+    code="compute.slows_down",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_THERMAL,
+    meaning="Under a lasting load the GPU got slower from its first to its last minute.",
+    remedy="Look at its temperature and clocks in the report; check airflow, fans, paste and power.",
+    basis=Basis(
+        reads="active.sustained, active.telemetry",
+        limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (own choice)",
+        look_also=("nvidia-smi -q -d TEMPERATURE,POWER,CLOCK", "clocks.throttled", "gpudiag history"),
+    ),
+)
+PATTERN_MISMATCH = _kind(
+    code="memory.pattern_mismatch",
+    category=Category.HW_MEMORY,
+    meaning="Memory gave back another bit pattern than was written to it, and nothing reported an error.",
+    remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
+    basis=Basis(
+        reads="Eight patterns written to most of the free memory and read back, in two"
+        " passes; the first wrong word, and every bit that flipped.",
+        limit="No word may differ.",
+        look_also=("gpudiag list --wide", "memory.row_remap_failed", "ecc.uncorrected_volatile"),
+    ),
+)
+_MINUTE = 60.0
+_POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))  # NVML's clock event reasons
+
+
+@check(
+    "compute.matmul",
+    title="every GPU multiplies matrices as fast as its peers, and as before",
+    needs=("active",),
+    level=Level.QUICK,
+    reports=(MATMUL_SLOW,),
+    readings=("active.compute", "active.telemetry"),
+)
+def compute_matmul(context: Context) -> Judgement:
+    """WARN for each GPU that is slow, with the dtypes; nothing to compare with is a SKIP."""
+    measured = active_of(context)
+    if measured.device_kind != "cuda":
+        return does_not_apply(NOT_ON_CPU)
+    if len({result.rank for result in measured.compute}) < measured.world_size:
+        return could_not_look("not every GPU gave a result")
+    verdicts = [_judge_matmul(context, result, measured.compute) for result in measured.compute]
+    if not any_opinion(verdicts):
+        return does_not_apply(
+            "nothing to hold the speed against: no limit by the device, no like GPU, no history"
+        )
+    return judged(*(_slow(context, slow) for slow in slow_by_rank(measured.compute, verdicts)))
+
+
+@check(
+    "compute.determinism",
+    title="the same computation gives the same result, every time and on every device",
+    needs=("active",),
+    level=Level.STANDARD,
+    reports=(NOT_REPEATABLE, MINORITY, NO_MAJORITY),
+    readings=("active.determinism",),
+    confirmed=ON_CPU_RANKS,
+)
+def compute_determinism(context: Context) -> Judgement:
+    """FAIL for a device that contradicts itself, or most of the identical devices beside it."""
+    measured = active_of(context)
+    findings = [*_contradictions(measured.determinism, measured.host)]
+    wrong = {finding.subject for finding in findings}
+    groups: dict[tuple[str, str, str], list[DeterminismResult]] = defaultdict(list)
+    for result in measured.determinism:
+        groups[result.chain, result.dtype, result.device_name].append(result)
+    votes = [finding for group in groups.values() for finding in _vote(group, measured.host)]
+    findings += _once_per_subject(finding for finding in votes if finding.subject not in wrong)
+    if not findings and len({result.rank for result in measured.determinism}) < measured.world_size:
+        return could_not_look("not every rank gave its results")
+    return judged(*findings)
+
+
+@check(
+    "memory.patterns",
+    title="memory gives back what was written to it",
+    needs=("active",),
+    level=Level.LONG,
+    reports=(PATTERN_MISMATCH,),
+    readings=("active.patterns",),
+    confirmed=ON_CPU_RANKS,
+)
+def memory_patterns(context: Context) -> Judgement:
+    """FAIL for wrong words; ERROR where less memory than wanted could be had: that is no pass."""
+    measured = active_of(context)
+    findings = tuple(_mismatch(context, result) for result in measured.patterns if result.wrong_words)
+    if findings:
+        return judged(*findings)
+    if len({result.rank for result in measured.patterns}) < measured.world_size:
+        return could_not_look("not every rank tested its memory")
+    short = [result for result in measured.patterns if result.tested_bytes < result.wanted_bytes]
+    if short:
+        first = short[0]
+        return could_not_look(
+            f"rank {first.rank} got {format_size(first.tested_bytes)} of {format_size(first.wanted_bytes)} to test"
+        )
+    return judged()
+
+
+@check(
+    "compute.sustained",
+    title="every GPU keeps its speed under a lasting load",
+    needs=("active",),
+    level=Level.LONG,
+    reports=(SLOWS_DOWN,),
+    readings=("active.sustained", "active.telemetry"),
+)
+def compute_sustained(context: Context) -> Judgement:
+    """WARN for each GPU that got slower, with how hot it got and how its clocks moved."""
+    measured = active_of(context)
+    if measured.device_kind != "cuda":
+        return does_not_apply(NOT_ON_CPU)
+    if len(measured.sustained) < measured.world_size:
+        return could_not_look("not every GPU was under load to the end")
+    return judged(*(finding for result in measured.sustained for finding in _judge_load(context, result)))
+
+
+def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[ComputeResult]) -> SpeedVerdict:
+    device = device_of(context.snapshot, result.device_uuid)
+    peers = [
+        other.flops_per_second
+        for other in results
+        if other.rank != result.rank
+        and (other.dtype, other.size) == (result.dtype, result.size)
+        and same_product(context.snapshot, result.device_uuid, other.device_uuid)
+    ]
+    by_device = () if device is None else matrix_opinions(device, result.dtype, _clocks_seen(context, result))
+    said = (*by_device, *peers_opinion(peers))
+    return judge_against(
+        context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", said
+    )
+
+
+def _clocks_seen(context: Context, result: ComputeResult) -> ClocksSeen | None:
+    """The median clock of the GPU while it multiplied; None where it, or what held it down, was not read."""
+    began, ended = result.began_seconds, result.ended_seconds
+    if isinstance(began, Missing) or isinstance(ended, Missing):
+        return None
+    seen = [
+        (point.sm_clock_mhz, point.clocks_event_reasons)
+        for point in active_of(context).telemetry
+        if point.device_uuid == result.device_uuid and began <= point.at_seconds <= ended
+    ]
+    clocks = [clock for clock, _ in seen if not isinstance(clock, Missing)]
+    reasons = [told for _, told in seen if not isinstance(told, Missing)]
+    if not clocks or not reasons:
+        return None
+    capped = any(_POWER_CAPS & set(told) for told in reasons)
+    return ClocksSeen(statistics.median(clocks), capped)
+
+
+def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) -> Finding:
+    first = slow[0][0]
+    subject, name = subject_of(context, first.rank, first.device_uuid)
+    speeds = (
+        f"{one.dtype} products of {one.size} x {one.size} at {significant(one.flops_per_second / 1e12)} TFLOP/s"
+        for one, _ in slow
+    )
+    evidence = tell_apart(slow, lambda result: result.dtype)
+    return MATMUL_SLOW.finding(subject, f"{name}: {', '.join(speeds)}", *evidence)
+
+
+def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterator[Finding]:
+    """A finding for each rank of which repeats differ, by the first chain in which they do."""
+    first: dict[int, DeterminismResult] = {}
+    for result in results:
+        if result.deviating:
+            first.setdefault(result.rank, result)
+    for rank, result in sorted(first.items()):
+        message = (
+            f"rank {rank}: {result.deviating} of {result.repeats} repeats of the {result.chain} chain in "
+            f"{result.dtype} gave another result"
+        )
+        evidence = Evidence("deviating", result.deviating, "repeats", 0, _chain(result))
+        yield NOT_REPEATABLE.finding(RankSubject(rank, host), message, evidence, *_device_facts(result))
+
+
+def _vote(group: list[DeterminismResult], host: str) -> Iterator[Finding]:
+    """Findings where identical devices differ: the minority, or all where there is no majority."""
+    votes = Counter(result.digest for result in group)
+    if len(votes) < 2:
+        return
+    digest, count = votes.most_common(1)[0]
+    if count <= len(group) / 2:
+        message = f"{len(group)} identical devices gave {len(votes)} different results ({_chain(group[0])})"
+        evidence = Evidence("different_results", len(votes), limit=1, source=_chain(group[0]))
+        yield NO_MAJORITY.finding(HostSubject(host), message, evidence)
+        return
+    for result in group:
+        if result.digest != digest:
+            message = f"rank {result.rank} computes another result than {count} of {len(group)} like it"
+            evidence = Evidence("digest", result.digest, limit=digest, source=f"majority; {_chain(result)}")
+            yield MINORITY.finding(RankSubject(result.rank, host), message, evidence, *_device_facts(result))
+
+
+def _once_per_subject(findings: Iterator[Finding]) -> list[Finding]:
+    first: dict[Subject, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.subject, finding)
+    return list(first.values())
+
+
+def _mismatch(context: Context, result: PatternResult) -> Finding:
+    subject, name = subject_of(context, result.rank, result.device_uuid)
+    words = "word" if result.wrong_words == 1 else "words"
+    message = f"{name}: {result.wrong_words} {words} of memory came back wrong"
+    facts = (
+        ("first_pattern", result.first_pattern, None),
+        ("first_offset_bytes", result.first_offset_bytes, "bytes"),
+        ("flipped_bits", result.flipped_bits, None),
+    )
+    source = f"{format_size(result.tested_bytes)} tested with {len(result.patterns)} patterns"
+    evidence = [Evidence("wrong_words", result.wrong_words, "words", 0, source)]
+    evidence += [Evidence(name, value, unit) for name, value, unit in facts if not isinstance(value, Missing)]
+    return PATTERN_MISMATCH.finding(subject, message, *evidence)
+
+
+def _judge_load(context: Context, result: SustainedResult) -> Iterator[Finding]:
+    first, last = _first_and_last(result)
+    if not first or last >= (1 - _SLOWER_SHARE) * first:
+        return
+    subject, name = subject_of(context, result.rank, result.device_uuid)
+    message = f"{name} lost {1 - last / first:.0%} of its speed in {result.seconds / _MINUTE:.0f} min of load"
+    source = f"limit: {1 - _SLOWER_SHARE:.0%} of the first minute"
+    evidence = Evidence("flops_per_second", last, "FLOP/s", (1 - _SLOWER_SHARE) * first, source)
+    yield SLOWS_DOWN.finding(subject, message, evidence, *_slopes(context, result))
+
+
+def _first_and_last(result: SustainedResult) -> tuple[float, float]:
+    """Median speed of the first and of the last minute, or of the first and last third of a shorter load."""
+    span = min(_MINUTE, result.seconds / 3)
+    first = [point.flops_per_second for point in result.points if point.at_seconds <= span]
+    last = [point.flops_per_second for point in result.points if point.at_seconds >= result.seconds - span]
+    if not first or not last:
+        return 0.0, 0.0
+    return statistics.median(first), statistics.median(last)
+
+
+def _slopes(context: Context, result: SustainedResult) -> Iterator[Evidence]:
+    """How temperature and clock moved while it was under load, per minute."""
+    points = [one for one in active_of(context).telemetry if one.device_uuid == result.device_uuid]
+    for name, unit in (("temperature_celsius", "C/min"), ("sm_clock_mhz", "MHz/min")):
+        known = [
+            (point.at_seconds, float(value))
+            for point in points
+            if not isinstance(value := getattr(point, name), Missing)
+        ]
+        if len({at for at, _ in known}) > 1:
+            slope = statistics.linear_regression(*zip(*known, strict=True)).slope
+            yield Evidence(f"{name}_slope", round(slope * _MINUTE, 2), unit, source="NVML, during the load")
+
+
+def _chain(result: DeterminismResult) -> str:
+    return f"{result.chain} chain, {result.dtype}, {result.repeats} repeats"
+
+
+def _device_facts(result: DeterminismResult) -> Iterator[Evidence]:
+    yield Evidence("device", result.device_name)
+    if not isinstance(result.device_uuid, Missing):
+        yield Evidence("device_uuid", result.device_uuid)

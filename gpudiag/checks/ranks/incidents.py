@@ -1,0 +1,441 @@
+"""What happened to ranks, judged: which rank is to blame, on what evidence, and what to do.
+
+The ranks' agents have already told cause from consequence (a survivor whose connection broke is no
+incident); here each incident becomes one finding, but for a fault of the host under all
+its ranks, which is told once.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_loopback, lacks_loopback
+from gpudiag.checks.registry import Basis, FindingKind
+from gpudiag.model.evidence import HostSubject, RankSubject, Scalar
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
+from gpudiag.units import format_seconds, format_size
+
+_RANK_DIED_BASIS = Basis(
+    reads="/proc of each rank, by the agent on its own host; the wait status; the rank's exception; the"
+    " collective that it last entered.",
+    limit="Silent: the others have waited for 1.2 s longer than max(1 s, 10 times the predicted time),"
+    " times the load of the host; with `--timeout`, until that is over.",
+    look_also=("rank.killed", "host.out_of_memory_kill", "dmesg -T | tail -50", "py-spy dump --pid PID"),
+)
+_RANK_PAUSED_BASIS = Basis(
+    reads="/proc of each rank and where it said that it is, ten times a second; only while the agent"
+    " itself ran.",
+    limit="A stop of 0.3 s, a hang of max(1 s, 10 times the predicted time), times the load of the host;"
+    " and it healed.",
+    look_also=("rank.late", "rank.stopped", "collective.stalled", "dmesg -T | tail -50"),
+)
+RANK_DIED = FindingKind(
+    code="rank.died",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank's process ended by a signal, or with an exit status and no Python exception.",
+    remedy="Read `dmesg -T | tail -50` on that host for the OOM killer, Xid lines and segmentation faults.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_STOPPED = FindingKind(
+    code="rank.stopped",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank's process is stopped: a signal (SIGSTOP, SIGTSTP) or a debugger holds it.",
+    remedy="Find who stopped it (a scheduler that suspends jobs, a debugger), then let it go on: `kill -CONT` and its pid.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_RAISED = FindingKind(
+    code="rank.raised",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="A rank ended with a Python exception that no other rank caused.",
+    remedy="Read the exception; for CUDA and NCCL errors, run `gpudiag list --sources all` on that host.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_SILENT = FindingKind(
+    code="rank.silent",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="The other ranks wait in a collective, or in a later stage, that this rank never reached.",
+    remedy="Look at that host: load, memory, a file system that hangs, a process in state D.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_ENDED_EARLY = FindingKind(
+    code="rank.ended_early",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank came to its end, well and without an error, while others still needed it in a collective.",
+    remedy="Give every rank the same number of steps: drop the last uneven batches, or join uneven inputs.",
+    basis=Basis(
+        reads="When each rank returned its result, on its host's clock; when the first"
+        " of the others lost its connection, or how long it has waited.",
+        limit="No rank may be done while another one still needs it.",
+        look_also=("gpudiag train --script", "rank.silent", "collective.mismatched"),
+    ),
+)
+RANK_THROTTLED = FindingKind(
+    code="rank.throttled",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    category=Category.PERF_VIOLATION,
+    owner=Owner.HOST,
+    meaning="The processor quota of a rank's control group holds it back, and the others wait for it.",
+    remedy="Raise the quota: CPUQuota= of systemd, resources.limits.cpu of Kubernetes, `cpu.max` of the group.",
+    basis=Basis(
+        reads="cpu.stat of the rank's control group and of those above it, since the"
+        " rank was first seen there.",
+        limit="At least 5 periods, and more than half of them, cut short; and not those of all ranks.",
+        look_also=("rank.late", "cat /proc/PID/cgroup", "cat /sys/fs/cgroup/cpu.stat"),
+    ),
+)
+RANK_PAUSED = FindingKind(
+    code="rank.paused",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.PERF_VIOLATION,
+    owner=Owner.HOST,
+    meaning="A rank was stopped, or stayed away while the others waited; then it went on, and nothing was lost.",
+    remedy="See what held it up then: a suspended machine, a debugger, a disk, somebody else's job.",
+    basis=_RANK_PAUSED_BASIS,
+)
+COLLECTIVE_INTERRUPTED = FindingKind(
+    code="collective.interrupted",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.PERF_VIOLATION,
+    owner=Owner.HOST,
+    meaning="For a while nothing moved between the ranks, all of which were inside collectives; then it did.",
+    remedy="Look for an outage at that time: `dmesg -T`, `ip -s link`, the switch's log.",
+    basis=_RANK_PAUSED_BASIS,
+)
+RANK_NOT_STARTED = FindingKind(
+    code="rank.not_started",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="A rank never came to where the others meet, so nothing could be measured.",
+    remedy="See that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
+    "and that its host reaches that address.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_START_FAILED = FindingKind(
+    code="rank.start_failed",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="The process that starts the ranks could not: an import failed, hung or was killed, or no process could be made.",
+    remedy="Try it by hand, in this folder and with the same interpreter: `python -c 'import torch'`; see `ulimit -u -v`.",
+    basis=Basis(
+        reads="What the process that imports torch and then forks the ranks said"
+        " last, how it ended, and its standard error.",
+        limit="120 s for the import.",
+        look_also=("python -c 'import torch'", "ulimit -u -v", "rank.not_started"),
+    ),
+)
+RANK_TEARDOWN = FindingKind(
+    code="rank.teardown",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="A rank ended badly after its results were complete, while the process group was torn down.",
+    remedy="The measurements stand. If it happens again, report it with the versions of torch and NCCL.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_LATE = FindingKind(
+    code="rank.late",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.PERF_VIOLATION,
+    owner=Owner.HOST,
+    meaning="A rank came to the collectives later than the others, which waited for it.",
+    remedy="Look at what that rank waits for (input, a lock), what else runs on its host's processors, and at the "
+    "clocks of its GPU.",
+    basis=Basis(
+        reads="When each rank enters each collective, on its host's clock.",
+        limit="The other ranks of the same run: a rank that they wait for again and again.",
+        look_also=("gpudiag list --wide", "top -H", "nvidia-smi -q -d CLOCK,PERFORMANCE"),
+    ),
+)
+COLLECTIVE_STALLED = FindingKind(
+    code="collective.stalled",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_LIBRARY,
+    owner=Owner.HOST,
+    meaning="Every rank is inside the same collective, alive, and nothing moves: the transport between them hangs.",
+    remedy="Check the links between these ranks: network interface, firewall, NVLink, PCIe peer access.",
+    basis=Basis(
+        reads="Where every rank is: its stage, the collective that it is inside, and whether anything moves.",
+        limit="Stall: 9 s longer than max(1 s, 10 times the predicted time), times"
+        " the load of the host. Whole run: `--timeout`.",
+        look_also=(
+            "network.no_route",
+            "network.wrong_interface",
+            "gpu.peer_access_broken",
+            "NCCL_DEBUG=INFO",
+        ),
+    ),
+)
+COLLECTIVE_MISMATCHED = FindingKind(
+    code="collective.mismatched",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.SOFTWARE,
+    meaning="Ranks entered different collectives, or the same one with another size or dtype.",
+    remedy="Make every rank call the same collectives in the same order, with the same size and dtype.",
+    basis=Basis(
+        reads="Operation, sequence number, dtype and number of elements that each"
+        " rank announces before it enters a collective.",
+        limit="None: they must be the same on every rank.",
+        look_also=("TORCH_DISTRIBUTED_DEBUG=DETAIL", "training.uneven_inputs"),
+    ),
+)
+
+RANK_FINDINGS = (
+    RANK_DIED,
+    RANK_STOPPED,
+    RANK_RAISED,
+    RANK_SILENT,
+    RANK_ENDED_EARLY,
+    RANK_NOT_STARTED,
+    RANK_START_FAILED,
+    RANK_TEARDOWN,
+    RANK_LATE,
+    RANK_THROTTLED,
+    RANK_PAUSED,
+    COLLECTIVE_INTERRUPTED,
+    COLLECTIVE_STALLED,
+    COLLECTIVE_MISMATCHED,
+    LOOPBACK_DOWN,
+)
+
+_KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
+    {
+        IncidentKind.DIED: RANK_DIED,
+        IncidentKind.STOPPED: RANK_STOPPED,
+        IncidentKind.RAISED: RANK_RAISED,
+        IncidentKind.SILENT: RANK_SILENT,
+        IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
+        IncidentKind.START_FAILED: RANK_START_FAILED,
+        IncidentKind.ENDED: RANK_ENDED_EARLY,
+        IncidentKind.LATE: RANK_LATE,
+        IncidentKind.THROTTLED: RANK_THROTTLED,
+        IncidentKind.PAUSED: RANK_PAUSED,
+        IncidentKind.INTERRUPTED: COLLECTIVE_INTERRUPTED,
+        IncidentKind.STALLED: COLLECTIVE_STALLED,
+        IncidentKind.MISMATCHED: COLLECTIVE_MISMATCHED,
+    }
+)
+_ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
+# Of torch's TCPStore and of the operating system (EADDRINUSE).
+_PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_PORT = re.compile(r"\bport:? (\d+)")
+_PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
+_TEARDOWN = "teardown"
+_HELD_BACK = "the processor quota of its control group holds it back"
+# What no single rank is to blame for.
+_OF_ALL_RANKS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
+
+
+def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
+    """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
+    complete = len(measurement.results) == measurement.sizes_planned
+    return judge_incidents(measurement.incidents, complete=complete)
+
+
+def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
+    """The same for any run on ranks; `complete`: all its results were there before a rank ended badly."""
+    in_time = sorted(incidents, key=lambda incident: incident.at_seconds)
+    by_rank = (
+        _judge_incident(incident, complete=complete)
+        for incident in in_time
+        if incident.kind in _KINDS and not lacks_loopback(incident)
+    )
+    return (*judge_loopback(in_time), *by_rank)
+
+
+def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
+    kind = _KINDS[incident.kind]
+    if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
+        kind = RANK_TEARDOWN
+    facts = _facts(incident)
+    subject = (
+        HostSubject(incident.host)
+        if incident.kind in _OF_ALL_RANKS or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts)
+        else RankSubject(incident.rank, incident.host)
+    )
+    message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
+    if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
+        remedy = _PORT_REMEDY
+    return kind.finding(subject, message, *incident.evidence, remedy=remedy)
+
+
+def _died(incident: Incident) -> str:
+    facts = _facts(incident)
+    if "oom_killer" in facts or int(facts.get("oom_kills", 0)) > 0:
+        limit = facts.get("memory_limit")
+        group = facts.get("oom_group")
+        of_group = f" of its control group {group}" if group is not None else " of its control group"
+        limited = "" if limit is None else f", at the limit{of_group} ({format_size(int(limit))})"
+        how = f"was killed by the OOM killer{limited}"
+    elif "signal" in facts:
+        how = f"was killed by {facts['signal']}"
+    elif "exit_status" in facts:
+        how = f"ended with exit status {facts['exit_status']}"
+    else:
+        how = "ended"
+    return f"rank {incident.rank} {how} {_where(incident)}"
+
+
+def _stopped(incident: Incident) -> str:
+    state = _facts(incident).get("process_state", "stopped")
+    return f"rank {incident.rank} is {state} {_where(incident)}"
+
+
+def _raised(incident: Incident) -> str:
+    facts = _facts(incident)
+    message = str(facts.get("message", ""))
+    first_line = message.partition("\n")[0]
+    if _PORT_TAKEN.search(message):
+        by = f" ({facts['port_taken_by']})" if "port_taken_by" in facts else ""
+        port = _PORT.search(message)
+        which = f"port {port[1]}" if port else "the port"
+        return (
+            f"rank {incident.rank} cannot listen where the ranks are to meet: another process has {which}{by}"
+        )
+    said = f": {first_line}" if first_line else ", without a word"
+    return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{said}"
+
+
+def _silent(incident: Incident) -> str:
+    facts = _facts(incident)
+    awaited = facts.get("waited_in", "a later stage")
+    held = f", and {_HELD_BACK}" if "throttled_periods" in facts else ""
+    return (
+        f"rank {incident.rank} never came to {awaited}, where the others wait; it is {_where(incident)}{held}"
+    )
+
+
+def _ended(incident: Incident) -> str:
+    facts = _facts(incident)
+    awaited = facts.get("waited_in", "a collective")
+    by = f"rank {facts['waiting_rank']}" if "waiting_rank" in facts else "another rank"
+    return f"rank {incident.rank} had ended, without an error, while {by} still needed it in {awaited}"
+
+
+def _throttled(incident: Incident) -> str:
+    quota = next((fact for fact in incident.evidence if fact.name == "throttled_periods"), None)
+    share = "" if quota is None else f": in {quota.value} of its {quota.limit} periods"
+    return f"rank {incident.rank} is slow because {_HELD_BACK}{share}"
+
+
+def _paused(incident: Incident) -> str:
+    facts = _facts(incident)
+    lasted = format_seconds(float(facts.get("lasted", 0.0)))
+    state = facts.get("process_state", "held")
+    how = f"was {state}" if "waited_in" not in facts else "kept the others waiting"
+    return f"rank {incident.rank} {how} for {lasted}{_times(facts)}, and then went on"
+
+
+def _interrupted(incident: Incident) -> str:
+    facts = _facts(incident)
+    lasted = format_seconds(float(facts.get("lasted", 0.0)))
+    ranks = facts.get("ranks_inside", "all")
+    return f"nothing moved between ranks {ranks} for {lasted}{_times(facts)}, and then it went on"
+
+
+def _times(facts: Mapping[str, Scalar]) -> str:
+    times = int(facts.get("times", 1))
+    return f" at most, {times} times" if times > 1 else ""
+
+
+def _not_started(incident: Incident) -> str:
+    return f"rank {incident.rank} never came, and the others waited for it"
+
+
+def _start_failed(incident: Incident) -> str:
+    facts = _facts(incident)
+    who = f"ranks {facts['ranks']}" if "ranks" in facts else f"rank {incident.rank}"
+    module = facts.get("importing", "torch")
+    if "exception" in facts:
+        first_line = str(facts.get("message", "")).partition("\n")[0]
+        why = f"import {module} failed: {facts['exception']}: {first_line}"
+    elif "waited_for" in facts:
+        why = f"importing {module} has not ended within {format_seconds(float(facts['waited_for']))}"
+    elif "not_forked" in facts:
+        why = str(facts["not_forked"])
+    else:
+        how = (
+            f"was killed by {facts['signal']}"
+            if "signal" in facts
+            else f"ended with status {facts.get('exit_status', 'unknown')}"
+        )
+        why = f"the process that starts them {how}"
+    return f"{who} could not be started: {why}"
+
+
+def _late(incident: Incident) -> str:
+    facts = _facts(incident)
+    by = f" by {format_seconds(float(facts['late_by']))}" if "late_by" in facts else ""
+    why = f": {facts['cause']}" if "cause" in facts else ""
+    return f"rank {incident.rank} comes late to the collectives{by}, and the others wait for it{why}"
+
+
+def _stalled(incident: Incident) -> str:
+    facts = _facts(incident)
+    inside = facts.get("operation", "the same collective")
+    return f"ranks {facts.get('ranks_inside', 'all')} are all inside {inside} and nothing moves"
+
+
+def _mismatched(incident: Incident) -> str:
+    facts = _facts(incident)
+    entered = facts.get("operation", "another collective")
+    expected = facts.get("expected_operation", "what they agree on")
+    return f"rank {incident.rank} entered {entered} where the others entered {expected}"
+
+
+_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
+    {
+        IncidentKind.DIED: _died,
+        IncidentKind.STOPPED: _stopped,
+        IncidentKind.RAISED: _raised,
+        IncidentKind.SILENT: _silent,
+        IncidentKind.NOT_STARTED: _not_started,
+        IncidentKind.START_FAILED: _start_failed,
+        IncidentKind.ENDED: _ended,
+        IncidentKind.LATE: _late,
+        IncidentKind.THROTTLED: _throttled,
+        IncidentKind.PAUSED: _paused,
+        IncidentKind.INTERRUPTED: _interrupted,
+        IncidentKind.STALLED: _stalled,
+        IncidentKind.MISMATCHED: _mismatched,
+    }
+)
+
+
+def _where(incident: Incident) -> str:
+    """Where a rank was: its stage, and the iteration and the operation, where they are known."""
+    facts = _facts(incident)
+    iteration = f", iteration {facts['iteration']}" if "iteration" in facts else ""
+    operation = f", in {facts['operation']}" if facts.get("inside_operation") and "operation" in facts else ""
+    return f"in stage {incident.stage}{iteration}{operation}"
+
+
+def _facts(incident: Incident) -> dict[str, Scalar]:
+    return {fact.name: fact.value for fact in incident.evidence}

@@ -1,0 +1,272 @@
+"""How a measured speed is judged: by what the device reports, its peers, its own past, and a table."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol, TypeVar
+
+from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.evidence import Evidence, RankSubject, Subject
+from gpudiag.model.finding import Outcome, worst
+from gpudiag.model.history import Baseline
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.reference.gpu_models import (
+    CORES_PER_MULTIPROCESSOR,
+    LEAST_CAPABILITY_OF_DTYPE,
+    RATE_OF_DTYPE,
+    TENSOR_FLOPS_PER_CLOCK,
+    GpuModel,
+    find_model,
+)
+from gpudiag.reference.speeds import SpeedLimit, nvlink_payload, pcie_bytes_per_second, speed_limits
+
+WORDS_PER_CLOCK = 2  # memory moves a word on both edges of its clock
+HERTZ_PER_MHZ = 1_000_000
+_OLD_GENERATIONS = 3  # of PCIe
+
+NOT_ON_CPU = "speed is not judged on the CPU"
+HISTORY_RUNS = 3  # own choice: a baseline of fewer runs is chance
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A speed to expect, in the unit of what was measured, where it comes from, and how it is held against."""
+
+    origin: str  # derived, peers, history or table
+    expected: float
+    source: str
+    shares: SpeedLimit
+
+    def judge(self, measured: float) -> Outcome:
+        """What this opinion alone says of a measured speed."""
+        if self.shares.fail is not None and measured < self.shares.fail * self.expected:
+            return Outcome.FAIL
+        return Outcome.WARN if measured < self.shares.warn * self.expected else Outcome.PASS
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedVerdict:
+    """The worst opinion on a measured speed, and all of them as evidence; None: there was no opinion."""
+
+    outcome: Outcome | None
+    evidence: tuple[Evidence, ...]
+
+
+def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinion]) -> SpeedVerdict:
+    """What the opinions together say of `measured`; without any, nothing is said (never PASS)."""
+    if not measured > 0:  # NaN too
+        return SpeedVerdict(Outcome.FAIL, (Evidence(name, str(measured), unit, source="measured"),))
+    evidence = tuple(
+        Evidence(
+            name, measured, unit, opinion.shares.warn * opinion.expected,
+            f"{opinion.origin}: {opinion.shares.warn:.0%} of {opinion.expected:.4g} {unit} ({opinion.source})",
+        )
+        for opinion in opinions
+    )  # fmt: skip
+    if not opinions:
+        return SpeedVerdict(
+            None, (Evidence(name, measured, unit, source="measured; nothing to hold it against"),)
+        )
+    return SpeedVerdict(worst(tuple(opinion.judge(measured) for opinion in opinions)), evidence)
+
+
+def peers_opinion(measured_by_peers: Iterable[float]) -> tuple[Opinion, ...]:
+    """What identical GPUs of the machine reached in the same test; nothing where there are fewer than two."""
+    values = [value for value in measured_by_peers if value > 0]
+    if len(values) < 2:
+        return ()
+    return (
+        Opinion(
+            "peers", median(values), f"median of {len(values)} identical GPUs here", speed_limits()["peers"]
+        ),
+    )
+
+
+def history_opinion(before: Iterable[float]) -> tuple[Opinion, ...]:
+    """What this GPU reached before in the same test; nothing where it was never measured."""
+    values = [value for value in before if value > 0]
+    if not values:
+        return ()
+    return (
+        Opinion(
+            "history", median(values), f"median of {len(values)} earlier runs", speed_limits()["history"]
+        ),
+    )
+
+
+def memory_opinions(device: Device) -> tuple[Opinion, ...]:
+    """Bytes per second that the GPU's memory should move: by bus width and clock, and by the data sheet."""
+    width, clock, limits = device.memory_bus_width_bits, device.memory_clock_max_mhz, speed_limits()
+    found = []
+    if not isinstance(width, Missing) and not isinstance(clock, Missing):
+        expected = WORDS_PER_CLOCK * clock * HERTZ_PER_MHZ * width / 8
+        found.append(
+            Opinion(
+                "derived",
+                expected,
+                f"{width} bits at {clock} MHz, two words a clock",
+                limits["memory.derived"],
+            )
+        )
+    model = _model(device)
+    if model is not None:
+        found.append(Opinion("table", model.memory_bytes_per_second, model.source, limits["memory.table"]))
+    return tuple(found)
+
+
+def host_link_opinions(generation: int, width: int) -> tuple[Opinion, ...]:
+    """Bytes per second between host and GPU, by the link's generation and width read during the transfer."""
+    expected = pcie_bytes_per_second(generation, width)
+    name = "host_link.derived" if generation > _OLD_GENERATIONS else "host_link.derived.1-3"
+    return (Opinion("derived", expected, f"PCIe {generation}.0 x{width}", speed_limits()[name]),)
+
+
+def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
+    """Bytes per second of one direction between two GPUs by NVLink: the links of that pair, times their payload."""
+    rate = device.nvlink_bytes_per_second
+    if isinstance(rate, Missing) or not links:
+        return ()
+    payload = nvlink_payload(rate)
+    source = f"{links} NVLinks that carry {payload / 1e9:.1f} GB/s each"
+    return (Opinion("derived", links * payload, source, speed_limits()["peer_link.derived"]),)
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksSeen:
+    """The clock of a GPU's processors while it multiplied, and whether a power cap held it down meanwhile."""
+
+    sm_clock_mhz: float
+    power_capped: bool
+
+
+def matrix_opinions(device: Device, dtype: str, seen: ClocksSeen | None) -> tuple[Opinion, ...]:
+    """Operations per second of a large matrix product, at the clock that was seen while it ran.
+
+    Nothing where no clock was seen, and nothing while the board's power held it down: how far is a matter
+    of the data and the cooling, and no table says it. Nothing where the GPU emulates the type.
+    """
+    capability, cores, limits = device.compute_capability, device.cuda_cores, speed_limits()
+    if seen is None or seen.power_capped or _is_emulated(capability, dtype):
+        return ()
+    found, model = [], _model(device)
+    per_clock = TENSOR_FLOPS_PER_CLOCK.get(str(capability))
+    known = not isinstance(cores, Missing) and per_clock is not None
+    if known and dtype in RATE_OF_DTYPE and not _is_halved(device):
+        multiprocessors = int(str(cores)) // CORES_PER_MULTIPROCESSOR[str(capability)]
+        expected = (
+            multiprocessors * seen.sm_clock_mhz * HERTZ_PER_MHZ * (per_clock or 0) * RATE_OF_DTYPE[dtype]
+        )
+        source = f"{multiprocessors} multiprocessors at {seen.sm_clock_mhz:.0f} MHz, {per_clock} operations a clock"
+        found.append(Opinion("derived", expected, source, limits["matrix.derived"]))
+    if model is not None and dtype in model.dense_flops_per_second:
+        share = min(1.0, seen.sm_clock_mhz / model.boost_clock_mhz)
+        source = f"{model.source}, at {seen.sm_clock_mhz:.0f} MHz"
+        expected = share * model.dense_flops_per_second[dtype]
+        found.append(Opinion("table", expected, source, limits["matrix.table"]))
+    return tuple(found)
+
+
+def _is_emulated(capability: Reading[str], dtype: str) -> bool:
+    """Whether GPUs of that compute capability have no processors for the type, as Volta has none for bfloat16."""
+    least = LEAST_CAPABILITY_OF_DTYPE.get(dtype)
+    if least is None or isinstance(capability, Missing):
+        return False
+    return tuple(map(int, capability.split("."))) < least
+
+
+def _is_halved(device: Device) -> bool:
+    """Whether the product accumulates in float32 at half the rate of its architecture."""
+    return not isinstance(device.name, Missing) and "GeForce" in device.name
+
+
+def _model(device: Device) -> GpuModel | None:
+    return None if isinstance(device.name, Missing) else find_model(device.name)
+
+
+class OfRank(Protocol):
+    """A result that one rank measured."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that measured it."""
+
+
+_Result = TypeVar("_Result", bound=OfRank)
+
+
+def device_of(snapshot: Snapshot, uuid: object) -> Device | None:
+    """The GPU of that UUID in the snapshot."""
+    return next((device for device in snapshot.devices if device.id.uuid == uuid), None)
+
+
+def subject_of(context: Context, rank: int, uuid: Reading[str]) -> tuple[Subject, str]:
+    """What a finding about one rank's device is about, and its name: the GPU, or the rank on a CPU."""
+    device = device_of(context.snapshot, uuid)
+    if device is None:
+        return RankSubject(rank, context.snapshot.host), f"rank {rank}"
+    return device_subject(context.snapshot, device), name_device(device)
+
+
+def same_product(snapshot: Snapshot, uuid: object, other_uuid: object) -> bool:
+    """Whether two GPUs of the snapshot are of the same product."""
+    device, other = device_of(snapshot, uuid), device_of(snapshot, other_uuid)
+    return device is not None and other is not None and device.name == other.name
+
+
+def find_baseline(context: Context, metric: str, device_uuid: str | None) -> Baseline | None:
+    """The stored baseline of that metric, where it rests on enough runs."""
+    if isinstance(context.history, Missing):
+        return None
+    for baseline in context.history.baselines:
+        if (baseline.metric, baseline.device_uuid) == (metric, device_uuid):
+            return baseline if baseline.count >= HISTORY_RUNS else None
+    return None
+
+
+def judge_against(
+    context: Context, metric: str, uuid: object, measured: float, unit: str, opinions: Iterable[Opinion]
+) -> SpeedVerdict:
+    """What the opinions and the GPU's own history say of a measured speed."""
+    baseline = find_baseline(context, metric, str(uuid))
+    past = () if baseline is None else history_opinion([baseline.median])
+    return judge_speed(unit_name(unit), measured, unit, (*opinions, *past))
+
+
+def is_slow(verdict: SpeedVerdict) -> bool:
+    """Whether anything speaks against the speed."""
+    return verdict.outcome in (Outcome.WARN, Outcome.FAIL)
+
+
+def slow_by_rank(
+    results: Iterable[_Result], verdicts: Iterable[SpeedVerdict]
+) -> list[list[tuple[_Result, SpeedVerdict]]]:
+    """The slow results, those of one rank together: a slow device is one fault, however it was measured."""
+    slow: dict[int, list[tuple[_Result, SpeedVerdict]]] = defaultdict(list)
+    for result, verdict in zip(results, verdicts, strict=True):
+        if is_slow(verdict):
+            slow[result.rank].append((result, verdict))
+    return list(slow.values())
+
+
+def tell_apart(
+    slow: Sequence[tuple[_Result, SpeedVerdict]], name: Callable[[_Result], str]
+) -> list[Evidence]:
+    """The evidence of all of them; of several, each fact carries the name of its result."""
+    return [
+        replace(fact, name=f"{name(result)}_{fact.name}") if len(slow) > 1 else fact
+        for result, verdict in slow
+        for fact in verdict.evidence
+    ]
+
+
+def any_opinion(verdicts: Sequence[SpeedVerdict]) -> bool:
+    """Whether there was anything to hold a speed against."""
+    return any(verdict.outcome is not None for verdict in verdicts)
+
+
+def unit_name(unit: str) -> str:
+    """The evidence's name of a rate in that unit."""
+    return {"B/s": "bytes_per_second", "FLOP/s": "flops_per_second"}[unit]

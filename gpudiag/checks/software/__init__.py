@@ -1,0 +1,1 @@
+"""Checks of the driver, the job's torch, and the variables that steer CUDA and NCCL."""

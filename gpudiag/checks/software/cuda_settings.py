@@ -1,0 +1,323 @@
+"""Checks of the variables that steer CUDA and torch: GPUs that are not there, debug switches, old names."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from gpudiag.checks.gpu.products import is_consumer
+from gpudiag.checks.host.findings import host_finding, host_state
+from gpudiag.checks.per_device import answering
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged, not_readable
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host_state import Settings
+from gpudiag.model.reading import Missing
+from gpudiag.reference.nccl_variables import renamed_variables
+
+_kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.JOB)
+_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS = Basis(
+    reads="CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and LOCAL_RANK, against the GPUs and MIG instances"
+    " that NVML lists.",
+    limit="the GPUs and MIG instances that NVML lists (CUDA guide, environment variables)",
+    look_also=("gpudiag list", "nvidia-smi -L", "cuda.invalid_device", "cuda.no_device"),
+)
+_ENVIRONMENT_DEBUG_BASIS = Basis(
+    reads="CUDA_, TORCH_, PYTORCH_ and NCCL_ variables, and LD_LIBRARY_PATH.",
+    limit="no such variable; torch's own list of allocator options (2.13)",
+    look_also=("env | grep -e CUDA -e TORCH -e NCCL", "cuda.forward_compatibility"),
+)
+VISIBLE_INVALID = _kind(
+    code="environment.visible_devices_invalid",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently.",
+    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it takes.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+VISIBLE_NONE = _kind(
+    code="environment.visible_devices_none",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA says that there is none.",
+    remedy="Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`); under a scheduler, ask it for GPUs.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+VISIBLE_TWICE = _kind(
+    code="environment.visible_devices_twice",
+    outcome=Outcome.FAIL,
+    meaning="CUDA_VISIBLE_DEVICES names a GPU twice; CUDA then shows none at all.",
+    remedy="Name each GPU once in CUDA_VISIBLE_DEVICES.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+LOCAL_RANK_WITHOUT_GPU = _kind(
+    code="environment.local_rank_without_gpu",
+    outcome=Outcome.FAIL,
+    meaning="This rank's number on its machine is as high as the number of GPUs that it can see.",
+    remedy="Start as many ranks as there are GPUs, or let every rank see them all.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+ORDER_UNSET = _kind(
+    code="environment.device_order_unset",
+    outcome=Outcome.WARN,
+    meaning="The GPUs are unlike, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
+    remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+SEVERAL_INSTANCES = _kind(
+    code="environment.several_mig_instances",
+    outcome=Outcome.WARN,
+    meaning="CUDA_VISIBLE_DEVICES names several MIG instances; a process uses the first of them only.",
+    remedy="Give each rank one instance of its own in CUDA_VISIBLE_DEVICES.",
+    basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
+)
+DEBUG_SWITCH = _kind(
+    code="environment.debug_switch",
+    outcome=Outcome.WARN,
+    meaning="A variable for finding faults is set; it makes programs slower, or stop where they would go on.",
+    remedy="Unset it for real work.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
+)
+RENAMED = _kind(
+    code="environment.renamed_variable",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    meaning="A variable has a new name; the old one will stop working.",
+    remedy="Use the new name.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
+)
+ALLOCATOR_OPTION = _kind(
+    code="environment.allocator_option",
+    outcome=Outcome.WARN,
+    meaning="PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not know; torch refuses to start CUDA.",
+    remedy="Correct it by torch's notes on CUDA memory management.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
+)
+COMPAT_PATH = _kind(
+    code="environment.cuda_compat_path",
+    outcome=Outcome.WARN,
+    meaning="LD_LIBRARY_PATH names a CUDA compat folder, and the GPUs do not support forward compatibility (804).",
+    remedy="Take the compat folder out of LD_LIBRARY_PATH.",
+    basis=_ENVIRONMENT_DEBUG_BASIS,
+)
+_END = "-1"  # CUDA reads no further
+_HIDES_ALL = (_END, "", "NoDevFiles", "none")  # Slurm writes NoDevFiles for a job without GPUs
+# What costs speed or changes behaviour: variable, values (empty: any but 0), what it does.
+_DEBUG_SWITCHES = (
+    ("CUDA_LAUNCH_BLOCKING", "every kernel is waited for"),
+    ("CUDA_INJECTION64_PATH", "a profiler or tracer is loaded into every CUDA program"),
+    ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "a GPU core dump is written on every CUDA exception"),
+    ("CUDA_DEVICE_WAITS_ON_EXCEPTION", "programs stop and wait for a debugger on a CUDA exception"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", "every tensor is allocated by the driver"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "every collective is waited for"),
+    ("TORCH_NCCL_NAN_CHECK", "every collective's input is searched for NaN"),
+    ("CUDA_PROFILE", "the profiler is on"),
+)
+# torch/c10 AllocatorConfig.h and CUDAAllocatorConfig.h, and the strings of libc10 (2.13).
+_ALLOCATOR_OPTIONS = frozenset(
+    (
+        "backend", "expandable_segments", "garbage_collection_threshold", "graph_capture_record_stream_reuse",
+        "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction",
+        "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
+        "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+        "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc", "roundup_power2_divisions", "throw_on_cudamalloc_oom",
+    )
+)  # fmt: skip
+
+
+@check(
+    "environment.cuda_visible_devices",
+    title="CUDA_VISIBLE_DEVICES names GPUs that are here, once each",
+    needs=("gpus", "host_state"),
+    reports=(
+        VISIBLE_INVALID,
+        VISIBLE_NONE,
+        VISIBLE_TWICE,
+        LOCAL_RANK_WITHOUT_GPU,
+        SEVERAL_INSTANCES,
+        ORDER_UNSET,
+    ),
+    readings=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LOCAL_RANK", "devices"),
+    confirmed="CUDA's guide",
+)
+def environment_cuda_visible_devices(context: Context) -> Judgement:
+    """FAIL for a GPU that is not here, or named twice, or a rank without one; WARN for unlike GPUs in CUDA's order."""
+    settings = host_state(context).settings
+    if isinstance(settings, Missing):
+        return not_readable("the environment", settings)
+    value = settings.environment.get("CUDA_VISIBLE_DEVICES")
+    findings = [*_order(context, settings)]
+    if value is None:
+        findings += _local_rank(context, settings, len(context.snapshot.devices))
+        return judged(*findings)
+    tokens = [token.strip() for token in value.split(",")] if value.strip() else []
+    if not tokens or tokens[0] in _HIDES_ALL:
+        return judged(*findings, _none_visible(context, value))
+    findings += _invalid(context, value, tokens)
+    findings += _twice(context, value, tokens)
+    findings += _several_instances(context, value, tokens)
+    if not findings and tokens:
+        findings += _local_rank(context, settings, len(tokens))
+    return judged(*findings)
+
+
+@check(
+    "environment.debug",
+    title="no debug switch is left on, and no variable has an old name",
+    needs=("host_state",),
+    reports=(DEBUG_SWITCH, RENAMED, ALLOCATOR_OPTION, COMPAT_PATH),
+    readings=("environment: CUDA_*, TORCH_*, PYTORCH_*, NCCL_*, LD_LIBRARY_PATH",),
+    confirmed="torch 2.13's headers and strings",
+)
+def environment_debug(context: Context) -> Judgement:
+    """WARN for switches that make programs slow, for old names, and for options that torch does not know."""
+    settings = host_state(context).settings
+    if isinstance(settings, Missing):
+        return not_readable("the environment", settings)
+    return judged(
+        *_switches(context, settings),
+        *_renamed(context, settings),
+        *_allocator(context, settings),
+        *_compat(context, settings),
+    )
+
+
+def _invalid(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    for place, token in enumerate(tokens):
+        ends_the_list = token == _END and place == len(tokens) - 1
+        if ends_the_list or _exists(context, token):
+            continue
+        here = len(context.snapshot.devices)
+        after = len(tokens) - place - 1
+        ignored = f", so CUDA ignores it and the {after} after it" if after else ""
+        if place == 0:
+            ignored = ", so CUDA shows no GPU at all"
+        evidence = Evidence(
+            "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
+        )
+        message = f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not one of {here} GPUs here{ignored}"
+        yield host_finding(context, VISIBLE_INVALID, message, evidence)
+        return
+
+
+def hides_every_gpu(context: Context) -> bool:
+    """Whether the job's own CUDA_VISIBLE_DEVICES leaves CUDA no GPU.
+
+    It names none, begins with one that is not here, or names one twice.
+    """
+    value = context.snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES")
+    if value is None or not context.snapshot.devices:
+        return False
+    tokens = [token.strip() for token in value.split(",")]
+    if tokens[0] in _HIDES_ALL or not _exists(context, tokens[0]):
+        return True
+    return any(_twice(context, value, tokens))
+
+
+def _none_visible(context: Context, value: str) -> Finding:
+    here = len(context.snapshot.devices)
+    evidence = Evidence(
+        "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
+    )
+    message = f"CUDA_VISIBLE_DEVICES={value} hides all {here} GPUs here from this process"
+    return host_finding(context, VISIBLE_NONE, message, evidence)
+
+
+def _exists(context: Context, token: str) -> bool:
+    devices = context.snapshot.devices
+    if token.isdecimal():
+        return int(token) < len(devices)
+    if not token.startswith(("GPU-", "MIG-")):
+        return False
+    uuids = [device.id.uuid for device in devices]
+    for device in devices:
+        instances = device.mig_instances
+        uuids += [] if isinstance(instances, Missing) else [instance.uuid for instance in instances]
+    return any(not isinstance(uuid, Missing) and uuid.startswith(token) for uuid in uuids)
+
+
+def _twice(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
+    if repeated:
+        evidence = Evidence("CUDA_VISIBLE_DEVICES", value, source="environment")
+        message = f"CUDA_VISIBLE_DEVICES={value} names {', '.join(repeated)} twice"
+        yield host_finding(context, VISIBLE_TWICE, message, evidence)
+
+
+def _several_instances(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
+    instances = [token for token in tokens if token.startswith("MIG-")]
+    if len(set(instances)) > 1:
+        evidence = Evidence(
+            "CUDA_VISIBLE_DEVICES", value, limit=1, source="environment; limit: NVIDIA's MIG guide"
+        )
+        message = f"CUDA_VISIBLE_DEVICES names {len(set(instances))} MIG instances"
+        yield host_finding(context, SEVERAL_INSTANCES, message, evidence)
+
+
+def _local_rank(context: Context, settings: Settings, visible: int) -> Iterator[Finding]:
+    text = settings.environment.get("LOCAL_RANK", "")
+    # One GPU for each rank, chosen by the launcher, is as good as all for all.
+    if text.isdecimal() and int(text) >= visible > 1:
+        evidence = Evidence("LOCAL_RANK", int(text), limit=visible, source="environment; limit: visible GPUs")
+        message = f"LOCAL_RANK={text}, and {visible} GPUs are visible"
+        yield host_finding(context, LOCAL_RANK_WITHOUT_GPU, message, evidence)
+
+
+def _order(context: Context, settings: Settings) -> Iterator[Finding]:
+    names = {device.name for device in answering(context.snapshot) if not isinstance(device.name, Missing)}
+    if len(names) > 1 and settings.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        evidence = Evidence("products", ", ".join(sorted(names)), source="NVML")
+        message = f"{len(names)} kinds of GPU are here, and CUDA_DEVICE_ORDER is not PCI_BUS_ID"
+        yield host_finding(context, ORDER_UNSET, message, evidence)
+
+
+def _switches(context: Context, settings: Settings) -> Iterator[Finding]:
+    for name, words in _DEBUG_SWITCHES:
+        value = settings.environment.get(name, "")
+        if value not in ("", "0"):
+            evidence = Evidence(name, value, source="environment")
+            yield host_finding(context, DEBUG_SWITCH, f"{name}={value}: {words}", evidence)
+    if settings.environment.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        evidence = Evidence("TORCH_DISTRIBUTED_DEBUG", "DETAIL", source="environment")
+        message = "TORCH_DISTRIBUTED_DEBUG=DETAIL: every collective is compared across ranks first"
+        yield host_finding(context, DEBUG_SWITCH, message, evidence)
+
+
+def _renamed(context: Context, settings: Settings) -> Iterator[Finding]:
+    for old, new in renamed_variables().items():
+        if old in settings.environment:
+            evidence = Evidence(old, settings.environment[old], source="environment")
+            yield host_finding(context, RENAMED, f"{old} is now {new}", evidence)
+
+
+def _allocator(context: Context, settings: Settings) -> Iterator[Finding]:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        value = settings.environment.get(name, "")
+        unknown = [option for option in parse_allocator_options(value) if option not in _ALLOCATOR_OPTIONS]
+        if unknown:
+            evidence = Evidence(name, value, source="environment")
+            message = f"{name}: torch's allocator does not know {', '.join(unknown)}"
+            yield host_finding(context, ALLOCATOR_OPTION, message, evidence)
+
+
+def parse_allocator_options(text: str) -> list[str]:
+    """The names of the options in `name:value,name:[1:2,3:4]`, in their order."""
+    options = []
+    depth = 0
+    word = ""
+    for character in f"{text},":
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            options += [word.partition(":")[0].strip()] if word.strip() else []
+            word = ""
+        else:
+            word += character
+    return options
+
+
+def _compat(context: Context, settings: Settings) -> Iterator[Finding]:
+    folders = settings.environment.get("LD_LIBRARY_PATH", "").split(":")
+    compat = [folder for folder in folders if "cuda" in folder and folder.rstrip("/").endswith("/compat")]
+    if compat and any(is_consumer(device) for device in answering(context.snapshot)):
+        evidence = Evidence("LD_LIBRARY_PATH", compat[0], source="environment")
+        message = f"LD_LIBRARY_PATH names {compat[0]}, and GeForce GPUs do not support it"
+        yield host_finding(context, COMPAT_PATH, message, evidence)

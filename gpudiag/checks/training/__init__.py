@@ -1,0 +1,1 @@
+"""A training run and the ranks of a user's script, judged."""

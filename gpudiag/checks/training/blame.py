@@ -1,0 +1,451 @@
+"""A wrong gradient or a wrong step of the optimizer, blamed: on a rule that was broken, or on one rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpudiag.checks.registry import FindingKind
+from gpudiag.checks.training.kinds import (
+    ACCUMULATED,
+    GRADIENT,
+    IN_GROUPS,
+    LATE_GRADIENT,
+    NOT_AVERAGED,
+    PARAMETERS,
+    RANK_CORRUPT,
+    RANKS_DIFFER,
+    SCALED,
+    SUMMED,
+    TENSOR_NOT_AVERAGED,
+    TENSOR_NOT_STEPPED,
+    WEIGHED,
+    is_few,
+    name_ranks,
+    name_tensors,
+    say_elements,
+    say_factor,
+    verb,
+)
+from gpudiag.model.finding import Owner
+from gpudiag.model.reading import Missing
+from gpudiag.model.training import GradientParts, RankStep, StepParts
+
+# What is left of an error that a rule explains is rounding: at most this share of it.
+_LEFT = 0.05
+# A number so near to another one, over it, is that one.
+_NEAR = 0.02
+# What is a clean multiple comes out as one: what is left is rounding, in half precision too.
+_CLEAN = 0.002
+_SOME = 0.75
+# So few elements are off where bits flipped, and not by a rule.
+_FLIPS_AT_MOST = 4
+# Of accumulation.
+_PASSES_AT_MOST = 16
+
+_LEAST_DECAY = 1e-6
+
+Together = Mapping[int, RankStep]  # one step, by rank
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What a wrong number comes from: the kind of fault, the ranks, the words, and who must act if not who usually does."""
+
+    kind: FindingKind
+    ranks: tuple[int, ...]
+    message: str
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongGradients:
+    """A step with gradients beyond the limit on the `wrong` ranks; the `odd` ones differ from most.
+
+    `following` is the next step, where there is one: a gradient that is a step late begins as nothing.
+    """
+
+    together: Together
+    following: Together
+    wrong: tuple[int, ...]
+    odd: tuple[int, ...]
+    limit: float
+
+    @property
+    def number(self) -> int:
+        """The step."""
+        return next(iter(self.together.values())).step
+
+    @property
+    def workers(self) -> int:
+        """How many ranks there are."""
+        return len(self.together)
+
+    @property
+    def guilty(self) -> tuple[int, ...]:
+        """The ranks that are wrong where others are right, or else those that differ."""
+        return self.wrong if 0 < len(self.wrong) < self.workers else self.odd or self.wrong
+
+    @property
+    def parts(self) -> dict[int, GradientParts]:
+        """What the gradients are made of, of the ranks that measured it."""
+        return _parts(self.together)
+
+    @property
+    def first(self) -> GradientParts:
+        """Those of the first such rank."""
+        return next(iter(self.parts.values()))
+
+    @property
+    def is_of_some(self) -> bool:
+        """Whether clearly fewer than all of the tensors are off: of a rule for all, a small one may stay in the limit."""
+        return len(self.first.tensors) <= _SOME * len(next(iter(self.together.values())).gradients)
+
+    @property
+    def what(self) -> str:
+        """The gradients that are off, and the verb."""
+        some = self.is_of_some
+        return f"the gradient of {name_tensors(self.first.tensors)} is" if some else "gradients are"
+
+
+def blame_gradient(wrong: WrongGradients) -> Blame:
+    """What makes the gradients of a step wrong."""
+    if wrong.parts:
+        found = (
+            _blame_flip(wrong)
+            or _blame_other_step(wrong)
+            or _blame_shares(wrong)
+            or _blame_shards(wrong)
+            or _blame_rank(wrong)
+            or _blame_averaging(wrong)
+        )
+        if found is not None:
+            return found
+    return Blame(
+        GRADIENT, wrong.guilty, f"gradients of {name_ranks(wrong.guilty)} are wrong in step {wrong.number}"
+    )
+
+
+def _parts(together: Together) -> dict[int, GradientParts]:
+    return {rank: step.gradient_parts for rank, step in together.items() if step.gradient_parts is not None}
+
+
+def _blame_flip(wrong: WrongGradients) -> Blame | None:
+    """The one rank that handed in other bits than it computed: everybody has its flipped bit in the average."""
+    parts = wrong.parts
+    if len(parts) < wrong.workers or any(one.flipped_average for one in parts.values()):
+        return None
+    ranks = set.intersection(*(set(one.flipped_ranks) for one in parts.values()))
+    if len(ranks) != 1 or _are_off_before(wrong):
+        return None
+    words = f"what rank {min(ranks)} handed in to be averaged in step {wrong.number} has a flipped bit"
+    return Blame(RANK_CORRUPT, tuple(ranks), f"{words} ({say_elements(wrong.first)})")
+
+
+def _are_off_before(wrong: WrongGradients) -> list[int]:
+    """The ranks that computed another gradient than their samples give, before any averaging."""
+    return [rank for rank, step in wrong.together.items() if _is_off(step.computed_error, wrong.limit)]
+
+
+def _blame_other_step(wrong: WrongGradients) -> Blame | None:
+    """The gradients of the step before, in the place of these or beside them."""
+    parts, number, ranks = wrong.parts, wrong.number, tuple(wrong.parts)
+    if _are_near(wrong.together, {rank: one.step_before for rank, one in parts.items()}, wrong.limit):
+        return Blame(LATE_GRADIENT, ranks, f"step {number} uses the gradients of step {number - 1}")
+    if _are_near(wrong.together, {rank: one.accumulated for rank, one in parts.items()}, wrong.limit):
+        words = (
+            f"the gradients of step {number - 1} are still in those of step {number}: nobody set them to zero"
+        )
+        return Blame(ACCUMULATED, ranks, words)
+    shares = [share for one in parts.values() for share in one.shares]
+    if any(abs(share) * wrong.workers > _NEAR for share in shares) or not _are_explained(wrong):
+        return None
+    later = {rank: one.step_before for rank, one in _parts(wrong.following).items()}
+    if later and _are_near(wrong.following, later, wrong.limit):
+        words = f"step {number + 1} uses the gradients of step {number}, which had none"
+        return Blame(LATE_GRADIENT, ranks, words)
+    return Blame(SCALED, ranks, f"{wrong.what} zero in step {number} on {name_ranks(ranks)}")
+
+
+def _are_near(together: Together, errors: Mapping[int, float | None], limit: float) -> bool:
+    """Whether those errors are rounding, where that of the gradient is not."""
+    return all(
+        error is not None and error <= min(limit, _LEFT * (together[rank].gradient_error or 0.0))
+        for rank, error in errors.items()
+    )
+
+
+def _are_explained(wrong: WrongGradients) -> bool:
+    """Whether shares of the ranks' own gradients are all that is in those that are off."""
+    return _are_near(wrong.together, {rank: one.rest for rank, one in wrong.parts.items()}, wrong.limit)
+
+
+def _blame_shares(wrong: WrongGradients) -> Blame | None:
+    """The own gradients of ranks, added up in other shares than one over their number each."""
+    workers, parts = wrong.workers, wrong.parts
+    if workers < 2 or not _are_explained(wrong):
+        return None
+    taken = {rank: _taken(one.shares) for rank, one in parts.items()}
+    if all(ranks == (rank,) for rank, ranks in taken.items()):
+        return _blame_own(wrong)
+    groups = {taken.get(rank, tuple(wrong.together)) for rank in wrong.together}
+    if len(groups) > 1 and sorted(rank for group in groups for rank in group) == sorted(wrong.together):
+        named = "; ".join(name_ranks(group) for group in sorted(groups))
+        words = f"{wrong.what} averaged within groups of ranks ({named}) and not over all {workers}, in step {wrong.number}"
+        return Blame(IN_GROUPS, tuple(wrong.together), words)
+    shares = wrong.first.shares
+    if any(not _are_alike(one.shares, shares) for one in parts.values()):
+        return None
+    factors = [share * workers for share in shares]
+    usual = sorted(factors)[workers // 2]
+    most = max(abs(factor) for factor in factors)
+    uneven = [rank for rank in range(workers) if abs(factors[rank] - usual) > _NEAR * most]
+    if not uneven:
+        return _blame_factor(wrong, usual)
+    # As many shares as elements explain any error, whatever it comes from.
+    return _blame_uneven(wrong, factors) if wrong.first.elements > workers else None
+
+
+def _blame_own(wrong: WrongGradients) -> Blame:
+    """Each of these ranks has the gradient of its own samples."""
+    ranks, number = tuple(wrong.parts), wrong.number
+    if wrong.is_of_some:
+        return Blame(TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})")
+    factor = wrong.first.shares[ranks[0]]
+    times = "" if abs(factor - 1) < _NEAR else f", {say_factor(factor)} its gradient"
+    who = f"{name_ranks(ranks)} {verb(ranks, 'steps by its', 'step by their')} own samples"
+    return Blame(NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
+
+
+def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
+    """One factor for the whole average."""
+    workers, ranks = wrong.workers, tuple(wrong.parts)
+    should = "it should be" if wrong.is_of_some else "they should be"
+    where = "" if len(ranks) == workers else f" on {name_ranks(ranks)}"
+    start = f"{wrong.what} {say_factor(factor)} what {should}{where}, from step {wrong.number} on"
+    if abs(factor / workers - 1) < _NEAR:
+        return Blame(SUMMED, ranks, f"{start}: summed, not averaged")
+    return Blame(SCALED, ranks, f"{start}{_meaning(factor, workers)}")
+
+
+def _meaning(factor: float, workers: int) -> str:
+    """What a factor is known to come from."""
+    if _is_clean(factor * workers):
+        return ": divided by the number of ranks twice"
+    if workers > 2 and _is_clean(factor * (workers - 1) / workers):
+        return f": divided by {workers - 1} and not by {workers} ranks"
+    for passes in range(2, _PASSES_AT_MOST + 1):
+        if _is_clean(factor / passes):
+            return f": as {passes} passes give that are accumulated and not divided"
+        if _is_clean(factor * passes):
+            return f": as a division by {passes} passes gives that are not accumulated"
+    return ": as clipping does, or a factor on the loss" if 0 < factor < 1 else ""
+
+
+def _is_clean(factor: float) -> bool:
+    return abs(factor - 1) < _CLEAN
+
+
+def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
+    """Some ranks' gradients count other than others'."""
+    number, workers = wrong.number, wrong.workers
+    most = max(abs(factor) for factor in factors)
+    missing = tuple(rank for rank, factor in enumerate(factors) if abs(factor) < _NEAR * most)
+    if missing:
+        rest = next(factor for rank, factor in enumerate(factors) if rank not in missing)
+        words = f"{wrong.what} an average without {name_ranks(missing)}, divided by {workers / rest:.3g}, in step {number}"
+        return Blame(WEIGHED, missing, words)
+    right = [rank for rank, factor in enumerate(factors) if abs(factor - 1) < _NEAR]
+    odd = tuple(rank for rank in range(workers) if rank not in right)
+    times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
+    words = f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')} {times} times in the average of step {number}"
+    scales = "" if right else ": each rank scales its own, as clipping before the averaging does"
+    return Blame(WEIGHED, odd, f"{words}{scales}")
+
+
+def _taken(shares: Sequence[float]) -> tuple[int, ...]:
+    """The ranks whose gradients are in a sum."""
+    most = max(abs(share) for share in shares)
+    return tuple(rank for rank, share in enumerate(shares) if abs(share) > _NEAR * most)
+
+
+def _are_alike(shares: Sequence[float], others: Sequence[float]) -> bool:
+    most = max(abs(share) for share in shares)
+    return all(abs(one - other) <= _NEAR * most for one, other in zip(shares, others, strict=True))
+
+
+def _blame_shards(wrong: WrongGradients) -> Blame | None:
+    """Own gradients where each rank keeps its shard: put together they are a patchwork, which no shares explain."""
+    off = {
+        rank: step
+        for rank, step in wrong.together.items()
+        if step.held_error is not None and step.held_error > wrong.limit
+    }
+    own = tuple(
+        rank
+        for rank, step in off.items()
+        if step.own_gradient_error is not None and step.own_gradient_error <= wrong.limit
+    )
+    if own and wrong.workers > 1:
+        who = f"{name_ranks(own)} {verb(own, 'steps by its', 'step by their')} own samples"
+        return Blame(NOT_AVERAGED, own, f"gradients are not averaged in step {wrong.number}: {who}")
+    if len(off) > 1 and wrong.is_of_some:
+        words = f"{wrong.what} not averaged over the ranks (step {wrong.number})"
+        return Blame(TENSOR_NOT_AVERAGED, tuple(off), words)
+    return None
+
+
+def _blame_rank(wrong: WrongGradients) -> Blame | None:
+    """The one rank that computes, or holds, other numbers than its samples give."""
+    number, together = wrong.number, wrong.together
+    computed = _are_off_before(wrong)
+    if len(computed) == 1 < wrong.workers:
+        rank = computed[0]
+        loss = ", and so is its loss" if _loss_is_off(together[rank], wrong.limit) else ""
+        words = f"rank {rank} alone computes another gradient in step {number} than its samples give{loss}"
+        return Blame(RANK_CORRUPT, (rank,), words)
+    held = [rank for rank, step in together.items() if step.held_error and step.held_error > wrong.limit]
+    off = held or list(wrong.guilty)
+    if len(off) != 1 or computed or wrong.workers == 1:
+        return None
+    if held and not all(one.flipped_average and not one.flipped_ranks for one in wrong.parts.values()):
+        return _blame_on_the_way(wrong, off[0])
+    part = "part of the average" if held else "average"
+    words = f"rank {off[0]} alone holds another {part} of the gradients than it should in step {number}"
+    return Blame(RANK_CORRUPT, tuple(off), f"{words} ({say_elements(wrong.first)})")
+
+
+def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
+    """Nobody: what is wrong in a rank's part of the average may have come to it from any other."""
+    words = (
+        f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({say_elements(wrong.first)}): "
+        f"one rank among {name_ranks(tuple(wrong.together))} has other bits, and what is measured cannot tell which"
+    )
+    few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
+    return Blame(GRADIENT, (), words, Owner.HARDWARE if few else None)
+
+
+def _blame_averaging(wrong: WrongGradients) -> Blame | None:
+    """What every rank computed is right, and what came of it is not."""
+    known = [step.computed_error for step in wrong.together.values()]
+    if any(isinstance(error, Missing) or _is_off(error, wrong.limit) for error in known):
+        return None
+    names = name_tensors(wrong.first.tensors)
+    words = f"every rank computed the right gradients in step {wrong.number}, and their average is wrong in {names}"
+    parts = wrong.parts.values()
+    if all(one.rounded_to for one in parts):
+        return Blame(GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
+    if all(is_few(one.elements_off, one.elements) for one in parts):
+        among = f"one rank among {name_ranks(tuple(wrong.together))} has other bits"
+        return Blame(GRADIENT, (), f"{words}: {say_elements(wrong.first)}; {among}", Owner.HARDWARE)
+    return Blame(
+        GRADIENT, wrong.guilty, f"{words}: see the communication hook, and what else changes gradients"
+    )
+
+
+def _is_off(error: object, limit: float) -> bool:
+    return not isinstance(error, Missing) and (error is None or (isinstance(error, float) and error > limit))
+
+
+def _loss_is_off(step: RankStep, limit: float) -> bool:
+    if step.loss is None or step.own_reference_loss is None:
+        return False
+    return abs(step.loss - step.own_reference_loss) > limit * max(1.0, abs(step.own_reference_loss))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongStep:
+    """A step with parameters beyond the limit on the `wrong` ranks; the `odd` ones differ from most."""
+
+    together: Together
+    following: Together
+    wrong: tuple[int, ...]
+    odd: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """The step."""
+        return next(iter(self.together.values())).step
+
+    @property
+    def guilty(self) -> tuple[int, ...]:
+        """The ranks that are wrong where others are right, or else those that differ."""
+        return self.wrong if 0 < len(self.wrong) < len(self.together) else self.odd or self.wrong
+
+    @property
+    def parts(self) -> dict[int, StepParts]:
+        """What the step is made of, of the ranks that measured it."""
+        return {rank: one.step_parts for rank, one in self.together.items() if one.step_parts is not None}
+
+    @property
+    def where(self) -> str:
+        """On which ranks, where it is not all of them."""
+        return "" if len(self.parts) == len(self.together) else f" on {name_ranks(tuple(self.parts))}"
+
+
+def blame_step(wrong: WrongStep) -> Blame:
+    """What makes the parameters after a step wrong, though its gradients are right."""
+    parts, guilty, number = wrong.parts, wrong.guilty, wrong.number
+    if parts:
+        found = _blame_movement(wrong)
+        if found is not None:
+            return found
+    alone = len(guilty) == 1 < len(wrong.together)
+    few = bool(parts) and all(is_few(one.elements_off, one.elements) for one in parts.values())
+    if alone and few:
+        off = f" ({say_elements(next(iter(parts.values())))})"
+        words = (
+            f"rank {guilty[0]} alone holds other parameters than its gradients give after step {number}{off}"
+        )
+        return Blame(RANK_CORRUPT, guilty, words)
+    if wrong.odd:
+        holds = verb(guilty, "holds", "hold")
+        words = f"{name_ranks(guilty)} {holds} other parameters than the others after step {number}"
+        return Blame(RANKS_DIFFER, guilty, words, Owner.HARDWARE if alone else None)
+    return Blame(
+        PARAMETERS,
+        tuple(wrong.together),
+        f"parameters are not those of a single process after step {number}",
+    )
+
+
+def _blame_movement(wrong: WrongStep) -> Blame | None:
+    """A movement that a rule explains: none, that of the step before, or another multiple."""
+    parts, number = wrong.parts, wrong.number
+    everything = {fact.name for step in wrong.together.values() for fact in step.parameters}
+    unmoved = [set(one.unmoved) for one in parts.values()]
+    if all(names == everything for names in unmoved):
+        return _blame_no_step(wrong)
+    if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
+        names = next(iter(parts.values())).unmoved
+        words = f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step {number}{wrong.where}, though there is a gradient"
+        return Blame(TENSOR_NOT_STEPPED, tuple(parts), words)
+    if all(one.step_before is not None and one.step_before < _LEFT for one in parts.values()):
+        words = (
+            f"step {number} moves the parameters as the gradients of step {number - 1} ask for{wrong.where}"
+        )
+        return Blame(LATE_GRADIENT, tuple(parts), words)
+    if any(one.rest is None or one.rest > _LEFT for one in parts.values()):
+        return None
+    first = next(iter(parts.values()))
+    if abs(first.decay) > _LEAST_DECAY and abs(first.scale - 1) < _LEFT:
+        words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that nobody asked for"
+    else:
+        words = f"step {number} moves the parameters {say_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
+    return Blame(_kind(wrong), tuple(parts), words)
+
+
+def _blame_no_step(wrong: WrongStep) -> Blame:
+    """Nothing moved in a step."""
+    number = wrong.number
+    later = [step.step_parts for step in wrong.following.values() if step.step_parts is not None]
+    if later and all(one.step_before is not None and one.step_before < _LEFT for one in later):
+        words = (
+            f"step {number + 1} moves the parameters as the gradients of step {number} ask for{wrong.where}"
+        )
+        return Blame(LATE_GRADIENT, tuple(wrong.parts), words)
+    return Blame(
+        _kind(wrong), tuple(wrong.parts), f"the optimizer moves nothing in step {number}{wrong.where}"
+    )
+
+
+def _kind(wrong: WrongStep) -> FindingKind:
+    return PARAMETERS if len(wrong.parts) == len(wrong.together) else RANKS_DIFFER

@@ -1,0 +1,155 @@
+"""Which samples the ranks read, judged: each its own, all of them, in a new order every epoch, equally many."""
+
+from collections.abc import Iterator
+
+from gpudiag.checks.training.kinds import (
+    NOT_COVERED,
+    ORDER_REPEATS,
+    OTHER_SAMPLES,
+    SAME_SAMPLES,
+    UNEVEN,
+    name_ranks,
+    verb,
+)
+from gpudiag.checks.training.steps import where
+from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.training import StrategyMeasurement
+
+_SOURCE = "indices that each rank read"
+# So few samples may come in the same order twice by chance, 1 in 24 times.
+_FEW_SAMPLES = 5
+
+Order = dict[int, dict[int, tuple[int, ...]]]  # epoch -> rank -> samples, as they were read
+
+
+def judge_data(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
+    """What is wrong with the shards."""
+    order = _order(measurement)
+    shared = _judge_disjoint(measurement, order)
+    found = (
+        shared,
+        _judge_rows(measurement),
+        _judge_covering(measurement, order)
+        if shared is None
+        else None,  # what is read twice leaves others out
+        _judge_shuffled(measurement, order),
+        _judge_even(measurement),
+    )
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _order(measurement: StrategyMeasurement) -> Order:
+    order: Order = {}
+    for step in sorted(measurement.steps, key=lambda step: step.step):
+        ranks = order.setdefault(step.epoch, {})
+        ranks[step.rank] = ranks.get(step.rank, ()) + step.samples
+    return order
+
+
+def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding | None:
+    for epoch, ranks in order.items():
+        for first, second in _pairs(sorted(ranks)):
+            shared = set(ranks[first]) & set(ranks[second])
+            if not shared:
+                continue
+            sharing = [rank for rank in ranks if set(ranks[rank]) & shared]
+            step = min(
+                one.step for one in measurement.steps if one.epoch == epoch and set(one.samples) & shared
+            )
+            evidence = (
+                Evidence("shared_samples", len(shared), limit=0, source=_SOURCE),
+                Evidence("epoch", epoch, source=_SOURCE),
+                Evidence("step", step, source=_SOURCE),
+            )
+            message = f"{name_ranks(sharing)} read the same {len(shared)} samples in epoch {epoch}"
+            return SAME_SAMPLES.finding(HostSubject(measurement.host), message, *evidence)
+    return None
+
+
+def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
+    """Ranks whose batches hold something else than the data set has at the indices that they read."""
+    changed = [step for step in measurement.steps if step.changed]
+    if not changed:
+        return None
+    first = min(step.step for step in changed)
+    ranks = sorted({step.rank for step in changed if step.step == first})
+    what = " and ".join(sorted({name for step in changed for name in step.changed}))
+    message = f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on other {what} than its samples have, from step {first} on"
+    evidence = (
+        Evidence("steps", len({step.step for step in changed}), limit=0, source="data set"),
+        Evidence("step", first, source="data set"),
+    )
+    return OTHER_SAMPLES.finding(where(measurement, ranks), message, *evidence)
+
+
+def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
+    return ((first, second) for place, first in enumerate(ranks) for second in ranks[place + 1 :])
+
+
+def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding | None:
+    """Held against the size of the data set, in epochs that were trained to the end of the data."""
+    total = measurement.starts[0].sample_count
+    for epoch in sorted({end.epoch for end in measurement.epoch_ends}):
+        if not _came_to_its_end(measurement, epoch):
+            continue
+        missing = total - len({sample for samples in order.get(epoch, {}).values() for sample in samples})
+        if missing <= 0:
+            continue
+        message = f"{missing} of {total} samples were read by nobody in epoch {epoch}"
+        evidence = (
+            Evidence("samples_left_out", missing, limit=0, source=_SOURCE),
+            Evidence("samples", total, source="the data set"),
+            Evidence("epoch", epoch, source=_SOURCE),
+        )
+        return NOT_COVERED.finding(HostSubject(measurement.host), message, *evidence)
+    return None
+
+
+def _came_to_its_end(measurement: StrategyMeasurement, epoch: int) -> bool:
+    """Whether every rank trained the whole epoch, or all of them ran out of data at the same step of it."""
+    ends = [end for end in measurement.epoch_ends if end.epoch == epoch]
+    if len(ends) < len(measurement.starts) or len({end.steps for end in ends}) > 1:
+        return False
+    if sum(step.epoch == epoch for step in measurement.steps) < sum(end.steps for end in ends):
+        return False  # not all steps were told
+    whole = ends[0].steps >= measurement.starts[0].steps_per_epoch
+    return (whole and all(end.agreed for end in ends)) or not any(end.agreed for end in ends)
+
+
+def _judge_shuffled(measurement: StrategyMeasurement, order: Order) -> Finding | None:
+    for epoch in sorted(order)[1:]:
+        before, now = order[epoch - 1], order[epoch]
+        same = [
+            rank
+            for rank in now
+            if len(now[rank]) >= _FEW_SAMPLES and now[rank] == before[rank][: len(now[rank])]
+        ]
+        if same and len(same) == len(now):
+            message = f"epoch {epoch} reads the samples in the order of epoch {epoch - 1} on every rank"
+            step = min(one.step for one in measurement.steps if one.epoch == epoch)
+            evidence = (
+                Evidence("epoch", epoch, source=_SOURCE),
+                Evidence("step", step, source=_SOURCE),
+            )
+            return ORDER_REPEATS.finding(HostSubject(measurement.host), message, *evidence)
+    return None
+
+
+def _judge_even(measurement: StrategyMeasurement) -> Finding | None:
+    for epoch in sorted({end.epoch for end in measurement.epoch_ends}):
+        steps = {end.rank: end.steps for end in measurement.epoch_ends if end.epoch == epoch}
+        if len(set(steps.values())) < 2:
+            continue
+        fewest, most = min(steps.values()), max(steps.values())
+        short = [rank for rank, count in steps.items() if count == fewest]
+        message = (
+            f"{name_ranks(short)} {verb(short, 'has', 'have')} {fewest} step{'s' * (fewest != 1)} "
+            f"in epoch {epoch}, and others have {most}"
+        )
+        evidence = (
+            Evidence("steps", fewest, limit=most, source=_SOURCE),
+            Evidence("epoch", epoch, source=_SOURCE),
+        )
+        return UNEVEN.finding(where(measurement, short), message, *evidence)
+    return None

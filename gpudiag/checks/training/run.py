@@ -1,0 +1,306 @@
+"""A training run, judged: did it run in parallel, is the maths that of one process? Also within a preflight."""
+
+from dataclasses import replace
+from statistics import median
+
+from gpudiag.checks.ranks.collective import INJECT_NOT_FIRED, judge_injection
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN, judge_incidents
+from gpudiag.checks.registry import Judgement, Level, check, does_not_apply, judged
+from gpudiag.checks.training.data import judge_data
+from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
+from gpudiag.checks.training.kinds import (
+    BUFFERS_DIFFER,
+    CHECKPOINT,
+    GRADIENTS_LEFT_SUMMED,
+    INCOMPLETE,
+    INITIAL_PARAMETERS,
+    LOSS_NOT_FALLING,
+    NOT_COVERED,
+    NOT_DETERMINISTIC,
+    NOT_FINITE,
+    NOTHING_CROSSED,
+    ORDER_REPEATS,
+    OTHER_SAMPLES,
+    OUT_OF_MEMORY,
+    PARAMETERS_SUMMED,
+    SAME_SAMPLES,
+    SCRIPT_FAILED,
+    SCRIPT_HUNG,
+    SINGLE_WORKER,
+    STRAGGLER,
+    TEARDOWN,
+    TENSOR_NOT_STEPPED,
+    TIMED_OUT,
+    TRAINING_FINDINGS,
+    UNMOVED,
+)
+from gpudiag.checks.training.start import OPTIMIZER_STATE, judge_start
+from gpudiag.checks.training.steps import goes_on_alike, judge_steps
+from gpudiag.model.context import Context
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.finding import Finding, Outcome, worst_first
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import Missing
+from gpudiag.model.training import RankProof, StrategyMeasurement
+from gpudiag.reference.training import strategy_facts
+
+# Ranks wait for one that needs so much longer, in the middle of all steps, to come to its collective.
+STRAGGLER_SHARE = 0.2
+STRAGGLER_FLOOR_SECONDS = 3e-3
+_STRAGGLER_STEPS = 4
+
+# These make every number after them wrong.
+_EXPLAINS_STEPS = (
+    INITIAL_PARAMETERS.code,
+    BUFFERS_DIFFER.code,
+    SAME_SAMPLES.code,
+    NOT_COVERED.code,
+    OTHER_SAMPLES.code,
+)
+_NAMED_PARTS = 3  # of a checkpoint
+_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+
+_ON_CPU_RANKS = "ranks on CPUs, with faults injected"
+_LIMIT = "the maths of a single process on the same samples, by the tolerances of docs/training.md"
+
+# No script of a user runs here; one worker alone is in order; ends in teardown and lateness have names of
+# their own in training.
+_ELSEWHERE = (
+    *(SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
+    *(PARAMETERS_SUMMED, GRADIENTS_LEFT_SUMMED, NOTHING_CROSSED),
+)
+
+__all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]
+
+
+# Of one strategy's run; who comes late to the steps is told as a straggler.
+TRAINING_RUN_FINDINGS = (
+    *TRAINING_FINDINGS,
+    *(kind for kind in RANK_FINDINGS if kind is not RANK_LATE),
+    INJECT_NOT_FIRED,
+)
+
+
+def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
+    """Everything wrong with one strategy's run, worst and most certain first: the first is the cause.
+
+    No finding means that all planned steps were verified on every rank.
+    """
+    start, data = judge_start(measurement), judge_data(measurement) if measurement.starts else ()
+    findings = [*_judge_ends(measurement), *start, *data]
+    if not any(finding.code in _EXPLAINS_STEPS for finding in (*start, *data)) and measurement.starts:
+        repeats = any(finding.code == ORDER_REPEATS.code for finding in data)
+        steps = judge_steps(measurement, epochs=1 if repeats else None)
+        findings += [] if steps is None else [steps]
+    if not any(finding.outcome is Outcome.FAIL for finding in findings):
+        findings += _judge_late(measurement) or _judge_proofs(measurement)
+    findings += _judge_stragglers(measurement)
+    findings += judge_injection(measurement.injected, measurement.host)
+    if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
+        findings += _judge_completeness(measurement)
+    told = worst_first(_without_consequences(findings))
+    # A report has the findings of several strategies.
+    return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
+
+
+def _without_consequences(findings: list[Finding]) -> list[Finding]:
+    """Buffers differ where nothing was broadcast, and no number follows from one that is not finite."""
+    codes = {finding.code for finding in findings}
+    if NOT_FINITE.code in codes:
+        return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
+    if TENSOR_NOT_STEPPED.code in codes:  # what is not stepped has no state
+        findings = [finding for finding in findings if not _is_about_state(finding)]
+    if INITIAL_PARAMETERS.code in codes:
+        return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
+    return findings
+
+
+def _is_about_state(finding: Finding) -> bool:
+    return any(fact.name == OPTIMIZER_STATE for fact in finding.evidence)
+
+
+def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
+    """How ranks ended; lateness is judged by step times, not here."""
+    incidents = tuple(one for one in measurement.incidents if one.kind is not IncidentKind.LATE)
+    complete = _is_complete(measurement)
+    findings = judge_incidents(incidents, complete=complete)
+    by_rank = {incident.rank: incident for incident in incidents}
+    return join_alike([_renamed(finding, by_rank) for finding in findings], measurement.world_size)
+
+
+def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
+    """The finding under the name that says more to somebody who trains."""
+    if not isinstance(finding.subject, RankSubject):
+        return finding
+    if finding.code == RANK_TEARDOWN.code:
+        return TEARDOWN.finding(finding.subject, finding.message, *finding.evidence)
+    facts = {fact.name: fact.value for fact in by_rank[finding.subject.rank].evidence}
+    if facts.get("exception") in _MEMORY_ERRORS:
+        return OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+    exception, text = str(facts.get("exception", "")), str(facts.get("message", ""))
+    meaning = find_meaning(exception, text) if exception else None
+    return finding if meaning is None else with_meaning(finding, meaning)
+
+
+def _judge_late(measurement: StrategyMeasurement) -> list[Finding]:
+    """What went wrong after the steps that were looked at one by one: it explains what follows from it."""
+    late = judge_steps(replace(measurement, steps=measurement.late_steps))
+    return [] if late is None else [late]
+
+
+def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
+    host = HostSubject(measurement.host)
+    proofs = measurement.proofs
+    findings = []
+    if any(not proof.moved for proof in proofs):
+        evidence = Evidence("moved", value=False, source="parameters before and after")
+        findings.append(UNMOVED.finding(host, "the parameters are where they were at the start", evidence))
+    elif stuck := [proof for proof in proofs if not _falls(proof)]:
+        before, after = stuck[0].loss_before, stuck[0].loss_after
+        message = f"the loss over all samples went from {before} to {after}"
+        evidence = Evidence("loss_after", str(after), limit=str(before), source="all samples")
+        findings.append(LOSS_NOT_FALLING.finding(host, message, evidence))
+    for proof in proofs:
+        subject = next(
+            (RankSubject(one.rank, one.host) for one in measurement.ranks if one.rank == proof.rank), host
+        )
+        checkpoint = _judge_checkpoint(proof, subject)
+        findings += [] if checkpoint is None else [checkpoint]
+        if proof.repeat_identical is False:
+            evidence = Evidence("identical", value=False, source="the first steps once more, bit for bit")
+            message = f"rank {proof.rank} got other bits when the first steps were repeated"
+            findings.append(NOT_DETERMINISTIC.finding(subject, message, evidence))
+    return join_alike(findings, measurement.world_size)
+
+
+def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
+    if proof.checkpoint_identical is False:
+        lost = proof.checkpoint_lost
+        named = ", ".join(lost[:_NAMED_PARTS]) or "its state"
+        more = f" and {len(lost) - _NAMED_PARTS} more" if len(lost) > _NAMED_PARTS else ""
+        evidence = Evidence("lost", len(lost), limit=0, source="what was written, and what was read back")
+        message = f"rank {proof.rank} got other bits back from a checkpoint: {named}{more}"
+        return CHECKPOINT.finding(subject, message, evidence)
+    if not goes_on_alike(proof):
+        error: float | str = (
+            "not finite" if proof.checkpoint_error is None else float(f"{proof.checkpoint_error:.3g}")
+        )
+        limit = float(f"{proof.tolerance_order:.3g}")
+        evidence = Evidence(
+            "error", error, limit=limit, source="the steps after a reload, over their movement"
+        )
+        message = f"rank {proof.rank} went on differently after reloading a checkpoint"
+        return CHECKPOINT.finding(subject, message, evidence)
+    return None
+
+
+def _falls(proof: RankProof) -> bool:
+    return (
+        proof.loss_before is not None
+        and proof.loss_after is not None
+        and proof.loss_after < proof.loss_before
+    )
+
+
+def _judge_stragglers(measurement: StrategyMeasurement) -> list[Finding]:
+    """The ranks that come to the step's collectives later than the others do, by their own clocks alone."""
+    speeds = [speed for speed in measurement.speeds if speed.steps >= _STRAGGLER_STEPS]
+    if len(speeds) < 2:
+        return []
+    findings = []
+    step = median(time for speed in speeds for time in speed.step_seconds)
+    limit = max(STRAGGLER_SHARE * step, STRAGGLER_FLOOR_SECONDS)
+    for speed in speeds:
+        others = median(one.own_seconds_p50 for one in speeds if one.rank != speed.rank)
+        late = speed.own_seconds_p50 - others
+        if late <= limit:
+            continue
+        host = next((one.host for one in measurement.ranks if one.rank == speed.rank), measurement.host)
+        slow_data = speed.data_seconds > late / 2
+        slow_work = speed.plain_seconds - median(one.plain_seconds for one in speeds) > late / 2
+        cause = "data late" if slow_data else "compute late" if slow_work else "host late"
+        evidence = (
+            Evidence("late_by", round(late, 4), unit="s", limit=round(limit, 4), source="timed steps"),
+            Evidence("step", round(step, 4), unit="s", source="timed steps"),
+            Evidence("cause", cause, source="the rank's own data, step and plain step times"),
+        )
+        message = f"rank {speed.rank} keeps the others waiting {late * 1e3:.0f} ms per step ({cause})"
+        findings.append(STRAGGLER.finding(RankSubject(speed.rank, host), message, *evidence))
+    return findings
+
+
+def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
+    if _is_complete(measurement):
+        return []
+    verified = min((_steps_of(measurement, start.rank) for start in measurement.starts), default=0)
+    evidence = Evidence("steps_verified", verified, limit=measurement.steps_planned, source="ranks")
+    host = HostSubject(measurement.host)
+    if measurement.timed_out:
+        message = f"the time was over after {verified} of {measurement.steps_planned} steps"
+        return [TIMED_OUT.finding(host, message, evidence)]
+    message = (
+        f"{verified} of {measurement.steps_planned} steps were verified, and nothing seen explains the rest"
+    )
+    return [INCOMPLETE.finding(host, message, evidence)]
+
+
+def _is_complete(measurement: StrategyMeasurement) -> bool:
+    one_voice = strategy_facts()[measurement.strategy].one_voice
+    workers = range(1 if one_voice else measurement.world_size)
+    proved = {proof.rank for proof in measurement.proofs}
+    return all(
+        _steps_of(measurement, rank) == measurement.steps_planned and rank in proved for rank in workers
+    )
+
+
+def _steps_of(measurement: StrategyMeasurement, rank: int) -> int:
+    return sum(step.rank == rank for step in measurement.steps)
+
+
+_REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind not in _ELSEWHERE)
+
+
+@check(
+    "train.ddp",
+    title="a few steps of DDP are the maths of a single process",
+    needs=("training",),
+    level=Level.QUICK,
+    reports=_REPORTS,
+    readings=("training",),
+    confirmed=_ON_CPU_RANKS,
+)
+def train_ddp(context: Context) -> Judgement:
+    """What is wrong with the training under DDP."""
+    measured = [one for one in _measured(context) if one.strategy == "ddp"]
+    return _judge(measured, "no training under DDP was run")
+
+
+@check(
+    "train.strategies",
+    title="a few steps under every installed strategy are the maths of a single process",
+    needs=("training",),
+    level=Level.STANDARD,
+    reports=_REPORTS,
+    readings=("training",),
+    confirmed=_ON_CPU_RANKS,
+)
+def train_strategies(context: Context) -> Judgement:
+    """What is wrong with the training under all strategies but DDP."""
+    measured = [one for one in _measured(context) if one.strategy != "ddp"]
+    return _judge(measured, "no other strategy is installed")
+
+
+def _judge(measured: list[StrategyMeasurement], nothing: str) -> Judgement:
+    if not measured:
+        return does_not_apply(nothing)
+    findings: list[Finding] = []
+    for one in measured:
+        # A machine with one GPU is healthy, and has nothing to average.
+        findings += [finding for finding in judge_training(one) if finding.code != SINGLE_WORKER.code]
+    return judged(*findings)
+
+
+def _measured(context: Context) -> tuple[StrategyMeasurement, ...]:
+    measured = context.measures.training
+    assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    return measured

@@ -1,0 +1,191 @@
+"""Ranks of a user's script that do not move, judged: who waits, who is waited for, and whose data is shorter."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT, name_ranks, verb
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.script import ScriptPlace
+from gpudiag.reference.waits import FOR_OTHERS
+
+_STACKS = "Python stacks"
+_SHOWN_GROUPS = 4
+_THE_END = "the script's end"
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """After how long without any movement a run is ended, and after how long of waiting for ranks that work."""
+
+    hang_seconds: float
+    patience_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Ranks at one place; `at` is what the first of them told, None at the script's end."""
+
+    place: str
+    ranks: tuple[int, ...]
+    at: ScriptPlace | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether these ranks wait for others."""
+        return self.at is not None and self.at.work is None and self.at.awaited in FOR_OTHERS
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many batches they have had, and steps begun."""
+        return (self.at.batches, self.at.steps) if self.at else (0, 0)
+
+
+def judge_hang(
+    still: Mapping[int, ScriptPlace],
+    working: Mapping[int, ScriptPlace],
+    finished: Sequence[int],
+    hosts: Mapping[int, str],
+    limits: HangLimits,
+) -> Finding:
+    """The finding for ranks that wait without end; `still`, `working` and `hosts` are by rank."""
+    groups = _group(still, working, finished)
+    facts = _describe_groups(groups)
+    host = HostSubject(hosts[min(hosts)])
+    odd, *others = groups
+    end = _say_limit(groups, limits)
+    if not others:
+        waits = _say_wait(odd)
+        message = f"all ranks {'wait' if odd.waits else 'are'} at {odd.place}{waits}, and {end}"
+        return SCRIPT_HUNG.finding(host, message, *facts)
+    most = max(others, key=lambda group: len(group.ranks))
+    short = _short_of(odd, others)
+    message = short or (
+        f"{name_ranks(odd.ranks)} {_say_is(odd)} {odd.place}{_say_wait(odd)}, while {name_ranks(most.ranks)} "
+        f"{verb(most.ranks, 'waits', 'wait')} at {most.place}{_say_wait(most)}"
+    )
+    equal = len(odd.ranks) == len(most.ranks) and odd.waits == most.waits and not short
+    blamed = len(odd.ranks) == 1 and not equal
+    subject = RankSubject(odd.ranks[0], hosts[odd.ranks[0]]) if blamed else host
+    return SCRIPT_HUNG.finding(subject, f"{message}; {end}", *facts, remedy=_remedy(odd, short=bool(short)))
+
+
+def judge_late(
+    seconds: float, still: Mapping[int, ScriptPlace], finished: Sequence[int], host: str
+) -> Finding:
+    """The finding for a script whose time was over; `still` are the ranks that stood still then."""
+    ended = Evidence("ranks_ended", len(finished), source="ranks")
+    message = f"the script had not ended after {seconds:.1f} s, when its time was over"
+    return TIMED_OUT.finding(
+        HostSubject(host), message, ended, *_describe_groups(_group(still, {}, finished))
+    )
+
+
+def describe_wait(still: Mapping[int, ScriptPlace], working: Mapping[int, ScriptPlace]) -> str:
+    """Who waits where, and who works where meanwhile, in a sentence without its full stop."""
+    groups = _group(still, working, ())
+    waiting = [_say_group(group) for group in groups if group.waits]
+    others = [_say_group(group) for group in groups if not group.waits]
+    return f"{'; '.join(waiting)}, while {'; '.join(others)}"
+
+
+def _group(
+    still: Mapping[int, ScriptPlace], working: Mapping[int, ScriptPlace], finished: Sequence[int]
+) -> list[_Group]:
+    """Places with the ranks that are there.
+
+    Those that wait for no other rank come first, then those that have had the fewest batches, then the fewest.
+    """
+    at = {**working, **still}
+    ranks: dict[str, list[int]] = {}
+    for rank in sorted(at):
+        ranks.setdefault(at[rank].place, []).append(rank)
+    groups = [_Group(place, tuple(here), at[here[0]]) for place, here in ranks.items()]
+    if finished:
+        groups.append(_Group(_THE_END, tuple(sorted(finished)), None))
+    return sorted(
+        groups,
+        key=lambda group: (
+            group.waits,
+            group.progress if group.waits else (0, 0),
+            len(group.ranks),
+            group.ranks,
+        ),
+    )
+
+
+def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
+    """That some ranks had fewer batches, where all wait and that is what tells them apart."""
+    most = max(others, key=lambda group: group.progress)
+    if not odd.waits or not all(group.waits for group in others) or odd.progress >= most.progress:
+        return None
+    had, more = odd.progress[0], most.progress[0]
+    what = "batches" if had != more else "steps"
+    if had == more:
+        had, more = odd.progress[1], most.progress[1]
+    return (
+        f"{name_ranks(odd.ranks)} had {had} {what} and {verb(odd.ranks, 'waits', 'wait')} at {odd.place}"
+        f"{_say_wait(odd)}, while {name_ranks(most.ranks)} {verb(most.ranks, 'is', 'are')} in number {more}, at "
+        f"{most.place}{_say_wait(most)}: the data of {name_ranks(odd.ranks)} is shorter"
+    )
+
+
+def _remedy(odd: _Group, *, short: bool) -> str:
+    if short:
+        return (
+            "Give every rank as many batches: `DistributedSampler(..., drop_last=True)` or the same number of steps, "
+            "or wrap the loop in `torch.distributed.algorithms.join.Join`."
+        )
+    if odd.at is not None and odd.at.work is not None:
+        return f"If this work is in order, allow more time: `--hang-after SECONDS`. {SCRIPT_HUNG.remedy}"
+    return SCRIPT_HUNG.remedy
+
+
+def _say_is(group: _Group) -> str:
+    if group.at is not None and group.at.work is not None:
+        return verb(group.ranks, "works at", "work at")
+    if group.waits:
+        return verb(group.ranks, "waits at", "wait at")
+    return verb(group.ranks, "is at", "are at")
+
+
+def _say_group(group: _Group) -> str:
+    return f"{name_ranks(group.ranks)} {_say_is(group)} {group.place}{_say_wait(group)}"
+
+
+def _say_wait(group: _Group) -> str:
+    """What the ranks wait for or do there, in brackets."""
+    if group.at is None:
+        return ""
+    words = group.at.work or group.at.awaited_words
+    return f" ({words})" if words else ""
+
+
+def _say_limit(groups: Sequence[_Group], limits: HangLimits) -> str:
+    if any(group.at is not None and group.at.work is not None for group in groups):
+        return (
+            f"the others have waited for {limits.patience_seconds:.0f} s, which is "
+            f"{limits.patience_seconds / limits.hang_seconds:.0f} times --hang-after"
+        )
+    return f"nothing has moved for {limits.hang_seconds:.0f} s (--hang-after)"
+
+
+def _describe_groups(groups: Sequence[_Group]) -> list[Evidence]:
+    shown = groups[:_SHOWN_GROUPS]
+    facts = [Evidence(name_ranks(group.ranks), group.place, source=_STACKS) for group in shown]
+    counts = {group.progress for group in shown if group.at is not None}
+    for group in shown:
+        named, at = name_ranks(group.ranks), group.at
+        if at is None:
+            continue
+        if at.stack and at.stack[0] != group.place:
+            facts.append(Evidence(f"innermost frame of {named}", at.stack[0], source=_STACKS))
+        if at.call:
+            facts.append(Evidence(f"call of {named}", at.call, source=_STACKS))
+        if at.in_kernel:
+            facts.append(Evidence(f"kernel wait of {named}", at.in_kernel, source="/proc/PID/wchan"))
+        if len(counts) > 1 and any(batches for batches, _ in counts):
+            facts.append(Evidence(f"batches of {named}", at.batches, source="data loader"))
+        if len(counts) > 1:
+            facts.append(Evidence(f"steps of {named}", at.steps, source="torch.autograd"))
+    return facts

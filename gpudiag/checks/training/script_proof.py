@@ -1,0 +1,219 @@
+"""What the ranks of a user's script showed of their training, judged: averaged, finite, each its own samples, in new orders."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from gpudiag.checks.training.kinds import (
+    GRADIENTS_LEFT_SUMMED,
+    NOT_AVERAGED,
+    NOT_FINITE,
+    NOTHING_CROSSED,
+    ORDER_REPEATS,
+    PARAMETERS_SUMMED,
+    RANKS_DIFFER,
+    SAME_SAMPLES,
+    name_ranks,
+    verb,
+)
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.script import ScriptFacts
+from gpudiag.model.training import ScriptResult, Verification
+
+_SOURCE = "hooks in the script's ranks"
+_BITS = "bit for bit, over ranks"
+# Samples with the same bits that two ranks may have by chance, where each rank's own samples all differ.
+_SHARED_BY_CHANCE = 2
+_SHARED_ON_PURPOSE = 0.5
+_DISTINCT = 0.9
+
+Facts = Mapping[int, ScriptFacts]
+
+
+def judge_proof(
+    facts: Facts, script: ScriptResult, host: str, *, ended_well: bool
+) -> tuple[tuple[Finding, ...], tuple[Verification, ...]]:
+    """What is wrong with the training that ranks showed, and the list of what was looked at.
+
+    `facts` are the last that each rank told. Nothing is said of a script whose ranks never joined, or of one rank.
+    """
+    joined = all(size == script.world_size for size in script.group_world_sizes)
+    if script.world_size < 2 or not joined or set(facts) != set(range(script.world_size)):
+        return (), ()
+    found = [*_judge_losses(facts, script, host), *_judge_sums(facts, host), *_judge_parameters(facts, host)]
+    found += [*_judge_samples(facts, host), *_judge_orders(facts, host)]
+    if not found and ended_well and not any(_crosses(one) for one in facts.values()):
+        trained = max(one.steps for one in facts.values())
+        evidence = Evidence("optimizer_steps", trained, source=_SOURCE)
+        what = f"{trained} steps were made" if trained else "no optimizer of torch made a step"
+        message = (
+            f"a process group was opened and no gradient crossed it ({what}): the training is not proved"
+        )
+        found.append(NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
+    found.sort(key=lambda finding: finding.outcome is not Outcome.FAIL)
+    return tuple(found), tuple(_list(facts, {finding.code for finding in found}))
+
+
+def _crosses(one: ScriptFacts) -> bool:
+    return one.forwards > 0 or one.crossed > 0 or one.sharded
+
+
+def _judge_losses(facts: Facts, script: ScriptResult, host: str) -> Iterator[Finding]:
+    bad = {rank: one.not_finite_backward for rank, one in facts.items() if one.not_finite_backward}
+    if not bad:
+        return
+    first = min(bad.values())
+    ranks = [rank for rank, number in bad.items() if number == first]
+    hosts = {report.rank: report.host for report in script.ranks}
+    alone = len(ranks) == 1
+    subject = RankSubject(ranks[0], hosts.get(ranks[0], host)) if alone else HostSubject(host)
+    message = f"the loss of {name_ranks(ranks)} is not finite in backward pass {first}"
+    yield NOT_FINITE.finding(subject, message, Evidence("backward", first, source=_SOURCE))
+
+
+def _judge_sums(facts: Facts, host: str) -> Iterator[Finding]:
+    workers = len(facts)
+    for what, kind in (("parameters", PARAMETERS_SUMMED), ("gradients", GRADIENTS_LEFT_SUMMED)):
+        if all(one.summed == what for one in facts.values()):
+            message = (
+                f"{what} are added up over the {workers} ranks by all_reduce, and not divided by {workers}"
+            )
+            yield kind.finding(HostSubject(host), message, Evidence("summed", what, source=_SOURCE))
+
+
+def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
+    """The first look at which ranks that should hold the same parameters do not."""
+    step = _first_difference(facts)
+    if step is None or any(one.sharded for one in facts.values()):
+        return
+    evidence = (
+        Evidence("step", step, source=_SOURCE),
+        Evidence("digests", len({_look_at(one, step) for one in facts.values()}), limit=1, source=_BITS),
+    )
+    apart = f"the ranks hold different parameters after step {step} of their optimizer"
+    if all(one.wrapped and not one.forwards for one in facts.values()):
+        message = f"{apart}: a model was wrapped in DDP, and the wrapped one was never called"
+        yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
+    elif not any(_crosses(one) for one in facts.values()):
+        message = f"{apart}: no gradient crossed the process group, each rank trains by itself"
+        yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
+    elif all(one.forwards for one in facts.values()):
+        yield RANKS_DIFFER.finding(
+            HostSubject(host), f"{apart}, though DDP averages the gradients", *evidence
+        )
+
+
+def _first_difference(facts: Facts) -> int | None:
+    """The step of the first look that shows other bits in parameters of the same shapes."""
+    looks = [
+        {name: (step, shapes, bits) for name, step, shapes, bits in one.parameters} for one in facts.values()
+    ]
+    shared = [name for name in looks[0] if all(name in one for one in looks)]
+    for name in shared:
+        alike_in_shape = len({one[name][1] for one in looks}) == 1
+        if alike_in_shape and len({one[name][2] for one in looks}) > 1:
+            return looks[0][name][0]
+    return None
+
+
+def _look_at(one: ScriptFacts, step: int) -> str:
+    return next((bits for _, number, _, bits in one.parameters if number == step), "")
+
+
+def _is_replicated(facts: Facts) -> bool:
+    """Whether every rank trains the same model, so that it should have samples of its own."""
+    return all(one.forwards or (one.parameters and not one.sharded) for one in facts.values()) and (
+        all(one.forwards for one in facts.values()) or _first_difference(facts) is None
+    )
+
+
+def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
+    workers = len(facts)
+    shares = {rank: one.share for rank, one in facts.items() if one.share is not None}
+    if len(shares) == workers and len(set(shares.values())) < workers:
+        part = next(iter(shares.values()))
+        message = f"the samplers of {name_ranks(list(shares))} do not share the data out: part {part[0]} of {part[1]} is read twice"
+        evidence = Evidence("parts", len(set(shares.values())), limit=workers, source=_SOURCE)
+        yield SAME_SAMPLES.finding(HostSubject(host), message, evidence)
+        return
+    shared = 0 if len(shares) == workers or not _is_replicated(facts) else _shared_samples(facts)
+    if shared:
+        ranks = sorted(facts)
+        message = f"{name_ranks(ranks)} {verb(ranks, 'reads', 'read')} the same samples: {shared} of the first are on several of them"
+        facts_of_it = (
+            Evidence("shared_samples", shared, limit=0, source=_SOURCE),
+            Evidence(
+                "sampler", ", ".join(sorted({str(one.sampler) for one in facts.values()})), source=_SOURCE
+            ),
+        )
+        yield SAME_SAMPLES.finding(HostSubject(host), message, *facts_of_it)
+
+
+def _shared_samples(facts: Facts) -> int:
+    """How many samples two ranks have in common, of those that had most; 0 where chance explains them."""
+    most = 0
+    for first, second in combinations(facts.values(), 2):
+        own, others = set(first.samples), set(second.samples)
+        few = min(len(own), len(others))
+        if few == 0 or len(own) < _DISTINCT * len(first.samples):
+            continue  # its samples repeat, and tell nothing
+        common = len(own & others)
+        whole = first.sampler == second.sampler == "whole"
+        if (whole and common > _SHARED_BY_CHANCE) or common >= max(
+            _SHARED_BY_CHANCE, _SHARED_ON_PURPOSE * few
+        ):
+            most = max(most, common)
+    return most
+
+
+def _judge_orders(facts: Facts, host: str) -> Iterator[Finding]:
+    repeated = max(one.repeated_epochs for one in facts.values())
+    if repeated:
+        epochs = max(one.epochs for one in facts.values())
+        message = f"{repeated + 1} of {epochs} epochs read the samples in one and the same order"
+        evidence = Evidence("repeated_epochs", repeated, limit=0, source=_SOURCE)
+        yield ORDER_REPEATS.finding(HostSubject(host), message, evidence)
+
+
+def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
+    """Everything that is looked at in a script, and why some of it was not."""
+    looked = sorted(set.intersection(*({step for _, step, _, _ in one.parameters} for one in facts.values())))
+    backwards = min(one.backwards for one in facts.values())
+    crosses = all(_crosses(one) for one in facts.values())
+    yield Verification("gradients_crossed", crosses)
+    differ = _first_difference(facts) is not None
+    wrong = bool({NOT_AVERAGED.code, RANKS_DIFFER.code} & codes)
+    same: Reading[bool] = not wrong
+    if any(one.sharded for one in facts.values()):
+        same = _not_seen("every rank keeps its part of them")
+    elif not looked:
+        same = _not_seen("no optimizer of torch made a step")
+    elif differ and not wrong:
+        same = _not_seen("they are others on every rank, and gradients cross in a way of the script's own")
+    yield Verification(
+        "parameters_alike",
+        same,
+        float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "no look"),
+    )
+    yield Verification(
+        "losses_finite", NOT_FINITE.code not in codes if backwards else _not_seen("no backward pass")
+    )
+    samples: Reading[bool] = SAME_SAMPLES.code not in codes
+    if any(one.sampler is None for one in facts.values()):
+        samples = _not_seen("no loader of torch fed the training")
+    elif samples and not all(one.samples or one.share for one in facts.values()):
+        samples = _not_seen("batches hold no tensors")
+    elif samples and not _is_replicated(facts):
+        samples = _not_seen("ranks do not train one and the same model")
+    yield Verification("own_samples", samples)
+    epochs = min(one.epochs for one in facts.values())
+    orders: Reading[bool] = ORDER_REPEATS.code not in codes
+    yield Verification(
+        "order_changes",
+        orders if epochs > 1 else _not_seen("fewer than two epochs of a sampler that shuffles"),
+    )
+
+
+def _not_seen(detail: str) -> Missing:
+    return Missing(MissingReason.NOT_ASKED, detail)

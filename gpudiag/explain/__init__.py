@@ -1,0 +1,1 @@
+"""What a code, an error text or a pile of logs means."""

@@ -1,0 +1,171 @@
+"""From what each log shows to one answer: the likeliest cause first, echoes after it, the unknown by name."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import BinaryIO
+
+from gpudiag.explain.files import LogLines, LogRefused, open_lines
+from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
+from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
+from gpudiag.model.untrusted_text import mask_text
+from gpudiag.reference.failures import ANY_CAUSE, failures
+
+MAX_UNKNOWN = 3
+
+_ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_KINDS = (
+    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, does not hold"),
+    (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran"),
+    (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?"),
+    (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders"),
+    (r"Errno 98|ddress already in use", "a port that another program has: `ss -ltnp` shows which"),
+    (r"Errno 111|Connection refused", "nothing listens at that address"),
+    (r"Errno 104|Connection reset", "the other end closed the connection"),
+    (r"gaierror|resolve host|Name or service not known|name resolution", "a host name that the resolver does not know"),
+    (r"[Tt]imed? ?out", "something waited for too long; the frame says for what"),
+    (r"MemoryError|out of memory", "memory ran out"),
+    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is seldom the reason"),
+)  # fmt: skip
+
+
+def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExplanation:
+    """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
+    logs: list[LogRead] = []
+    facts: list[tuple[str, LogFacts]] = []
+    for name, lines in sources:
+        read, shown = _read(name, lines)
+        logs.append(read)
+        if shown is not None:
+            facts.append((name, shown))
+    sightings = _sightings(facts)
+    unknown = _unknown(facts, any(sighting.role is not Role.SYMPTOM for sighting in sightings))
+    return LogExplanation(tuple(logs), tuple(_echoes_last(sightings, unknown)), tuple(unknown[:MAX_UNKNOWN]))
+
+
+def _read(name: str, lines: LogLines | LogRefused) -> tuple[LogRead, LogFacts | None]:
+    if isinstance(lines, LogRefused):
+        return LogRead(name, 0, refused=str(lines)), None
+    try:
+        shown = read_facts(lines)
+    except LogRefused as refused:
+        return LogRead(name, 0, refused=str(refused)), None
+    return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
+
+
+def open_log(name: str, stream: BinaryIO) -> tuple[str, LogLines | LogRefused]:
+    """The lines of a stream under a name, or why they cannot be read."""
+    try:
+        return name, open_lines(stream)
+    except LogRefused as refused:
+        return name, refused
+
+
+def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:
+    """One sighting of each failure, in the order of role and time."""
+    seen: dict[str, list[tuple[str, Found, bool]]] = {}
+    for name, shown in facts:
+        for topic, found in shown.found.items():
+            went_on = shown.went_on(found.last, found.last_at)
+            if found.failure and found.failure.at_info and not found.failure.weak:
+                went_on = False  # launchers and kernels say it of what has ended, whatever others print then
+            if not (found.weak and went_on):
+                seen.setdefault(topic, []).append((name, found, went_on))
+    ordered = sorted(seen.values(), key=_in_time)
+    sightings = [_sighting(shows) for shows in ordered]
+    if all(_time(shows) for shows in ordered):
+        times = dict(
+            zip((id(sighting) for sighting in sightings), (_time(shows) for shows in ordered), strict=True)
+        )
+        sightings.sort(key=lambda sighting: times[id(sighting)] or datetime.min)
+    return sightings
+
+
+def _in_time(shows: list[tuple[str, Found, bool]]) -> int:
+    return shows[0][1].numbers[0]
+
+
+def _time(shows: list[tuple[str, Found, bool]]) -> datetime | None:
+    return min((found.at for _, found, _ in shows if found.at), default=None)
+
+
+def _sighting(shows: list[tuple[str, Found, bool]]) -> Sighting:
+    with_time = sorted(shows, key=lambda show: (show[1].at is None, show[1].at or datetime.min))
+    name, first, _ = with_time[0]
+    role = min((found.role for _, found, _ in shows), key=_ORDER.index)
+    went_on = all(went_on for _, _, went_on in shows)
+    return Sighting(
+        explanation=first.explanation,
+        role=Role.SYMPTOM if went_on and role is Role.CAUSE else role,
+        lines=tuple(first.numbers),
+        count=sum(found.count for _, found, _ in shows),
+        excerpt=mask_text(first.excerpt),
+        log=name,
+        other_logs=tuple(other for other, _, _ in shows if other != name),
+        program=first.failure.program if first.failure else "the NVIDIA driver",
+        owner=first.failure.owner if first.failure else None,
+        where=mask_text(next((found.where for _, found, _ in with_time if found.where), "")),
+        went_on=went_on,
+    )
+
+
+def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list[Sighting]:
+    """The sightings with what each follows from, causes first."""
+    topics = {sighting.explanation.topic for sighting in sightings}
+    follows = {topic: failures()[topic].follows if topic in failures() else () for topic in topics}
+    roots = [
+        sighting.explanation.topic
+        for sighting in sightings
+        if sighting.role is not Role.SYMPTOM and ANY_CAUSE not in follows[sighting.explanation.topic]
+    ]
+    told: list[Sighting] = []
+    for sighting in sightings:
+        topic = sighting.explanation.topic
+        origin = next((other for other in follows[topic] if other in topics), None)
+        if origin is None and ANY_CAUSE in follows[topic]:
+            origin = next((root for root in roots if root != topic), None)
+            if origin is None and unknown and unknown[0].where:
+                origin = "the unknown error"
+        told.append(sighting if origin is None else _as_echo(sighting, origin))
+    return sorted(told, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
+
+
+def _as_echo(sighting: Sighting, origin: str) -> Sighting:
+    values = {name: getattr(sighting, name) for name in Sighting.__slots__}
+    return Sighting(**{**values, "role": Role.SYMPTOM, "follows": origin})
+
+
+def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[UnknownError]:
+    """Exceptions that nothing explains, the first of each stream's last ones; else the last line that says error."""
+    last: dict[tuple[str, str], Raised] = {}
+    counts: dict[str, int] = {}
+    for name, shown in facts:
+        for raised in shown.raised:
+            if shown.went_on(raised.number):
+                continue
+            last[name, raised.stream] = raised
+            counts[_shape(raised.text)] = counts.get(_shape(raised.text), 0) + 1
+    told: dict[str, UnknownError] = {}
+    for (name, stream), raised in last.items():
+        error = UnknownError(
+            text=mask_text(raised.text)[:500], log=name, line=raised.number, count=counts[_shape(raised.text)], where=mask_text(raised.where)[:300],
+            rank=stream, meaning=_meaning(raised.text),
+        )  # fmt: skip
+        told.setdefault(_shape(raised.text), error)
+    if told or has_cause:
+        return sorted(told.values(), key=lambda error: error.line)
+    for name, shown in facts:
+        line = shown.last_error
+        if line is not None and not shown.found and not shown.went_on(line.number):
+            text = mask_text(line.body.strip())[:500]
+            return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=_meaning(text))]
+    return []
+
+
+def _meaning(text: str) -> str:
+    return next((meaning for kind, meaning in _KINDS if re.search(kind, text)), "")
+
+
+def _shape(text: str) -> str:
+    return _NUMBERS.sub("#", text)[:200]

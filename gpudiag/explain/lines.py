@@ -1,0 +1,301 @@
+"""One line of a log: who printed it, when, what it says; and each rank's traceback among the others."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+
+_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\u001b|#033|\^\[)\[[0-9;?]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+# What launchers, runtimes and loggers put before a line. Each takes at most one space after itself, so that
+# the indents of a traceback stay.
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|\ ?[+-]\d\d:?\d\d)?"
+_RANK_PREFIX = re.compile(
+    r"""(?:
+      \[(?:default|rank\ ?|Rank\ ?)(?P<rank>\d+)\]:?                     # [rank3]:  [default3]:
+    | \[(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:                   # [1,3]<stderr>:
+    | \ {0,3}(?P<label>\d{1,5}):                                         # srun --label
+    | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
+    | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
+    | \((?P<actor>\w[\w.:-]*\ )?(?:actor\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
+    | (?P<host>(?!python)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )      # pdsh
+    )\ ?""",
+    re.VERBOSE,
+)
+_OTHER_PREFIX = re.compile(
+    rf"""(?:
+      \[?{_TIME}\]?(?=[\ |:\]]|$)
+    | \[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ \w{{3}}\ +\d+\ \d\d:\d\d:\d\d\ \d{{4}}\]      # dmesg -T
+    | \w{{3}}\ +\d{{1,2}}\ \d\d:\d\d:\d\d\ [\w.-]+\ [\w./@-]+(?:\[\d+\])?:              # syslog
+    | \[\ *\d+\.\d{{6}}\]                                                              # dmesg
+    | (?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ \[[\w./]+:\d+\]  # vLLM
+    | \[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?=[\ :|-])
+    | \[[\w./-]+\.(?:py|cc|cpp):\d+(?::\w+)?\]
+    | std(?:err|out)\ [FP](?=\ )                                                        # containerd
+    | E(?=\ {{2,}}\w)                                                                  # pytest
+    | \|
+    )[:|\ -]?\ ?""",
+    re.VERBOSE,
+)
+_TIMES = (
+    (re.compile(r"(\d{4}-\d\d-\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
+    (re.compile(r"[IWEF](\d{4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
+    (re.compile(r"\b([A-Z][a-z]{2} +\d{1,2}) (\d\d:\d\d:\d\d)()"), "%Y %b %d %H:%M:%S", "1904 "),
+)  # the last word is a year for those that name none: a leap year
+_TIME_WITHIN = 120  # characters from the beginning
+_NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
+_GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
+_TENSORFLOW_LEVEL = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWEF]) \w+/")
+_WORD_LEVEL = re.compile(
+    r"(?:^|[\s\[|<(:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL)(?:$|[\s\]|>):-])"
+)
+_FIELD_LEVEL = re.compile(r"\b\"?(?:level|levelname|severity|lvl)\"?\s*[:=]\s*\"?(\w+)", re.IGNORECASE)
+_LEVEL_WITHIN = 160
+
+HEADER = "Traceback (most recent call last)"
+_MAX_LINES = 400  # of one traceback
+_GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_DIGITS = re.compile(r"\d")
+_CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid|Warning)(?::|$| \()"
+)
+_ANY_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python3|/lib64/python3|^<frozen|/torch/|/torchrun$|/bin/|^<__array"
+)
+
+
+class Level(IntEnum):
+    """How grave the program that wrote a line thought it."""
+
+    DEBUG = 10
+    INFO = 20
+    NONE = 25  # it does not say
+    WARNING = 30
+    ERROR = 40
+
+
+_LEVELS = {
+    "DEBUG": Level.DEBUG, "TRACE": Level.DEBUG, "D": Level.DEBUG, "INFO": Level.INFO, "I": Level.INFO,
+    "NOTICE": Level.INFO, "WARNING": Level.WARNING, "WARN": Level.WARNING, "W": Level.WARNING, "ERROR": Level.ERROR,
+    "ERR": Level.ERROR, "E": Level.ERROR, "CRITICAL": Level.ERROR, "FATAL": Level.ERROR, "F": Level.ERROR,
+    "ABORT": Level.ERROR, "PANIC": Level.ERROR,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line, taken apart."""
+
+    number: int
+    stream: str  # the rank, pod or host that its prefix names; empty where it has none
+    body: str  # without colours and prefixes
+    whole: str  # without colours
+
+    @property
+    def level(self) -> Level:
+        """The level that the line gives itself."""
+        return read_level(self.whole)
+
+    @property
+    def at(self) -> datetime | None:
+        """The time that the line gives itself, without a zone; of the year 1904 where it names no year."""
+        return read_time(self.whole)
+
+
+def parse_lines(number: int, raw: bytes) -> list[LogLine]:
+    """The lines that one line of a file holds: progress bars and JSON put several into one."""
+    text = raw.decode(errors="replace").removesuffix("\r")
+    text = _COLOUR.sub("", text)
+    if text.startswith('{"') and text.endswith("}"):
+        text = _of_json(text)
+    if "\\n" in text and "Traceback (most recent call last)" in text:
+        text = text.replace("\\n", "\n").replace('\\"', '"')
+    segments = re.split(r"[\r\n]", text) if "\r" in text or "\n" in text else [text]
+    return [_take_apart(number, segment) for segment in segments if segment]
+
+
+def read_level(text: str) -> Level:
+    """The level that a line gives itself."""
+    start = text[:_LEVEL_WITHIN]
+    for pattern in (_NCCL_LEVEL, _TENSORFLOW_LEVEL, _GLOG_LEVEL, _WORD_LEVEL, _FIELD_LEVEL):
+        match = pattern.search(start)
+        if match and match[1].upper() in _LEVELS:
+            return _LEVELS[match[1].upper()]
+    return Level.NONE
+
+
+def read_time(text: str) -> datetime | None:
+    """The time that a line gives itself; None where it gives none."""
+    start = text[:_TIME_WITHIN]
+    for pattern, form, year in _TIMES:
+        match = pattern.search(start)
+        if match is None:
+            continue
+        day, clock, fraction = match[1], match[2], match[3] or "0"
+        try:
+            moment = datetime.strptime(f"{year}{day} {clock}", form)
+        except ValueError:
+            continue
+        return moment.replace(microsecond=int(fraction[:6].ljust(6, "0")))
+    return None
+
+
+def _take_apart(number: int, text: str) -> LogLine:
+    text = _CONTROLS.sub(" ", text)
+    body, streams = text, []
+    for _ in range(8):
+        match = _RANK_PREFIX.match(body)
+        if match:
+            streams.append(next(group for group in match.groups() if group))
+        else:
+            match = _OTHER_PREFIX.match(body)
+        if match is None or not match.end():
+            break
+        body = body[match.end() :]
+    return LogLine(number, "/".join(streams), body, text)
+
+
+def _of_json(text: str) -> str:
+    """What a line of JSON says: docker's `log`, a logger's level, message and exception; else the line itself."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(fields, dict):
+        return text
+    if isinstance(fields.get("log"), str):
+        return str(fields["log"]).rstrip("\n")
+    message = next(
+        (fields[key] for key in ("message", "msg", "event") if isinstance(fields.get(key), str)), None
+    )
+    if message is None:
+        return text
+    level = next(
+        (fields[key] for key in ("level", "levelname", "severity") if isinstance(fields.get(key), str)), ""
+    )
+    raised = next(
+        (
+            fields[key]
+            for key in ("exc_info", "exception", "stack_trace", "traceback")
+            if isinstance(fields.get(key), str)
+        ),
+        "",
+    )
+    return "\n".join(part for part in (f"{level.upper()} {message}".strip(), raised) if part)
+
+
+@dataclass(slots=True)
+class Traceback:
+    """One exception that came out of Python: what it says, and the frames that it came through."""
+
+    stream: str
+    number: int  # of its first line
+    frames: list[str] = field(default_factory=list)
+    own_line: str = ""  # the last frame that is no library's
+    last_line: str = ""
+    is_done: bool = False
+    text: str = ""  # of the exception
+    raised_at: int = 0  # number of the line of the exception
+    lines: int = 0
+    is_group: bool = False  # its lines stand behind `|`
+    is_ignored: bool = False  # Python says that nobody saw it: while a process ended
+    stem: str = ""  # what stands before the header on its line: a prefix that is not known by itself
+
+    def take(self, line: LogLine) -> bool:
+        """Read the next line; whether it is a frame of the traceback."""
+        self.lines += 1
+        is_frame = True
+        body = self._without_stem(line.body)
+        if self.is_group:
+            body = _GROUP_EDGE.sub("", body)
+        frame = _FRAME.match(body)
+        if frame:
+            place = f"{frame['path']}:{frame['line']}"
+            where = f"{place} in {frame['function']}" if frame["function"] else place
+            self.frames.append(where)
+            self.last_line = where
+            if not _LIBRARY.search(frame["path"]):
+                self.own_line = where
+        elif body.startswith((" ", "\t", "|", "+")) or not body.strip():
+            code = body.strip(" \t|^~+-")
+            if code and self.frames:
+                self.frames[-1] += f": {code}" if ": " not in self.frames[-1] else ""
+                if self.own_line and self.frames[-1].startswith(self.own_line):
+                    self.own_line = self.frames[-1]
+                self.last_line = self.frames[-1]
+        elif _ANY_RAISED.match(body) and (self.frames or _RAISED.match(body)):
+            self.text, self.raised_at, self.is_done = body.strip(), line.number, True
+        else:
+            is_frame = False  # another process wrote it in between
+        if self.lines > _MAX_LINES:
+            self.is_done = True
+        return is_frame
+
+    def _without_stem(self, body: str) -> str:
+        """A line without the prefix that the header has, whatever its digits are."""
+        length = len(self.stem)
+        same = _DIGITS.sub("0", body[:length]) == _DIGITS.sub("0", self.stem)
+        return body[length:] if length and same else body
+
+    @property
+    def where(self) -> str:
+        """The user's own line; the last of any where there is none of the user's."""
+        return self.own_line or self.last_line
+
+
+@dataclass(slots=True)
+class TracebackReader:
+    """Follows the tracebacks of all streams of one log."""
+
+    open: dict[str, Traceback] = field(default_factory=dict)
+    done: list[Traceback] = field(default_factory=list)
+    _ignored: dict[str, int] = field(default_factory=dict)  # number of the line that says so
+
+    def take(self, line: LogLine) -> tuple[Traceback | None, bool]:
+        """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
+        if line.body.startswith("Exception ignored in"):
+            self._ignored[line.stream] = line.number
+            return None, True
+        if HEADER in line.body:
+            known = self.open.get(line.stream)
+            if known is None or known.frames:
+                is_group = "Exception Group" in line.body
+                stem = "" if is_group else line.body[: line.body.index(HEADER)].removesuffix("Original ")
+                is_ignored = line.number - self._ignored.pop(line.stream, -_MAX_LINES) <= 2
+                self.open[line.stream] = Traceback(
+                    line.stream, line.number, is_group=is_group, is_ignored=is_ignored, stem=stem
+                )
+            return None, True
+        current = self.open.get(line.stream)
+        if current is None:
+            if _CHAINED.match(line.body):
+                self._forget_last(line.stream)
+                return None, True
+            return None, False
+        is_frame = current.take(line)
+        if not current.is_done:
+            return None, is_frame
+        del self.open[line.stream]
+        if current.is_ignored:
+            return None, True
+        if current.text:
+            self.done.append(current)
+            return current, False
+        return None, False
+
+    def _forget_last(self, stream: str) -> None:
+        """An exception that another one followed from is told by the other."""
+        for place in range(len(self.done) - 1, -1, -1):
+            if self.done[place].stream == stream:
+                del self.done[place]
+                return
+
+
+def is_raised(body: str) -> bool:
+    """Whether a line is the last line of a traceback by its looks."""
+    return _RAISED.match(body) is not None

@@ -1,0 +1,358 @@
+"""What one log shows: known failures with their lines, Xids, exceptions, and whether the run went on."""
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+
+from gpudiag.checks.gpu.bursts import outcome_of
+from gpudiag.explain.files import LogLines
+from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
+from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
+from gpudiag.model.finding import Outcome
+from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.reading import NOT_ASKED
+from gpudiag.probe.kernel_log.lines import parse_kernel_line
+from gpudiag.reference.failures import Failure, Pattern, failures
+from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
+
+MAX_EXCERPT_CHARACTERS = 300
+WENT_ON = 3  # lines of progress after a failure show that the run outlived it
+
+_DIGITS = b"0123456789"
+_HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
+_NCCL_INFO = b" NCCL INFO "
+_MAX_SHAPES = 50_000  # of lines, that are remembered
+_MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
+_MESSAGE_LINES = 12  # over which an exception's message may go
+_XID_MARK = re.compile(r"Xid \(")  # SXid too
+_ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
+_GRAM = 4  # letters of a pattern's part by which it is looked up
+_FREQUENT = b" etaoinsrlhdcu"
+_RAISED_MARK = re.compile(
+    rb"Traceback \(most recent|Exception ignored|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
+)
+_ERROR_MARK = re.compile(
+    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
+)
+# Lines that only speak of errors: a shell's echo, tests that passed, git, pip, a setting.
+_TALK = re.compile(
+    r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
+    r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
+    r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
+)
+# A warning that says itself that it was dealt with.
+_HANDLED = re.compile(
+    r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
+    r"caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|resum(?:ed|ing))\b"
+)
+_PROGRESS_MARKS = (
+    b"loss",
+    b"Init COMPLETE",
+    b"HTTP/",
+    b"ompleted",
+    b"inished",
+    b"samples/s",
+    b"tokens/s",
+    b"step",
+    b"epoch",
+    b"Epoch",
+)
+_PROGRESS = re.compile(
+    r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
+    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ )?(?:completed|finished)|finished\ successfully|
+    \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
+    re.VERBOSE,
+)
+_NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
+_DONE = re.compile(
+    r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
+)
+_ERROR_LINE = re.compile(
+    r"^\s*(?:[\w./-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
+    r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
+    r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
+)
+
+_Candidates = tuple[tuple[Failure, Pattern], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What lines that differ in digits only may show."""
+
+    candidates: _Candidates  # the failures whose patterns may match
+    is_raised: bool  # a traceback, an exception or an Xid
+    is_error: bool
+    is_progress: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """One failure in one log, and the lines that show it."""
+
+    explanation: Explanation
+    role: Role
+    failure: Failure | None = None  # None: an Xid or SXid
+    numbers: list[int] = field(default_factory=list)
+    count: int = 0
+    last: int = 0  # number of the last line
+    last_at: datetime | None = None
+    excerpt: str = ""
+    at: datetime | None = None  # of the first line
+    where: str = ""
+    weak: bool = True  # until a line shows it that is no mere warning
+
+    def add(self, line: LogLine, weak: bool) -> None:
+        """Note one more line."""
+        if line.number == self.last:
+            return
+        if not self.count:
+            self.excerpt, self.at = line.whole.strip()[:MAX_EXCERPT_CHARACTERS], line.at
+        if len(self.numbers) < MAX_LINE_NUMBERS:
+            self.numbers.append(line.number)
+        self.count += 1
+        self.last, self.last_at = line.number, line.at
+        self.weak = self.weak and weak
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception that no failure explains."""
+
+    text: str
+    number: int
+    stream: str
+    where: str
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What one log shows."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    raised: list[Raised] = field(default_factory=list)
+    last_error: LogLine | None = None
+    progress: list[LogLine] = field(default_factory=list)  # the last lines that show progress
+    done_at: int = 0  # the last line that says that the run is complete
+
+    def went_on(self, number: int, at: datetime | None = None) -> bool:
+        """Whether the run went on after a line, which has that time."""
+        if self.done_at > number:
+            return True
+        later = [line for line in self.progress if line.number > number and _is_later(line, at)]
+        return len(later) >= WENT_ON
+
+
+def _is_later(line: LogLine, at: datetime | None) -> bool:
+    """Whether a line that stands later was printed later too: logs of ranks may stand one after the other."""
+    return at is None or line.at is None or line.at >= at
+
+
+def read_facts(lines: LogLines) -> LogFacts:
+    """What a log shows, line by line; memory stays the same however long it is."""
+    reader = _Reader()
+    lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
+    errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
+    shapes: dict[bytes, _Kind] = {}
+    for number, raw in lines:
+        if _NCCL_INFO in raw and not reader.wants(
+            number
+        ):  # a flood where NCCL_DEBUG=INFO; only the end of init counts
+            if b"Init COMPLETE" in raw:
+                lately.append((number, raw))
+            continue
+        shape = _shape_of(raw)
+        known = shapes.get(shape)
+        if known is None:
+            known = _classify(shape)
+            if len(shapes) < _MAX_SHAPES:
+                shapes[shape] = known
+        if known.candidates or known.is_raised or reader.wants(number):
+            for line in parse_lines(number, raw):
+                reader.take(line, known.candidates)
+        elif known.is_error:
+            errors.append((number, raw))
+        if known.is_progress:
+            lately.append((number, raw))
+    for number, raw in errors:
+        reader.take_error(parse_lines(number, raw))
+    return reader.finish(lately)
+
+
+def _shape_of(line: bytes) -> bytes:
+    """A line without its numbers: lines of one shape may show the same."""
+    return (_HEXADECIMAL.sub(b"", line) if b"0x" in line else line).translate(None, _DIGITS)
+
+
+def _classify(shape: bytes) -> _Kind:
+    """What lines of this shape may show."""
+    rare = _rare_parts()
+    grams = {shape[place : place + _GRAM] for place in range(len(shape) - _GRAM + 1)} & rare.keys()
+    candidates = tuple(
+        entry for gram in grams for stem, entries in rare[gram] if stem in shape for entry in entries
+    )
+    return _Kind(
+        candidates,
+        is_raised=_RAISED_MARK.search(shape) is not None,
+        is_error=_ERROR_MARK.search(shape) is not None,
+        is_progress=any(mark in shape for mark in _PROGRESS_MARKS),
+    )
+
+
+@cache
+def _rare_parts() -> dict[bytes, tuple[tuple[bytes, _Candidates], ...]]:
+    """The parts of all patterns without their digits, by the few letters of each that other texts seldom have."""
+    by_stem: dict[bytes, list[tuple[Failure, Pattern]]] = {}
+    for failure in failures().values():
+        for pattern in failure.patterns:
+            by_stem.setdefault(_shape_of(pattern.part.encode()), []).append((failure, pattern))
+    rare: dict[bytes, list[tuple[bytes, _Candidates]]] = {}
+    for stem, entries in by_stem.items():
+        grams = [stem[place : place + _GRAM] for place in range(len(stem) - _GRAM + 1)]
+        rarest = min(grams, key=lambda gram: sum(letter in _FREQUENT for letter in gram))
+        rare.setdefault(rarest, []).append((stem, tuple(entries)))
+    return {gram: tuple(stems) for gram, stems in rare.items()}
+
+
+class _Reader:
+    """Collects what the lines of one log show."""
+
+    def __init__(self) -> None:
+        self.facts = LogFacts()
+        self.tracebacks = TracebackReader()
+        self._explained: set[int] = set()  # numbers of exceptions' lines that a failure explains
+        self._wanted_until = 0
+        self._last: dict[str, Traceback] = {}  # the last exception of each stream: its message may go on
+
+    def wants(self, number: int) -> bool:
+        """Whether the next line belongs to a traceback or to the message of an exception."""
+        return bool(self.tracebacks.open) or number <= self._wanted_until
+
+    def take(self, line: LogLine, candidates: _Candidates) -> None:
+        """Read one line that may show something."""
+        ended, is_frame = self.tracebacks.take(line)
+        if is_frame or _TALK.search(line.body):
+            return
+        if _XID_MARK.search(line.whole) and self._take_kernel_line(line):
+            return
+        if ended is None and self._is_raised(line):
+            ended = Traceback(line.stream, line.number, text=line.body.strip(), raised_at=line.number)
+            self.tracebacks.done.append(ended)
+        if ended:
+            self._last[line.stream] = ended
+            if ended.text.endswith(":"):
+                self._wanted_until = line.number + 3
+        before = self._last.get(line.stream)
+        goes_on = before is not None and line.number - before.raised_at <= _MESSAGE_LINES
+        if candidates and self._match(line, candidates, ended):
+            if before is not None and goes_on:
+                self._explained.add(before.raised_at)
+            return
+        if (
+            before is not None
+            and goes_on
+            and before.text.endswith(":")
+            and ended is None
+            and line.body.strip()
+        ):
+            before.text += f" {line.body.strip()}"
+        elif ended is None:
+            self.take_error([line])
+
+    def take_error(self, lines: Iterable[LogLine]) -> None:
+        """Note the last line that says that it is an error."""
+        for line in lines:
+            before = self.facts.last_error
+            is_error = line.level is Level.ERROR or _ERROR_LINE.search(line.body)
+            if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
+                self.facts.last_error = line
+
+    def _is_raised(self, line: LogLine) -> bool:
+        """Whether the line is the last one of a traceback whose frames are not there."""
+        return is_raised(line.body) and line.level is not Level.INFO and "Warning" not in line.body[:60]
+
+    def finish(self, lately: Iterable[tuple[int, bytes]]) -> LogFacts:
+        """What was found, when the log is at its end; `lately` are its last lines that may show progress."""
+        for line in (line for number, raw in lately for line in parse_lines(number, raw[:500])):
+            if _NO_PROGRESS.search(line.body):
+                continue
+            if _PROGRESS.search(line.body):
+                self.facts.progress.append(line)
+            if _DONE.search(line.body):
+                self.facts.done_at = line.number
+        for traceback in self.tracebacks.open.values():  # cut off
+            traceback.text, traceback.raised_at = "a traceback without its end", traceback.number
+            self.tracebacks.done.append(traceback)
+        for traceback in self.tracebacks.done:
+            if traceback.raised_at not in self._explained:
+                self.facts.raised.append(
+                    Raised(traceback.text, traceback.raised_at, traceback.stream, traceback.where)
+                )
+        return self.facts
+
+    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> bool:
+        """Note which failures the line shows; whether there is one."""
+        level = line.level
+        matching: dict[str, Failure] = {}
+        for failure, pattern in candidates:
+            if level < Level.NONE and not failure.at_info:
+                continue
+            if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
+                continue
+            if failure.id not in matching and pattern.search(
+                line.body if "^" in pattern.expression[:1] else line.whole
+            ):
+                matching[failure.id] = failure
+        if any(not failure.generic for failure in matching.values()):
+            matching = {name: failure for name, failure in matching.items() if not failure.generic}
+        for failure in matching.values():
+            found = self.facts.found.get(failure.id)
+            if found is None:
+                found = self.facts.found[failure.id] = Found(explain_failure(failure), failure.role, failure)
+            handled = level <= Level.WARNING and ended is None and _HANDLED.search(line.body) is not None
+            found.add(line, failure.weak or handled)
+            if ended and not found.where:
+                found.where = ended.own_line
+        return bool(matching)
+
+    def _take_kernel_line(self, line: LogLine) -> bool:
+        event = parse_kernel_line(line.whole, NOT_ASKED)
+        explained = None if event is None else _explain_event(event)
+        if explained is None:
+            return False
+        explanation, role = explained
+        found = self.facts.found.setdefault(explanation.topic, Found(explanation, role))
+        found.role = min(found.role, role, key=_ORDER.index)
+        found.add(line, False)
+        return True
+
+
+def _explain_event(event: KernelEvent) -> tuple[Explanation, Role] | None:
+    if event.xid_code is not None:
+        return explain_xid(event.xid_code), _xid_role(event, event.xid_code)
+    if event.sxid_code is not None:
+        return explain_sxid(event.sxid_code), _sxid_role(event.sxid_code)
+    return None
+
+
+def _xid_role(event: KernelEvent, code: int) -> Role:
+    xid = xids().get(code)
+    if xid is None:
+        return Role.CAUSE
+    if xid.kind in (XidKind.SYMPATHETIC, XidKind.INFORMATIONAL):
+        return Role.SYMPTOM
+    outcome = outcome_of(event)
+    if outcome is Outcome.PASS and xid.kind is XidKind.HARDWARE:
+        return Role.SYMPTOM  # an NVLink 5 error that the driver calls nonfatal
+    return Role.HARDWARE if outcome is Outcome.FAIL else Role.CAUSE
+
+
+def _sxid_role(code: int) -> Role:
+    sxid = sxids().get(code)
+    if sxid is None or sxid.sxid_class is SXidClass.DISTURBING:
+        return Role.CAUSE
+    return Role.SYMPTOM if sxid.sxid_class is SXidClass.NOTE else Role.HARDWARE

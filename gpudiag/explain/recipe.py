@@ -1,0 +1,121 @@
+"""What `gpudiag explain` was asked about: a topic of the catalogues, logs, or a text."""
+
+import re
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from io import BytesIO
+from pathlib import Path
+
+from gpudiag.errors import UsageError
+from gpudiag.explain.answer import explain_logs, open_log
+from gpudiag.explain.files import LogLines, LogRefused, log_files
+from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid, known_topics
+from gpudiag.model.explanation import Explanation, LogExplanation
+from gpudiag.reference.failures import failures
+
+_NUMBERED_TOPIC = re.compile(r"(?P<kind>s?xid)[ -]?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII)
+_NUMBERED = {"xid": explain_xid, "sxid": explain_sxid}
+_EXAMPLES = {"xid": 79, "sxid": 20034}
+_HINT = "give a code (gpu.lost), xid 79, files or a folder of logs, an error text in quotes, or - for standard input"
+_LOOKS_LIKE_A_PATH = re.compile(r"[^\s:]*[/\\][^\s:]*|[^\s]+\.(?:log|out|err|txt|gz|xz|bz2|zst|json)")
+
+
+def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
+    """The explanation of a finding code, a check, an Xid, a known failure, of logs (`-`: standard input) or of a text.
+
+    Raises:
+        UsageError: nothing of that name, with the nearest there is; or a log that cannot be opened.
+    """
+    numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
+    if numbered:
+        return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    if words[0].lower() in _NUMBERED:
+        kind = {"xid": "Xid", "sxid": "SXid"}[words[0].lower()]
+        said = f"{' '.join(words[1:])!r} is no number of an {kind}" if words[1:] else f"say which {kind}"
+        raise UsageError(
+            said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
+        )
+    if len(words) == 1 and words[0] != "-":
+        topic = explain_topic(words[0])
+        if topic is not None:
+            return topic
+    if any(word == "-" or _exists(word) for word in words):
+        return _explain_files(words)
+    text = " ".join(words)
+    answer = explain_text(text)
+    if answer.sightings or _is_text(words):
+        return answer
+    if len(words) > 1:
+        raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
+    topics = (*known_topics(), *failures())
+    near = [f"xid {text}"] if text.isdecimal() else get_close_matches(text, topics, n=1)
+    question = f"; did you mean {near[0]}?" if near else ""
+    raise UsageError(f"{text!r} is no finding code and no file{question}", hint=_HINT)
+
+
+def explain_text(text: str) -> LogExplanation:
+    """What is recognised in a text that was given as such."""
+    return explain_logs([open_log("text", BytesIO(text.encode(errors="surrogateescape")))])
+
+
+def explain_name(name: str) -> Explanation | None:
+    """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`; None where there is none."""
+    numbered = _NUMBERED_TOPIC.fullmatch(name)
+    if numbered:
+        return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    return explain_topic(name)
+
+
+def explain_topic(name: str) -> Explanation | None:
+    """The explanation of a finding code, a check or a known failure; None where there is none of that name."""
+    known = known_topics().get(name)
+    if known is None and name in failures():
+        return explain_failure(failures()[name])
+    return known
+
+
+def _is_text(words: tuple[str, ...]) -> bool:
+    """Whether the arguments are an error's words and no path or name that was mistyped."""
+    text = " ".join(words)
+    return len(words) == 1 and len(text.split()) > 1 and not _LOOKS_LIKE_A_PATH.fullmatch(text)
+
+
+def _exists(word: str) -> bool:
+    try:
+        return "\n" not in word and Path(word).exists()
+    except OSError:  # a text that is longer than a name may be
+        return False
+
+
+def _explain_files(words: tuple[str, ...]) -> LogExplanation:
+    missing = [word for word in words if word != "-" and not _exists(word)]
+    if missing:
+        raise UsageError(f"cannot read {missing[0]}: no such file", hint=_HINT)
+    paths: list[Path | None] = []
+    for word in words:
+        if word == "-":
+            paths.append(None)
+        elif Path(word).is_dir():
+            inside, _ = log_files(Path(word))
+            if not inside:
+                raise UsageError(f"no file in {word} looks like a log", hint="give the files themselves")
+            paths += inside
+        else:
+            paths.append(Path(word))
+    return explain_logs(_open_all(paths))
+
+
+def _open_all(paths: list[Path | None]) -> Iterator[tuple[str, LogLines | LogRefused]]:
+    """Each log opened when its turn comes."""
+    for path in paths:
+        if path is None:
+            yield open_log("standard input", sys.stdin.buffer)
+            continue
+        try:
+            with path.open("rb") as stream:
+                yield open_log(str(path), stream)
+        except OSError as error:
+            if len(paths) == 1:
+                raise UsageError(f"cannot read {path}: {error.strerror or error}", hint=_HINT) from error
+            yield str(path), LogRefused(f"it cannot be opened: {error.strerror or error}")

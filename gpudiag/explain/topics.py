@@ -1,0 +1,141 @@
+"""One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
+
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.catalogue import finding_kinds, name_reporters, say_limits
+from gpudiag.checks.registry import Check, FindingKind
+from gpudiag.model.explanation import Explanation
+from gpudiag.reference.failures import Failure, failures
+from gpudiag.reference.xid import (
+    WHO_IS_AT_FAULT,
+    SXidClass,
+    action_text,
+    nvlink5_decodes,
+    sxid_source,
+    sxids,
+    xid_source,
+    xids,
+)
+
+_CODE_SOURCE = "gpudiag's catalogue of findings, docs/findings.md"
+_CLASSES = {
+    SXidClass.ALWAYS_FATAL: "always fatal: FAIL",
+    SXidClass.FATAL: "fatal: FAIL where a GPU reports an NVLink error in the same burst, else WARN",
+    SXidClass.DISTURBING: "not fatal: WARN",
+    SXidClass.NOTE: "corrected, or a fact to know: PASS",
+}
+
+
+_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode says where to look
+
+
+def known_topics() -> dict[str, Explanation]:
+    """Every finding code and every check by its name; where both are one word, the code."""
+    checks = {check.name: _explain_check(check) for check in BUILTIN}
+    return {**checks, **{kind.code: _explain_code(kind) for kind in finding_kinds()}}
+
+
+def explain_xid(code: int) -> Explanation:
+    """What an Xid means and asks for; one that the catalogue does not have is explained as unknown."""
+    xid = xids().get(code)
+    if xid is None:
+        return Explanation(
+            topic=f"Xid {code}",
+            title="not in gpudiag's catalogue",
+            meaning="No current GPU is documented to report this code; gpudiag judges it WARN.",
+            remedy=action_text("investigate_software"),
+            look_also=("xid.unknown", "dmesg -T | grep NVRM"),
+            source=xid_source(),
+        )
+    then = () if xid.then in (xid.immediate, "none") else (f"then: {action_text(xid.then)}",)
+    nonfatal = "" if xid.nonfatal_outcome is xid.outcome else f", {xid.nonfatal_outcome.value} if Nonfatal"
+    return Explanation(
+        topic=f"Xid {code}",
+        title=xid.meaning.rstrip("."),
+        meaning=xid.note,
+        facts=(
+            f"who is at fault: {WHO_IS_AT_FAULT[xid.kind]}",
+            f"outcome: {xid.outcome.value}{nonfatal}",
+            *then,
+            *(_subcodes() if code == _NETWORK_UNIT_XID else ()),
+        ),
+        reads="`NVRM: Xid` lines of the kernel log.",
+        limit="NVML field 230 and Xid 154, the driver's own recovery action, go before this table.",
+        remedy=action_text(xid.immediate),
+        look_also=("xid.hardware", "dmesg -T | grep NVRM"),
+        source=xid_source(),
+    )
+
+
+def _subcodes() -> tuple[str, ...]:
+    """What the subcode of an NVLink 5 error of the network units says."""
+    return tuple(
+        f"{rule.unit}, subcode {', '.join(map(str, rule.subcodes))}: {rule.advice}"
+        for rule in nvlink5_decodes()
+    )
+
+
+def explain_sxid(code: int) -> Explanation:
+    """What an NVSwitch error means and asks for."""
+    sxid = sxids().get(code)
+    look_also = ("sxid.fatal", "journalctl -u nvidia-fabricmanager")
+    if sxid is None:
+        return Explanation(
+            topic=f"SXid {code}",
+            title="not in gpudiag's catalogue",
+            meaning="gpudiag judges it WARN.",
+            remedy="Look it up in the Fabric Manager User Guide, appendix D.",
+            look_also=look_also,
+            source=sxid_source(),
+        )
+    return Explanation(
+        topic=f"SXid {code}",
+        title=sxid.meaning,
+        meaning="",
+        facts=(_CLASSES[sxid.sxid_class],),
+        reads="`nvidia-nvswitch` lines of the kernel log.",
+        remedy=sxid.remedy,
+        look_also=look_also,
+        source=sxid_source(),
+    )
+
+
+def explain_failure(failure: Failure) -> Explanation:
+    """What a known failure is caused by, how to mend it, and what proves it."""
+    return Explanation(
+        topic=failure.id,
+        title=failure.title,
+        meaning=failure.cause,
+        facts=(f"who must act: {failure.owner.value}", f"written by {failure.program}"),
+        remedy=failure.mend,
+        proof=failure.proof,
+        source=failure.source,
+    )
+
+
+def _explain_code(kind: FindingKind) -> Explanation:
+    failure = failures().get(kind.code)
+    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
+    return Explanation(
+        topic=kind.code,
+        title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",
+        meaning=kind.meaning,
+        facts=(f"reported by {name_reporters(kind)}", *in_logs),
+        reads=kind.basis.reads,
+        limit=kind.basis.limit,
+        remedy=kind.remedy,
+        look_also=kind.basis.look_also,
+        source=_CODE_SOURCE,
+    )
+
+
+def _explain_check(check: Check) -> Explanation:
+    return Explanation(
+        topic=check.name,
+        title=f"a check of level {check.level.name.lower()}",
+        meaning=f"It passes when {check.title}.",
+        reads=", ".join(check.readings),
+        limit=say_limits(check),
+        remedy=f"To run it alone: `gpudiag preflight --only {check.name}`.",
+        look_also=tuple(kind.code for kind in check.reports),
+        source=_CODE_SOURCE,
+    )

@@ -1,0 +1,124 @@
+"""Text from outside: what would steer a terminal is written out, and secrets are masked."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+
+# C0 but tab and line feed, DEL and C1, marks that turn the direction of text, and half characters (undecodable bytes).
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_COLOURS_OF_OURS = r"\x1b\[(?:3[123]|[012])m"  # render/style.py
+_PATTERNS = {False: f"[{_CONTROLS}]", True: f"(?!{_COLOURS_OF_OURS})[{_CONTROLS}]"}
+
+MASK = "***"
+
+# A text with none of these needs no closer look: most command lines have none, and patterns take time to compile.
+_MARKS = (
+    "token", "secret", "passw", "passphrase", "pwd", "key", "cred", "auth", "bearer", "psk", "://", "signature", "sig=",
+    "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "akia", "xox", "eyj", "nvapi-", "pypi-", "ya29.",
+    "jwt", "pat=",
+)  # fmt: skip
+_ENDINGS = (
+    r"(?:token|secret|password|passwd|passphrase|passcode|pwd|pass|apikey|psk|jwt|bearer|credentials?|authorization|"
+    r"(?:api|access|secret|private|auth|account|encryption|signing|license|shared|client|service|wandb|session|master)"
+    r"[-_.]?key)"
+)
+# A name of several words, of which the last is a secret: `--hf-token`, `AWS_SECRET_ACCESS_KEY`, `apiKey`.
+_NAME = rf"(?:[\w.-]*[-_.])?{_ENDINGS}|[\w.-]*(?:password|passwd|passphrase|secret|apikey)|(?-i:[a-z]\w*(?:Token|Secret|Password|ApiKey|AccessKey|SecretKey))"
+_SECRETS = {
+    # scheme://user:password@host, scheme://token@host; the password may hold a slash or an at sign by mistake
+    "userinfo": r"(?i)\b([a-z][a-z0-9+.-]*://)(?:([^\s:/@?#'\"]*):)?([^\s'\"<>]*?)@(?=[^\s@/?#'\"]*(?:[/?#:,\s'\"]|$))",
+    "header": r"(?i)\b(authorization\s*[:=]\s*(?:bearer|basic|token|digest)?|bearer)(\s*)([^\s'\",;]{6,})",
+    "parameter": rf"(?i)([?&;](?:{_NAME}|sig|signature|pat|auth|key)=)[^\s&;#'\"]+",
+    "assigned": rf"(?i)(?<![\w.-])(-{{0,2}}[\"']?(?:{_NAME})[\"']?\s?[=:]\s?)(\"[^\"]*\"|'[^']*'|[^\s,;&'\"]+)",
+    "flag": rf"(?i)(?<![\w-])(--?(?:{_NAME})\s+)(\"[^\"]*\"|'[^']*'|(?!-)\S+)",
+    "shape": (
+        r"\b(?:hf_[A-Za-z0-9]{16,}|gh[posru]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|nvapi-[\w-]{20,}|"
+        r"sk-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{12,}|xox[abprs]-[\w-]{10,}|pypi-[\w-]{20,}|ya29\.[\w-]{20,}|"
+        r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    ),
+}
+
+_compiled: dict[bool, re.Pattern[str]] = {}
+
+
+def escape_controls(text: str) -> str:
+    r"""The text with every character that does not print written as its escape: `\x1b`, `\u202e`.
+
+    A blank stays; a line's end does not: a name of two lines would be taken for two lines of ours.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escape(character) for character in text)
+
+
+def escape_steering(text: str, *, colours: bool = False) -> str:
+    r"""The text of several lines with what would steer a terminal written as `\u001b`; JSON stays the same JSON.
+
+    `colours` says that the text may hold those of our own output; they stay.
+    """
+    if colours not in _compiled:
+        import re  # late: the quickest command pays for every import
+
+        _compiled[colours] = re.compile(_PATTERNS[colours])
+    return _compiled[colours].sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+_compiled_secrets: dict[str, re.Pattern[str]] = {}
+
+
+def mask_text(text: str) -> str:
+    """The text with what looks like a secret replaced by `***`."""
+    lowered = text.lower()
+    if not any(mark in lowered for mark in _MARKS):
+        return text
+    if "://" in text:
+        text = _pattern("userinfo").sub(_mask_userinfo, text)
+    text = _pattern("parameter").sub(rf"\g<1>{MASK}", text)
+    text = _pattern("header").sub(rf"\g<1>\g<2>{MASK}", text)
+    text = _pattern("assigned").sub(rf"\g<1>{MASK}", text)
+    text = _pattern("flag").sub(rf"\g<1>{MASK}", text)
+    return _pattern("shape").sub(MASK, text)
+
+
+def mask_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line, each masked; a secret of several words behind its flag is one word here."""
+    masked: list[str] = []
+    is_secret = False
+    for word in words:
+        if is_secret and not word.startswith("-"):
+            masked.append(MASK)
+            is_secret = False
+            continue
+        masked.append(mask_text(word))
+        is_secret = word.startswith("-") and "=" not in word and names_secret(word.lstrip("-"))
+    return masked
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable, flag or parameter of that name holds a secret."""
+    lowered = name.lower()
+    return any(mark in lowered for mark in _MARKS) and _pattern("name").fullmatch(name) is not None
+
+
+def _mask_userinfo(found: re.Match[str]) -> str:
+    scheme, user, password = found.groups()
+    if user is None:  # of a web address a token, elsewhere somebody's name
+        return f"{scheme}{MASK}@" if password and scheme.lower().startswith("http") else found[0]
+    return f"{scheme}{user}:{MASK}@"
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """A compiled pattern; the first text that needs it pays for it."""
+    if name not in _compiled_secrets:
+        import re
+
+        _compiled_secrets[name] = re.compile(rf"(?i:{_NAME})" if name == "name" else _SECRETS[name])
+    return _compiled_secrets[name]

@@ -1,0 +1,1 @@
+"""GPUtil, asked in a program of its own."""

@@ -1,0 +1,1 @@
+"""The machine around the GPUs, read from the kernel's files under one root."""

@@ -1,0 +1,193 @@
+"""Network interfaces: state, speed and addresses, by netlink or from the kernel's files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from _socket import AF_INET6, AF_NETLINK, SOCK_RAW, if_indextoname, inet_aton, inet_ntop, socket
+
+from gpudiag.probe.sheet import NOT_SUPPORTED, Absent, Sheet, reason_of
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# linux/netlink.h, linux/rtnetlink.h, linux/if_addr.h
+_NETLINK_ROUTE = 0
+_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_ADDRESS_HEADER = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
+_ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
+_RECEIVE_BYTES = 1 << 16
+_RECEIVE_SECONDS = 2.0
+
+_ERROR, _DONE, _NEW_ADDRESS, _ASK_ADDRESSES = 2, 3, 20, 22
+_ADDRESS, _LOCAL = 1, 2  # IFA_ADDRESS is the peer's on a point-to-point link; IFA_LOCAL is ours
+
+
+def read_addresses(root: str = "/") -> dict[str, list[str]]:
+    """The IPv4 and IPv6 addresses of each interface that has any, as text."""
+    if root == "/":
+        try:
+            return _by_netlink()
+        except OSError:
+            pass  # a sandbox without netlink still shows the files
+    return _by_files(root)
+
+
+def _by_netlink() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    netlink = socket(AF_NETLINK, SOCK_RAW, _NETLINK_ROUTE)
+    try:
+        netlink.settimeout(_RECEIVE_SECONDS)
+        size = _HEADER.size + _ADDRESS_HEADER.size
+        netlink.send(
+            _HEADER.pack(size, _ASK_ADDRESSES, _REQUEST_DUMP, 1, 0) + _ADDRESS_HEADER.pack(0, 0, 0, 0, 0)
+        )
+        for body in _messages(netlink):
+            index, address = _parse_address(body)
+            found.setdefault(if_indextoname(index), []).append(address)
+    finally:
+        netlink.close()
+    return found
+
+
+def _messages(netlink: socket) -> Iterator[bytes]:
+    """The body of each RTM_NEWADDR of a dump."""
+    while True:
+        data = netlink.recv(_RECEIVE_BYTES)
+        while data:
+            length, kind, *_ = _HEADER.unpack_from(data)
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                raise OSError("netlink refuses to list addresses")
+            if kind == _NEW_ADDRESS:
+                yield data[_HEADER.size : length]
+            data = data[_aligned(length) :]
+
+
+def _parse_address(body: bytes) -> tuple[int, str]:
+    """The interface index and the address that one RTM_NEWADDR names."""
+    family, _, _, _, index = _ADDRESS_HEADER.unpack_from(body)
+    attributes: dict[int, bytes] = {}
+    at = _ADDRESS_HEADER.size
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        attributes[kind] = body[at + _ATTRIBUTE.size : at + length]
+        at += _aligned(length)
+    return index, inet_ntop(family, attributes.get(_LOCAL) or attributes[_ADDRESS])
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _by_files(root: str) -> dict[str, list[str]]:
+    """Addresses by /proc/net: exact for IPv6, by the routing table for IPv4."""
+    found: dict[str, list[str]] = {}
+    routes = parse_routes(_text(root, "proc/net/route"))
+    for address in parse_local_addresses(_text(root, "proc/net/fib_trie")):
+        interface = interface_of(address, routes)
+        if interface is not None:
+            found.setdefault(interface, []).append(address)
+    for interface, address in parse_if_inet6(_text(root, "proc/net/if_inet6")):
+        found.setdefault(interface, []).append(address)
+    return found
+
+
+def parse_local_addresses(fib_trie: str) -> list[str]:
+    """This machine's IPv4 addresses in /proc/net/fib_trie: leaves with `/32 host LOCAL`, each once."""
+    found: dict[str, None] = {}
+    leaf = ""
+    for line in fib_trie.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            leaf = words[1]
+        elif words == ["/32", "host", "LOCAL"]:
+            found[leaf] = None
+    return list(found)
+
+
+def parse_routes(route: str) -> list[tuple[str, int, int]]:
+    """(interface, network, mask) of each row of /proc/net/route, longest mask first."""
+    rows = [line.split() for line in route.splitlines()[1:]]
+    parsed = [(row[0], _hex_address(row[1]), _hex_address(row[7])) for row in rows if len(row) > 7]
+    return sorted(parsed, key=lambda row: row[2], reverse=True)
+
+
+def _hex_address(text: str) -> int:
+    """An address as /proc/net/route writes it, the bytes of network order read as a little-endian number."""
+    return int.from_bytes(int(text, 16).to_bytes(4, "little"), "big")
+
+
+def interface_of(address: str, routes: list[tuple[str, int, int]]) -> str | None:
+    """The interface whose route covers `address`; the loopback's addresses need no route."""
+    if address.startswith("127."):
+        return "lo"
+    number = int.from_bytes(inet_aton(address), "big")
+    return next((interface for interface, network, mask in routes if number & mask == network), None)
+
+
+def parse_if_inet6(if_inet6: str) -> list[tuple[str, str]]:
+    """(interface, address) of each row of /proc/net/if_inet6."""
+    rows = (line.split() for line in if_inet6.splitlines())
+    return [(row[5], inet_ntop(AF_INET6, bytes.fromhex(row[0]))) for row in rows if len(row) > 5]
+
+
+def _text(root: str, name: str) -> str:
+    try:
+        with open(os.path.join(root, name)) as file:
+            return file.read()
+    except FileNotFoundError:  # a machine without IPv6, or without any network
+        return ""
+
+
+_UP, _LOOPBACK = 0x1, 0x8  # IFF_UP and IFF_LOOPBACK of net_device flags (linux/if.h)
+
+
+def read_interfaces(root: str = "/") -> list[dict[str, Any]]:
+    """One sheet's document per interface, by name.
+
+    Raises:
+        FileNotFoundError: the machine shows no /sys/class/net.
+    """
+    addresses = read_addresses(root)
+    directory = os.path.join(root, "sys/class/net")
+    names = [name for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name))]
+    return [
+        _interface(os.path.join(directory, name), name, addresses.get(name, [])) for name in sorted(names)
+    ]
+
+
+def _interface(directory: str, name: str, addresses: list[str]) -> dict[str, Any]:
+    flags = int(_line(directory, "flags"), 16)
+    state = _line(directory, "operstate")
+    sheet = Sheet(reason_of)
+    sheet.values.update(
+        name=name,
+        # Loopback and tunnels say `unknown`, and are up if the administrator set them up.
+        up=state == "up" or (state == "unknown" and bool(flags & _UP)),
+        loopback=bool(flags & _LOOPBACK),
+        addresses=addresses,
+    )
+    sheet.read("mtu", lambda: int(_line(directory, "mtu")))
+    sheet.read("speed_mbit_per_second", _speed, directory)
+    return sheet.document()
+
+
+def _speed(directory: str) -> int:
+    try:
+        speed = int(_line(directory, "speed"))
+    except OSError:  # EINVAL where the device is down or has no speed of its own
+        raise Absent(NOT_SUPPORTED, "the kernel knows no speed") from None
+    if speed <= 0:
+        raise Absent(NOT_SUPPORTED, "the kernel knows no speed")
+    return speed
+
+
+def _line(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name)) as file:
+        return file.read().strip()

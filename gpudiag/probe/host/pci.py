@@ -1,0 +1,208 @@
+"""The NVIDIA functions on the PCI bus as the kernel shows them, and the bridges above them."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from gpudiag.probe.sheet import ERROR, NO_PERMISSION, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_NVIDIA = "10de"
+# PCI class codes ("PCI Code and ID Assignment"): VGA, 3D controller, other bridge (an NVSwitch).
+_CLASSES = ("0300", "0302", "0680")
+# Gigatransfers per second of each PCIe generation (PCI Express Base Specification 6.0).
+_GENERATION_OF_SPEED = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_ERROR_FILES = (
+    ("corrected", "aer_dev_correctable", "TOTAL_ERR_COR"),
+    ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
+)
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # a link that is gone reads as 63 or 255
+
+_PUBLIC_BYTES = 64  # what the kernel shows of the configuration space without CAP_SYS_ADMIN
+# PCI Express Base Specification 6.0: extended capabilities start at 0x100; ACS is number 0x000d, its
+# control register is at offset 6; bits 2 and 3 redirect peer requests and completions.
+_EXTENDED = 0x100
+_MAX_CAPABILITIES = 64  # a damaged list may point in circles
+
+
+def read_pci_devices(root: str = "/") -> list[dict[str, Any]]:
+    """One sheet's document per GPU and NVSwitch on the bus, by bus id.
+
+    Raises:
+        FileNotFoundError: the machine shows no PCI bus (WSL, some virtual machines).
+    """
+    bus = os.path.join(root, "sys/bus/pci/devices")
+    found = []
+    for address in sorted(os.listdir(bus)):
+        directory = os.path.join(bus, address)
+        if _line(directory, "vendor") == f"0x{_NVIDIA}":
+            class_id = _line(directory, "class").removeprefix("0x")[:4]
+            if class_id in _CLASSES:
+                found.append(_read_device(directory, address, class_id))
+    return found
+
+
+def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
+    sheet = Sheet(reason_of)
+    sheet.values.update(bus_id=bus_id_of_address(address), vendor_id=_NVIDIA, class_id=class_id)
+    sheet.values["device_id"] = _line(directory, "device").removeprefix("0x")
+    sheet.read("driver", _driver, directory)
+    sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "numa_node")))
+    for prefix, place in (("link", directory), ("slot", os.path.dirname(os.path.realpath(directory)))):
+        for limit in ("", "_max") if prefix == "link" else ("_max",):
+            which = "max" if limit else "current"
+            sheet.read(f"{prefix}_generation{limit}", _generation, place, f"{which}_link_speed")
+            sheet.read(f"{prefix}_width{limit}", _width, place, f"{which}_link_width")
+    for kind, file, total in _ERROR_FILES:
+        sheet.read(
+            f"errors_{kind}", lambda file=file, total=total: parse_error_total(_text(directory, file), total)
+        )
+    return sheet.document()
+
+
+def parse_error_total(text: str, name: str) -> int:
+    """The total in a file of AER counts, lines of `NAME COUNT` (kernel documentation, sysfs-bus-pci-devices-aer).
+
+    Raises:
+        Absent: it has no line of that name.
+    """
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == [name] and len(words) == 2:
+            return int(words[1])
+    raise Absent(ERROR, f"no line {name!r}")
+
+
+def bus_id_of_address(address: str) -> str:
+    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain:0>8}:{rest}"
+
+
+def _driver(directory: str) -> str:
+    try:
+        return os.path.basename(os.readlink(os.path.join(directory, "driver")))
+    except FileNotFoundError:
+        raise Absent(SOURCE_ABSENT, "no driver is bound to it") from None
+
+
+def parse_numa_node(text: str) -> int:
+    """The NUMA node of a device.
+
+    Raises:
+        Absent: the kernel writes -1, which means that the firmware names none.
+    """
+    node = int(text)
+    if node < 0:
+        raise Absent(NOT_SUPPORTED, "the firmware names no NUMA node for it")
+    return node
+
+
+def _generation(directory: str, name: str) -> int:
+    return parse_generation(_link_file(directory, name))
+
+
+def parse_generation(text: str) -> int:
+    """The PCIe generation for the kernel's speed, `32.0 GT/s PCIe`.
+
+    Raises:
+        Absent: the kernel does not know the speed.
+    """
+    generation = _GENERATION_OF_SPEED.get(text.split()[0] if text.split() else "")
+    if generation is None:
+        raise Absent(ERROR, f"the kernel says {text!r}")
+    return generation
+
+
+def _width(directory: str, name: str) -> int:
+    return parse_width(_link_file(directory, name))
+
+
+def parse_width(text: str) -> int:
+    """The number of lanes of a link.
+
+    Raises:
+        Absent: it is none that PCIe has, as on a link whose registers read as ones.
+    """
+    width = int(text)
+    if width not in _WIDTHS:
+        raise Absent(ERROR, f"the kernel says {width} lanes")
+    return width
+
+
+def _link_file(directory: str, name: str) -> str:
+    try:
+        return _line(directory, name)
+    except FileNotFoundError:
+        raise Absent(NOT_SUPPORTED, "no PCIe link is described there") from None
+
+
+def _line(directory: str, name: str) -> str:
+    return _text(directory, name).strip()
+
+
+def _text(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name)) as file:
+        return file.read()
+
+
+_NVIDIA_VENDOR, _DISPLAY = "0x10de", "0x03"
+_ACS, _ACS_CONTROL, _REDIRECT = 0x000D, 6, 0x0C
+
+
+def read_redirecting_bridges(root: str = "/") -> list[str]:
+    """The bus ids of the bridges above NVIDIA GPUs that redirect peer traffic.
+
+    Raises:
+        Absent: NO_PERMISSION where the configuration space is shown to root only; SOURCE_ABSENT where
+            there is no bridge to look at.
+    """
+    bridges = sorted(set(_bridges(os.path.join(root, "sys/bus/pci/devices"))))
+    if not bridges:
+        raise Absent(SOURCE_ABSENT, "no bridge above a GPU is visible")
+    return [bus_id_of_address(os.path.basename(bridge)) for bridge in bridges if _redirects(bridge)]
+
+
+def _bridges(bus: str) -> Iterator[str]:
+    """The folders of all bridges between a GPU and its root."""
+    for address in os.listdir(bus):
+        folder = os.path.realpath(os.path.join(bus, address))
+        if _line(folder, "vendor") != _NVIDIA_VENDOR or not _line(folder, "class").startswith(_DISPLAY):
+            continue
+        above = os.path.dirname(folder)
+        while os.path.exists(os.path.join(above, "config")):
+            yield above
+            above = os.path.dirname(above)
+
+
+def _redirects(bridge: str) -> bool:
+    with open(os.path.join(bridge, "config"), "rb") as file:
+        space = file.read()
+    if len(space) <= _PUBLIC_BYTES:
+        raise Absent(NO_PERMISSION, "the kernel shows ACS settings to root only")
+    return bool(parse_acs_control(space) & _REDIRECT)
+
+
+def parse_acs_control(space: bytes) -> int:
+    """The ACS control register in a PCIe configuration space; 0 where the function has no ACS.
+
+    Raises:
+        Absent: the list of capabilities does not end.
+    """
+    at = _EXTENDED
+    for _ in range(_MAX_CAPABILITIES):
+        if at < _EXTENDED or at + 8 > len(space):
+            return 0
+        header: int = struct.unpack_from("<I", space, at)[0]
+        if header & 0xFFFF == _ACS:
+            control: int = struct.unpack_from("<H", space, at + _ACS_CONTROL)[0]
+            return control
+        at = header >> 20
+    raise Absent(ERROR, "the list of PCIe capabilities does not end")

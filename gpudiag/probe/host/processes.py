@@ -1,0 +1,130 @@
+"""What /proc says about a process that NVML lists: user, command, container, start.
+
+Run in a guarded child: reading the command line of a process that is stuck in the driver can itself
+block for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gpudiag.model.untrusted_text import escape_controls, mask_words
+from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Fields 3 and 22 of proc_pid_stat(5), counted behind the command in brackets.
+_STAT_STATE, _STAT_START_TICKS = 0, 19
+_HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at_seconds", "state")
+
+
+def read_process(pid: int, root: str = "/") -> dict[str, Any]:
+    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at_seconds`.
+
+    The start is in Unix time. In a container NVML reports the host's pids, which the container's /proc
+    does not know.
+    """
+    directory = os.path.join(root, "proc", str(pid))
+    sheet = Sheet(_reason_of)
+    sheet.values["visible"] = os.path.isdir(directory)
+    if not sheet.values["visible"]:
+        why = (SOURCE_ABSENT, "the process has ended, or is outside this container")
+        if hides_processes(root):
+            why = (NO_PERMISSION, "/proc is mounted with hidepid: it shows a user's own processes only")
+        for field in _FIELDS_OF_PROC:
+            sheet.mark(field, *why)
+        return sheet.document()
+    sheet.read("user", _user, directory, root)
+    sheet.read("command", _command, directory)
+    sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
+    sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
+    sheet.read("started_at_seconds", _started_at, directory, root)
+    return sheet.document()
+
+
+def hides_processes(root: str = "/") -> bool:
+    """Whether /proc hides other users' processes from this one (proc(5), hidepid 2 or `invisible`, and 4)."""
+    if os.geteuid() == 0 and root == "/":
+        return False
+    try:
+        with open(os.path.join(root, "proc/mounts")) as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return False
+    options = [mount[3].split(",") for mount in mounts if len(mount) > 3 and mount[1:3] == ["/proc", "proc"]]
+    return any(option in _HIDING for mount in options[-1:] for option in mount)
+
+
+def _reason_of(error: Exception) -> tuple[str, str]:
+    if isinstance(error, ProcessLookupError):
+        return SOURCE_ABSENT, "the process ended meanwhile"
+    return reason_of(error)
+
+
+def _user(directory: str, root: str) -> str:
+    for line in _text(directory, "status").splitlines():
+        if line.startswith("Uid:"):
+            return user_name(int(line.split()[1]), root)
+    raise Absent(ERROR, "no Uid in status")
+
+
+def user_name(uid: int, root: str = "/") -> str:
+    """The name of a user, from the machine's passwd file, else from its name service; else the number."""
+    try:
+        for line in _text(root, "etc/passwd").splitlines():
+            name, _, number, *_ = line.split(":")
+            if number == str(uid):
+                return name
+    except (OSError, ValueError):
+        pass  # no passwd file here, or not one that can be read: the name service may still know
+    if root != "/":
+        return str(uid)
+    import pwd  # asks the name service, which may be a server that is slow
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _command(directory: str) -> str:
+    """The command line without its secrets; for a process that has none (a zombie, a kernel thread) its name in brackets."""
+    words = _text(directory, "cmdline").strip("\0").split("\0")
+    shown = " ".join(mask_words(words)) if words != [""] else f"[{_text(directory, 'comm').strip()}]"
+    return escape_controls(shown)
+
+
+def parse_container_id(cgroup: str) -> str:
+    """The id of the container that a /proc/PID/cgroup names.
+
+    Raises:
+        Absent: it names none; the process runs on the host, or the container's name space hides it.
+    """
+    found = _CONTAINER_ID.search(cgroup)
+    if found is None:
+        raise Absent(SOURCE_ABSENT, "its cgroup names no container")
+    return found[1]
+
+
+def _started_at(directory: str, root: str) -> float:
+    """Unix time of the start: boot time plus the start in clock ticks (proc_pid_stat(5), field 22)."""
+    ticks = int(_stat(directory)[_STAT_START_TICKS])
+    for line in _text(root, "proc/stat").splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    raise Absent(ERROR, "no btime in /proc/stat")
+
+
+def _stat(directory: str) -> list[str]:
+    """The fields of /proc/PID/stat behind the command, which may itself hold brackets and blanks."""
+    return _text(directory, "stat").rpartition(")")[2].split()
+
+
+def _text(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name), errors="replace") as file:
+        return file.read()

@@ -1,0 +1,1 @@
+"""NVML, asked in a guarded child, and its answer as typed values."""

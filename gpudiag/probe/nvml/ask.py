@@ -1,0 +1,374 @@
+"""Asking NVML: calls by name, fields in one batch, and the gate for everything that NVML raises."""
+
+from __future__ import annotations
+
+from gpudiag.model.untrusted_text import escape_controls
+from gpudiag.probe.sheet import (
+    DEVICE_LOST,
+    ERROR,
+    FUNCTION_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    SOURCE_ABSENT,
+    TIMED_OUT,
+    Absent,
+    Sheet,
+)
+from gpudiag.reference.vocabulary import ENABLE_STATES, word_of
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+SUCCESS = 0
+INVALID_ARGUMENT = 2
+LIBRARY_NOT_FOUND = 12
+CORRUPTED_INFOROM = 14
+
+# Codes that are not here are ERROR: the question should have been answered, and it was not.
+REASON_OF_CODE = {
+    3: NOT_SUPPORTED,
+    4: NO_PERMISSION,
+    9: SOURCE_ABSENT,  # driver not loaded: it was unloaded under us
+    10: TIMED_OUT,
+    LIBRARY_NOT_FOUND: SOURCE_ABSENT,
+    13: FUNCTION_NOT_FOUND,
+    CORRUPTED_INFOROM: SOURCE_ABSENT,  # what holds the answer cannot be read; driver.firmware tells it
+    15: DEVICE_LOST,
+    16: RESET_REQUIRED,  # it is on the bus, and no longer usable before that
+    17: NO_PERMISSION,  # the operating system has blocked the request
+    22: NOT_SUPPORTED,  # ECC of a virtual GPU
+    24: NOT_SUPPORTED,  # frequency
+    25: FUNCTION_NOT_FOUND,  # the struct is newer than the driver
+    26: NOT_SUPPORTED,  # deprecated
+    28: DEVICE_LOST,  # GPU not found: it is gone since it was listed
+    30: NOT_SUPPORTED,  # reset type
+}
+
+# Not supported, function not found: the reason says all that NVML's words would.
+_SELF_EXPLAINING = (3, 13)
+
+# What nvmlInit's code says about the source; states are words of model.SourceState.
+STATE_OF_INIT_CODE = {
+    4: "no_permission",
+    9: "driver_not_loaded",
+    LIBRARY_NOT_FOUND: "library_absent",
+    17: "no_permission",
+    18: "version_mismatch",
+}
+
+# NVML writes all ones where a count or an id is not available (nvml.h, NVML_VALUE_NOT_AVAILABLE).
+NOT_AVAILABLE = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+_MEMBER_OF_VALUE_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+_GONE = (DEVICE_LOST, RESET_REQUIRED)
+# The question should have been answered: not "this GPU has none", "this driver does not know", "not for you".
+_FAILED = (ERROR, TIMED_OUT, SOURCE_ABSENT)
+_MAX_CODE = 1000  # of nvmlReturn_t: 999 is the last
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """The reason for a reading's absence and NVML's words, for whatever asking NVML raised."""
+    if isinstance(error, Absent):
+        return error.reason, error.detail
+    code = code_of(error)
+    if code == SUCCESS:
+        # pynvml raises NVMLError(0) where a call that asks for a size answers success.
+        return ERROR, "NVML answered success and gave nothing"
+    if code is not None:
+        return reason_of_code(code), "" if code in _SELF_EXPLAINING else words_of(error, code)
+    if type(error).__name__ == "NVMLLibraryMismatchError":
+        return FUNCTION_NOT_FOUND, "this driver lacks the function that pynvml asks for"
+    if isinstance(error, AttributeError):
+        return FUNCTION_NOT_FOUND, f"this nvidia-ml-py is too old: {error}"
+    return ERROR, f"{type(error).__name__}: {error}"
+
+
+def reason_of_code(code: int) -> str:
+    """Why a reading is missing where NVML answered with this code."""
+    return REASON_OF_CODE.get(code, ERROR)
+
+
+def code_of(error: Exception) -> int | None:
+    """The NVML return code that an exception of pynvml carries; None for any other exception."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) and type(error).__name__.startswith("NVMLError") else None
+
+
+def words_of(error: Exception, code: int) -> str:
+    """NVML's own words for a code, with the number: `GPU is lost (NVML 15)`."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - pynvml asks the library for the text, and that may fail too
+        words = "NVML error"
+    return f"{words.strip().rstrip('.') or 'NVML error'} (NVML {code})"
+
+
+def state_of_init(error: Exception) -> str:
+    """The state of the source, a word of model.SourceState, for what nvmlInit raised."""
+    code = code_of(error)
+    if code is not None:
+        return STATE_OF_INIT_CODE.get(code, "failed")
+    return "library_absent" if isinstance(error, ImportError) else "failed"
+
+
+class CorruptedInforom(Absent):
+    """A field that the driver cannot give because the GPU's InfoROM is corrupted (NVML 14)."""
+
+
+class DeviceSheet(Sheet):
+    """The readings of one GPU; once the GPU is lost, or wants a reset first, it is asked nothing more.
+
+    `inforom_corrupted`: some call has answered that the InfoROM is, whichever call it was.
+    """
+
+    def __init__(self) -> None:
+        """Start empty, with NVML's gate."""
+        super().__init__(self._reason_of_nvml)
+        self.lost: tuple[str, str] | None = None
+        self.inforom_corrupted = False
+
+    def _reason_of_nvml(self, error: Exception) -> tuple[str, str]:
+        if isinstance(error, CorruptedInforom) or code_of(error) == CORRUPTED_INFOROM:
+            self.inforom_corrupted = True
+        return reason_of(error)
+
+    def read_together(self, fields: Iterable[str], function: Callable[..., Any], *arguments: Any) -> None:
+        """Fill the fields that one call answers; on a lost GPU, with that reason and without the call."""
+        fields = tuple(fields)
+        if self.lost is not None:
+            self.missing.update(dict.fromkeys(fields, self.lost))
+            return
+        super().read_together(fields, function, *arguments)
+        reason = self.missing.get(fields[0])
+        if reason is not None and reason[0] in _GONE:
+            self.lost = (reason[0], "")  # the words stand where it was noticed
+
+
+class Noted:
+    """What was met while one GPU was asked, by its own handle or by those of its MIG devices.
+
+    `asking` names the call that is under way, for the row of a GPU that hangs. `failed` are the calls that NVML
+    answered with an error, and its words; `lost` is why the whole GPU answers nothing any more.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.asking = ""
+        self.failed: dict[str, str] = {}
+        self.lost: tuple[str, str] | None = None
+        self.lost_in = ""  # the call that was answered so
+        self.inforom_corrupted = False
+
+    def forget(self) -> None:
+        """Note anew: the GPU is asked everything once more."""
+        self.failed, self.lost, self.lost_in = {}, None, ""
+
+    def hear(self, call: str, reason: str, words: str) -> None:
+        """Note a call that gave no answer, if it should have given one."""
+        if reason in _GONE:
+            self.lost, self.lost_in = self.lost or (reason, words), self.lost_in or call
+        elif reason in _FAILED:
+            self.failed.setdefault(call, words)
+
+
+class Ask:
+    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle."""
+
+    def __init__(self, pynvml: Any, handle: Any, noted: Noted | None = None) -> None:
+        """Bind the library to one device handle; `noted` is shared with the GPU's other handles."""
+        self.pynvml = pynvml
+        self.handle = handle
+        self.noted = noted or Noted()
+        self.fields: dict[int, Any] = {}
+        self.kept: dict[Any, Any] = {}  # answers that stay true while the driver is loaded
+
+    @property
+    def asking(self) -> str:
+        """The call that is under way, or was the last."""
+        return self.noted.asking
+
+    @asking.setter
+    def asking(self, call: str) -> None:
+        self.noted.asking = call
+
+    def on(self, handle: Any) -> Ask:
+        """The same questions about another handle of this GPU, such as a MIG device's."""
+        return type(self)(self.pynvml, handle, self.noted)
+
+    def __call__(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """What that function of pynvml returns for this GPU.
+
+        Raises:
+            AttributeError: this pynvml does not have it.
+            pynvml.NVMLError: the driver does not answer it.
+        """
+        return self.allowing((), name, *arguments, **named)
+
+    def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
+        """The same for a question to which these codes of NVML are answers too: nothing went wrong."""
+        self.asking = name
+        try:
+            return getattr(self.pynvml, name)(self.handle, *arguments, **named)
+        except Exception as error:
+            code = code_of(error)
+            if code == CORRUPTED_INFOROM:
+                self.noted.inforom_corrupted = True
+            elif code not in codes:
+                self.noted.hear(name, *reason_of(error))
+            raise
+
+    def text(self, name: str) -> str:
+        """A text that NVML gives, whatever bytes it holds.
+
+        Raises:
+            Absent: it is empty or one of NVML's words for nothing.
+        """
+        return as_text(lambda: self(name))
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """A count or measure that NVML gives.
+
+        Raises:
+            Absent: NVML answers with its all-ones value for "not available".
+        """
+        return known(self(name, *arguments))
+
+    def enabled(self, name: str) -> str:
+        """`enabled` or `disabled`, for a function that answers with nvmlEnableState_t."""
+        return enable_state(self(name))
+
+    def once(self, key: Any, question: Callable[[], Any]) -> Any:
+        """What the question answered when it first was answered; whoever asks for hours asks it once."""
+        if key not in self.kept:
+            self.kept[key] = question()
+        return self.kept[key]
+
+    def first_of(self, *questions: Callable[[], Any]) -> Any:
+        """The first answer among the newer and the older way to ask the same; the first error if none.
+
+        Only a question that the driver or pynvml does not know is asked in another way.
+        """
+        return first_known(reason_of, *questions)
+
+    def read_fields(self, field_ids: Iterable[int]) -> None:
+        """Ask for many fields in one call; `field` then answers from it.
+
+        Raises:
+            pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
+        """
+        # What is refused together is asked singly: a batch that fails is nothing yet.
+        for value in self.allowing(range(_MAX_CODE), "nvmlDeviceGetFieldValues", list(field_ids)):
+            self.fields[value.fieldId] = value
+
+    def field(self, field_id: int) -> int | float:
+        """The value of one NVML field (NVML_FI_...), from the batch or asked singly.
+
+        Raises:
+            Absent: there is none, for whatever reason.
+        """
+        value = self.fields.get(field_id)
+        if value is None:
+            try:
+                value = self.allowing((INVALID_ARGUMENT,), "nvmlDeviceGetFieldValues", [field_id])[0]
+            except Exception as error:
+                raise Absent(*reason_of(error)) from error
+        try:
+            return field_value(value)
+        except CorruptedInforom:
+            self.noted.inforom_corrupted = True
+            raise
+        except Absent as absent:
+            self.noted.hear(f"nvmlDeviceGetFieldValues, field {field_id}", absent.reason, absent.detail)
+            raise
+
+
+def field_value(value: Any) -> int | float:
+    """The number in one nvmlFieldValue_t, by its own return code and type.
+
+    Raises:
+        Absent: this field has no answer.
+    """
+    code = value.nvmlReturn
+    if code == INVALID_ARGUMENT:
+        raise Absent(FUNCTION_NOT_FOUND, f"the driver does not know field {value.fieldId}")
+    if code != SUCCESS:
+        reason = reason_of_code(code)
+        if code == CORRUPTED_INFOROM:
+            raise CorruptedInforom(reason, f"field {value.fieldId} (NVML {code})")
+        raise Absent(reason, "" if reason == NOT_SUPPORTED else f"field {value.fieldId} (NVML {code})")
+    if value.valueType >= len(_MEMBER_OF_VALUE_TYPE):
+        raise Absent(ERROR, f"field {value.fieldId} has the unknown type {value.valueType}")
+    number: int | float = getattr(value.value, _MEMBER_OF_VALUE_TYPE[value.valueType])
+    return number
+
+
+def first_known(reason_of: Callable[[Exception], tuple[str, str]], *questions: Callable[[], Any]) -> Any:
+    """The first answer; the next question is asked only where the function of this one is not found."""
+    first: Exception | None = None
+    for question in questions:
+        try:
+            return question()
+        except Exception as error:
+            first = first or error
+            if reason_of(error)[0] != FUNCTION_NOT_FOUND:
+                raise
+    assert first is not None  # noqa: S101 - a call without questions is our mistake
+    raise first
+
+
+def as_text(read: Callable[[], Any]) -> str:
+    """The text that `read` gives as str or bytes; bytes that are not UTF-8 are replaced.
+
+    Raises:
+        Absent: it is empty or `N/A`.
+    """
+    try:
+        raw = read()
+    except UnicodeDecodeError as error:  # pynvml decodes before it returns; the bytes are in the error
+        raw = error.object
+    text = raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
+    text = text.strip("\0 \t\r\n")
+    if text in ("", "N/A", "[N/A]", "Unknown"):
+        raise Absent(NOT_SUPPORTED, f"NVML answers {text!r}" if text else "NVML answers with nothing")
+    return escape_controls(text)
+
+
+def known(number: int) -> int:
+    """`number`, where it is not NVML's all-ones value for "not available".
+
+    Raises:
+        Absent: it is.
+    """
+    if number in NOT_AVAILABLE:
+        raise Absent(NOT_SUPPORTED, "NVML answers 'not available'")
+    return int(number)
+
+
+def enable_state(state: int) -> str:
+    """`disabled` or `enabled` for nvmlEnableState_t; `unknown_2` for what is neither."""
+    return word(ENABLE_STATES, state)
+
+
+def word(words: tuple[str | None, ...], number: int) -> str:
+    """The word that stands for an enumerator; `unknown_9` for a number that gpudiag has no word for.
+
+    Raises:
+        Absent: NVML answers with its all-ones value for "not available".
+    """
+    return word_of(words, known(number))
+
+
+def bus_id_of(raw: Any) -> str:
+    """A PCI address as the model writes it, `dddddddd:bb:dd.f` in lower case.
+
+    Raises:
+        Absent: it is not an address.
+    """
+    text = as_text(lambda: raw).lower()
+    domain, _, rest = text.partition(":")
+    if not rest or len(rest.split(":")) != 2:
+        raise Absent(ERROR, f"{text!r} is not a PCI address")
+    return f"{domain:0>8}:{rest}"

@@ -1,0 +1,255 @@
+"""Every reading of one GPU through NVML, as the table of readings declares it."""
+
+from __future__ import annotations
+
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text, bus_id_of, enable_state, known, word
+from gpudiag.probe.nvml.details import (
+    conclude_inforom,
+    read_brand,
+    read_fabric,
+    read_gsp_modes,
+    read_inforom_valid,
+    read_link_speed,
+    read_pcie_errors,
+    read_sram_threshold,
+    read_throttle_seconds,
+)
+from gpudiag.probe.nvml.links import add_recovery, read_links
+from gpudiag.probe.nvml.memory import (
+    read_ecc_locations,
+    read_instances,
+    read_memory,
+    read_processes,
+    read_retired_pages,
+    read_row_remap_histogram,
+)
+from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent
+from gpudiag.reference.declaration import ByHand, Call, Field, by_question
+from gpudiag.reference.readings import READINGS
+from gpudiag.reference.vocabulary import reasons_of
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from gpudiag.reference.declaration import Declared, Question, Tier
+
+    Plan = list[tuple[Question, tuple[Declared, ...]]]
+
+_NO_SUBSYSTEM = "00000000"
+
+_SLOWEST_PSTATE, _PSTATE_UNKNOWN = 15, 32  # nvmlPstates_t
+
+
+def _read_place(ask: Ask, sheet: DeviceSheet) -> None:
+    sheet.read_together(("bus_id", "pci_subsystem_id"), _place, ask)
+    if sheet.values.get("pci_subsystem_id") == _NO_SUBSYSTEM:
+        del sheet.values["pci_subsystem_id"]
+        sheet.mark("pci_subsystem_id", NOT_SUPPORTED, "NVML answers 0")
+
+
+def _place(ask: Ask) -> tuple[str, str]:
+    """The PCI address, and the subsystem's id: the board's maker in the lower half, its model in the upper."""
+    info = ask("nvmlDeviceGetPciInfo")
+    return bus_id_of(info.busId), f"{info.pciSubSystemId:08x}"
+
+
+def _read_serial(ask: Ask, sheet: DeviceSheet) -> None:
+    sheet.read("serial", _serial, ask)
+
+
+def _serial(ask: Ask) -> str:
+    serial = ask.text("nvmlDeviceGetSerial")
+    if serial.strip("0") == "":
+        raise Absent(NOT_SUPPORTED, f"NVML answers {serial!r}")
+    return serial
+
+
+def _read_compute_capability(ask: Ask, sheet: DeviceSheet) -> None:
+    sheet.read("compute_capability", _compute_capability, ask)
+
+
+def _compute_capability(ask: Ask) -> str:
+    major, minor = ask("nvmlDeviceGetCudaComputeCapability")
+    return f"{major}.{minor}"
+
+
+def _read_pstate(ask: Ask, sheet: DeviceSheet) -> None:
+    sheet.read("pstate", _pstate, ask)
+
+
+def _pstate(ask: Ask) -> int:
+    """The performance state, 0 (fastest) to 15."""
+    state: int = ask("nvmlDeviceGetPerformanceState")
+    if state == _PSTATE_UNKNOWN:
+        raise Absent(NOT_SUPPORTED, "NVML answers P32, unknown")
+    if not 0 <= state <= _SLOWEST_PSTATE:
+        raise Absent(ERROR, f"NVML answers {state}, which gpudiag has no word for")
+    return state
+
+
+def _read_event_reasons(ask: Ask, sheet: DeviceSheet) -> None:
+    sheet.read("clocks_event_reasons", _event_reasons, ask)
+
+
+def _event_reasons(ask: Ask) -> list[str]:
+    """The words for the bits of the mask of reasons why the clocks are not higher."""
+    mask = ask.first_of(
+        lambda: ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        lambda: ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
+    )
+    return reasons_of(mask)
+
+
+BY_HAND: dict[str, Callable[[Ask, DeviceSheet], None]] = {
+    "brand": read_brand,
+    "compute_capability": _read_compute_capability,
+    "ecc_locations": read_ecc_locations,
+    "event_reasons": _read_event_reasons,
+    "fabric": read_fabric,
+    "gsp_modes": read_gsp_modes,
+    "inforom_valid": read_inforom_valid,
+    "memory": read_memory,
+    "mig_instances": read_instances,
+    "nvlink_speed": read_link_speed,
+    "nvlinks": read_links,
+    "pcie_errors": read_pcie_errors,
+    "place": _read_place,
+    "processes": read_processes,
+    "pstate": _read_pstate,
+    "retired_pages": read_retired_pages,
+    "row_remap_histogram": read_row_remap_histogram,
+    "serial": _read_serial,
+    "sram_threshold": read_sram_threshold,
+    "throttle_seconds": read_throttle_seconds,
+}
+
+
+def plan_of(*names: str) -> Plan:
+    """The questions to ask for the readings of those names, in the table's order."""
+    return by_question(declared for declared in READINGS if declared.name in names)
+
+
+def plan_of_tier(tier: Tier) -> Plan:
+    """The questions to ask for the readings of that tier, in the table's order."""
+    return by_question(declared for declared in READINGS if declared.tier == tier)
+
+
+def fields_of(plan: Plan) -> tuple[int, ...]:
+    """The numbers of NVML's fields that the plan asks for: one call answers all of them."""
+    numbers: list[int] = []
+    for question, _ in plan:
+        if isinstance(question, Field):
+            numbers.append(question.number)
+        elif isinstance(question, ByHand):
+            numbers += question.fields
+    return tuple(numbers)
+
+
+def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
+    """Fill in every reading of the plan."""
+    fields = fields_of(plan)
+    if fields:
+        # On a sheet that nobody looks at: where the batch fails, each field is asked for singly.
+        DeviceSheet().read("batch", ask.read_fields, fields)
+    for question, readings in plan:
+        if isinstance(question, ByHand):
+            BY_HAND[question.name](ask, sheet)
+        elif isinstance(question, Field):
+            sheet.read(readings[0].name, _read_field, ask, question)
+        elif question.place is None:
+            sheet.read(readings[0].name, _read_call, ask, question)
+        else:
+            sheet.read_together([one.name for one in readings], _read_members, ask, question, readings)
+
+
+def _read_field(ask: Ask, field: Field) -> Any:
+    try:
+        return _given(ask.field(field.number), field)
+    except Absent:
+        if field.otherwise is None:
+            raise
+    return _read_call(ask, field.otherwise)
+
+
+def _read_call(ask: Ask, call: Call) -> Any:
+    if call.older is not None:
+        older = call.older
+        return ask.first_of(lambda: _answer(ask, call), lambda: _answer(ask, older))
+    return _answer(ask, call)
+
+
+def _answer(ask: Ask, call: Call) -> Any:
+    if call.gives == "text":
+        return as_text(lambda: ask(call.function, *call.arguments))
+    return _given(ask(call.function, *call.arguments), call)
+
+
+def _read_members(ask: Ask, call: Call, readings: Iterable[Declared]) -> list[Any]:
+    answer = ask(call.function, *call.arguments)
+    return [
+        _given(answer[one.place] if isinstance(one.place, int) else getattr(answer, str(one.place)), one)
+        for one in (declared.question for declared in readings)
+        if isinstance(one, Call)
+    ]
+
+
+def _given(raw: Any, question: Call | Field) -> Any:
+    """NVML's number as the reading's value.
+
+    Raises:
+        Absent: it is NVML's all-ones value for "not available", or a 0 that cannot be.
+    """
+    gives = question.gives
+    if gives == "switch":
+        return enable_state(raw)
+    if isinstance(gives, tuple):
+        return word(gives, raw)
+    number = known(raw)
+    if gives == "flag":
+        return bool(number)
+    if gives == "positive" and number == 0:
+        raise Absent(ERROR, "NVML answers 0")
+    return number if question.per == 1 else number / question.per
+
+
+_ONCE = plan_of_tier("once")
+_FAST = plan_of_tier("fast")
+_DECIDES = plan_of("recovery_action")  # whether it can be used
+_SLOW = [asked for asked in plan_of_tier("slow") if asked not in _DECIDES]
+_STATE = [*_DECIDES, *_FAST, *sorted(_SLOW, key=lambda asked: isinstance(asked[0], ByHand))]
+# What a test wants to see of the GPU that it strains: 7 calls.
+_STRAINED = plan_of(
+    "temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "sm_clock_mhz",
+    "clocks_event_reasons", "pcie_generation", "pcie_width",
+)  # fmt: skip
+
+
+def read_device(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill `sheet` with every reading of model.Device that NVML gives, and the raw list of processes."""
+    read_identity(ask, sheet)
+    read_state(ask, sheet)
+
+
+def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in who the GPU is; UUID and bus id first, for they name the row if nothing else comes."""
+    read_plan(ask, sheet, _ONCE)
+
+
+def read_state(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in everything but the identity: what may change while the driver stays loaded."""
+    read_plan(ask, sheet, _STATE)
+    add_recovery(ask, sheet)
+    conclude_inforom(ask, sheet)
+
+
+def read_fast(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in only what changes from second to second, in as few calls as it takes (9 on a new driver)."""
+    read_plan(ask, sheet, _FAST)
+
+
+def read_sensors(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in clock, heat, power and PCIe link of a GPU that a test strains."""
+    read_plan(ask, sheet, _STRAINED)

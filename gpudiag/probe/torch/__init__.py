@@ -1,0 +1,1 @@
+"""torch, asked in a program of the interpreter that it belongs to."""

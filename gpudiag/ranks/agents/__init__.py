@@ -1,0 +1,1 @@
+"""The processes that watch ranks, and how those of several machines work together."""

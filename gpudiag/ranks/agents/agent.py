@@ -1,0 +1,275 @@
+"""The torch-free agent that decides: it watches all ranks, outlives them, and says what happened."""
+
+import math
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.ranks.agents.interrupts import Interrupts
+from gpudiag.ranks.agents.local import LocalRanks
+from gpudiag.ranks.agents.remote import RemoteRanks
+from gpudiag.ranks.clock import SAME_CLOCK
+from gpudiag.ranks.diagnosis import evidence, watchdog
+from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
+from gpudiag.ranks.diagnosis.stragglers import find_stragglers
+from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
+from gpudiag.ranks.diagnosis.view import Life, RankView
+from gpudiag.ranks.environment import Siblings
+from gpudiag.ranks.event_log import Ledger
+from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.rank.job import Job
+from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
+
+# Deaths are told at once; this is how often stops, positions and events are looked for. With four
+# ranks ten looks a second took 0.3 % to 0.5 % of one of two busy x86 processors.
+_TICK_SECONDS = 0.1
+
+# Agents that lost their leader, or waited for it in vain, are all with the next one by then.
+_GATHER_SECONDS = 2.0
+
+# What is found while processes are alive, so that they can be asked where they are.
+_HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The agent's own ranks, what they are to do, and the limits; the run starts when this is made."""
+
+    job: Job
+    local: LocalRanks
+    budgets: Budgets
+    interrupts: Interrupts
+    on_event: Callable[[RankEvent], None] | None
+    is_over: Callable[[], bool] | None  # the caller has seen enough
+    siblings: Siblings | None = None  # the launcher's other processes, where it started this one
+    host: str = field(default_factory=socket.gethostname)
+    started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds
+
+
+class Agent:
+    """Leads one run: watches every rank until all have ended well or an incident is certain."""
+
+    def __init__(self, assignment: Assignment, remote: RemoteRanks | None, ledger: Ledger) -> None:
+        """Watch this agent's own ranks, and those of other agents in `remote`; nothing happens before `watch`."""
+        self._job = assignment.job
+        self._local = assignment.local
+        self._budgets = assignment.budgets
+        self._interrupts = assignment.interrupts
+        self._host = assignment.host
+        self._remote = remote
+        self._ledger = ledger
+        self._incidents: tuple[Incident, ...] = ()
+        self._suspicions = Suspicions()
+        self._looked_at = 0.0  # when the views were taken
+        self._views: tuple[RankView, ...] = ()
+        self._dumps: dict[int, RankDump] = {}
+        self._siblings = assignment.siblings
+        self._start_failed_at: float | None = None
+        self._caller_is_done = assignment.is_over
+        self._timed_out = False
+        self._given_up = False
+        self._ended_at = ledger.started
+        led_after = time.monotonic() - ledger.started
+        meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
+        # Ranks of our own come when their import is done, and that has a limit of its own.
+        self._absent_after = math.inf if remote is None else meeting_over
+
+    def watch(self) -> bool:
+        """Whether the run came to an end of its own; False if it is to be given up.
+
+        Raises:
+            UsageError: the interpreter cannot run ranks.
+        """
+        over = False
+        while not over and not self._interrupts.is_due():
+            self._wait()
+            self._look()
+            if self._remote is not None and self._remote.interrupted:
+                return False
+            over = self._is_over() or self._is_given_up_by_launcher()
+        self._ended_at = time.monotonic()
+        return over
+
+    def _is_given_up_by_launcher(self) -> bool:
+        """Whether the launcher ends the run because of ranks that died before they met the others."""
+        absent = any(view.life is Life.NOT_STARTED for view in self._views)
+        if self._siblings is not None and absent and self._interrupts.received:
+            self._incidents = self._find_unseen_ends(self._looked_at)
+        return bool(self._incidents)
+
+    def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
+        """The run as its caller sees it; `unkillable` are pids that SIGKILL did not end."""
+        return RankRun(
+            world_size=self._job.world_size,
+            launcher=launcher,
+            host=self._host,
+            reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
+            incidents=self._all_incidents(),
+            results=dict(self._ledger.results),
+            events=tuple(self._ledger.events),
+            injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
+            seconds=self._ended_at - self._ledger.started,
+            timed_out=self._timed_out,
+            given_up=self._given_up,
+        )
+
+    def _describe_fault(self, fault: Fault) -> InjectedFault:
+        at = self._ledger.faults_fired.get(fault.specification)
+        never = Missing(MissingReason.NOT_ASKED, "it never happened")
+        return InjectedFault(fault.specification, at is not None, never if at is None else at)
+
+    def _all_incidents(self) -> tuple[Incident, ...]:
+        """What ended the run; then what held ranks up, and did not."""
+        throttled = watchdog.find_throttled(self._views, self._incidents)
+        known = {incident.rank for incident in throttled}
+        late = (incident for incident in self._find_stragglers() if incident.rank not in known)
+        # Of a run that something ended, what healed before that would only hide the cause.
+        healed = () if self._incidents else self._suspicions.healed(throttled)
+        return (*self._incidents, *throttled, *healed, *late)
+
+    def _find_stragglers(self) -> tuple[Incident, ...]:
+        """Late ranks, where every rank came to the end of what it had to time."""
+        arrivals = self._ledger.arrivals
+        if len(arrivals) < self._job.world_size:
+            return ()
+        offsets = {record.local.rank: SAME_CLOCK for record in self._local.records}
+        if self._remote is not None:
+            offsets.update(self._remote.clock_offsets())
+        hosts = {view.rank: view.host for view in self._views}
+        return find_stragglers(arrivals, offsets, hosts, self._ledger.started)
+
+    def _wait(self) -> None:
+        remote = [] if self._remote is None else self._remote.filenos()
+        select.select([*self._local.filenos(), self._interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic() - self._ledger.started
+        self._ledger.take(self._local.poll())
+        views = self._local.views(self._host)
+        if self._remote is not None:
+            self._ledger.take(self._remote.poll())
+            views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
+            self._remote.tell(views)
+        self._views = tuple(view.counted_from(self._ledger.started) for view in views)
+
+    def _is_over(self) -> bool:
+        # Not the time by now: whoever loses the processor after a look has seen nothing since.
+        now = self._looked_at
+        if self._has_failed_start(now):
+            return True
+        all_ended = all(view.life is Life.ENDED for view in self._views)
+        self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
+        if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
+            self._incidents = self._judge(now)
+            self._timed_out = self._timed_out and not self._incidents
+        if any(incident.kind in _HANGS for incident in self._incidents):
+            self._collect_dumps()
+        if self._incidents or all_ended:
+            return True
+        self._given_up = self._caller_is_done is not None and self._caller_is_done()
+        if self._timed_out or self._given_up:
+            self._collect_dumps()
+        return self._timed_out or self._given_up
+
+    def _judge(self, now: float) -> tuple[Incident, ...]:
+        """What is certain to have gone wrong; when the time is over, what is suspected too."""
+        # Ranks of our own that have not come up are being started; those of others may be named by then.
+        budgets = self._budgets
+        if self._timed_out:
+            budgets = budgets.at_the_end(watchdog.load_of(self._views))
+        late = self._timed_out and self._remote is not None
+        absent_after = min(now, self._absent_after) if late else self._absent_after
+        suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
+        certain = suspected
+        if may_heal(suspected) and not self._timed_out:
+            patience = self._budgets.patience
+            certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
+        self._suspicions.take(suspected, now)
+        return certain
+
+    def _collect_dumps(self) -> None:
+        """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""
+        if self._remote is not None:
+            self._remote.send("dump")
+        dumps = list(self._local.dump())
+        if self._remote is not None:
+            dumps += self._remote.collect_dumps()
+        self._dumps = {dump.rank: dump for dump in dumps}
+        self._incidents = tuple(
+            replace(
+                incident, evidence=(*incident.evidence, *evidence.of_dump(self._dumps.get(incident.rank)))
+            )
+            for incident in self._incidents
+        )
+
+    def _has_failed_start(self, now: float) -> bool:
+        """Whether the ranks of some agent cannot come up, for long enough to know of all that cannot."""
+        limit = self._budgets.seconds_for(IMPORT) * self._local.load
+        starting = any(record.life is Life.NOT_STARTED for record in self._local.records)
+        if starting and self._local.start_failure is None and now > limit:
+            self._local.start_failure = slow_start(limit, self._job.preload)
+        failures = list(self._start_failures())
+        for one in failures:
+            if one.failure.is_mistake:
+                raise start_error(one.failure)
+        if not failures:
+            return False
+        self._start_failed_at = now if self._start_failed_at is None else self._start_failed_at
+        # Alone, nobody else's start can fail; under a launcher a broken file system meets several.
+        if self._remote is not None and now - self._start_failed_at < _GATHER_SECONDS / 2:
+            return False
+        self._incidents = tuple(
+            start_incident(one.failure, self._view_of(one), one.stderr, one.ranks) for one in failures
+        )
+        return True
+
+    def _start_failures(self) -> Iterator[FailedStart]:
+        if self._local.start_failure is not None:
+            ranks = tuple(record.local.rank for record in self._local.records)
+            yield FailedStart(ranks, self._host, self._local.start_failure, self._local.stderr_tail())
+        if self._remote is not None:
+            yield from self._remote.start_failures
+
+    def _view_of(self, failed: FailedStart) -> RankView:
+        view = next(view for view in self._views if view.rank == failed.ranks[0])
+        return replace(view, host=failed.host, seen_at=self._looked_at)
+
+    def _find_unseen_ends(self, now: float) -> tuple[Incident, ...]:
+        """Ranks whose process had ended, before it met the others, when the launcher gave the run up."""
+        gone = frozenset() if self._siblings is None else self._siblings.gone()
+        return tuple(
+            Incident(IncidentKind.DIED, view.rank, self._host, IMPORT, now, evidence.of_unseen_end())
+            for view in self._views
+            if view.life is Life.NOT_STARTED and view.rank in gone
+        )
+
+
+def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:
+    entered = view.entered
+    return RankReport(
+        rank=view.rank,
+        local_rank=view.local_rank,
+        host=view.host,
+        pid=Missing(MissingReason.NOT_ASKED, "never started") if view.pid is None else view.pid,
+        stage=view.stage,
+        exit=_exit_reading(view, unkillable),
+        sequence=entered if entered else Missing(MissingReason.NOT_ASKED, "entered no collective"),
+        stack=(dump and dump.stack) or NOT_ASKED,
+        flight_recorder=(dump and dump.flight_recorder) or NOT_ASKED,
+    )
+
+
+def _exit_reading(view: RankView, unkillable: tuple[int, ...]) -> Reading[int]:
+    if view.exit is not None:
+        return view.exit
+    if view.pid in unkillable:
+        return Missing(MissingReason.TIMED_OUT, "did not die of SIGKILL: it waits in the kernel")
+    if view.life is Life.ENDED:
+        return Missing(MissingReason.ERROR, "its agent ended with it, and could not say how")
+    return Missing(MissingReason.NOT_ASKED, "killed by gpudiag when the run was over")

@@ -1,0 +1,184 @@
+"""How the agents of one launch find each other, and what each knows of the others should it have to lead."""
+
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpudiag.errors import LaunchError
+from gpudiag.ranks.agents.link import Link
+from gpudiag.ranks.diagnosis.view import RankView
+from gpudiag.ranks.process import Machine
+
+_SOCKET_NAME = "agent.sock"
+_CONNECT_SECONDS = 1.0
+
+# Below the ports that kernels hand out by default (32768 and up), so that few programs are there.
+_FIRST_PORT = 20000
+_PORTS = 12000
+_CANDIDATES = 8
+
+Address = tuple[str, int]  # IP address and port
+
+
+class Meeting:
+    """This agent's way to be found by the others, and to find them."""
+
+    def __init__(self, base: Path, run_key: str, rank: int, master: str | None) -> None:
+        """Meet under `base`, the folder with the run directories.
+
+        `master` is the name or address of rank 0's machine; None if all ranks are on this one.
+        """
+        self._base = base
+        self._digest = hashlib.sha256(run_key.encode()).hexdigest()
+        self._master = master
+        self.rank = rank
+        self.port: int | None = None  # where this agent listens for other machines
+
+    @property
+    def key(self) -> str:
+        """What agents of this run tell each other to know that they belong together."""
+        return self._digest
+
+    @property
+    def label(self) -> str:
+        """What the run directory of this agent must be called for the others to find it."""
+        return self._label(self.rank)
+
+    @property
+    def spans_machines(self) -> bool:
+        """Whether some ranks may be on other machines."""
+        return self._master is not None
+
+    @property
+    def own_address(self) -> Address | None:
+        """Where other machines reach this agent, if it is rank 0's: the others learn theirs from a leader."""
+        known = self.rank == 0 and self._master is not None and self.port is not None
+        return (str(self._master), int(self.port or 0)) if known else None
+
+    def listen(self, directory: Path) -> list[socket.socket]:
+        """Sockets at which the others reach this agent, whose run directory that is."""
+        listener = socket.socket(socket.AF_UNIX)
+        with _short_path(directory) as path:
+            listener.bind(f"{path}/{_SOCKET_NAME}")
+        listeners = [listener]
+        if self._master is not None:
+            tcp = self._listen_for_machines()
+            self.port = tcp.getsockname()[1]
+            listeners.append(tcp)
+        for each in listeners:
+            each.listen(128)
+            each.setblocking(False)
+        return listeners
+
+    def connect(self, rank: int, addresses: Mapping[int, Address]) -> Link | None:
+        """A line to the agent of that rank; None if there is none (yet, or any more).
+
+        `addresses` is where agents on other machines are known to listen.
+        """
+        link = self._connect_here(rank)
+        if link is not None or self._master is None:
+            return link
+        candidates = [addresses[rank]] if rank in addresses else []
+        if rank == 0:
+            candidates += [(self._master, port) for port in self._candidate_ports()]
+        return next(filter(None, (self._connect_there(address) for address in candidates)), None)
+
+    def find_twin(self) -> bool:
+        """Whether another process on this machine is the agent of this rank in this run."""
+        link = self._connect_here(self.rank)
+        if link is not None:
+            link.close()
+        return link is not None
+
+    def _label(self, rank: int) -> str:
+        return f"{self._digest[:16]}-{rank}"
+
+    def _connect_here(self, rank: int) -> Link | None:
+        for directory in self._base.glob(f"run-{self._label(rank)}-*"):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_CONNECT_SECONDS)
+            try:
+                with _short_path(directory) as path:
+                    connection.connect(f"{path}/{_SOCKET_NAME}")
+            except OSError:  # left behind by a dead agent, or not listening yet
+                connection.close()
+            else:
+                return Link(connection)
+        return None
+
+    def _connect_there(self, address: Address) -> Link | None:
+        """A line to the agent of this run that listens there; somebody else may listen in its place."""
+        try:
+            link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
+        except OSError:
+            return None
+        link.send("agent", key=self.key)
+        if link.await_message("agent", _CONNECT_SECONDS) != {"kind": "agent", "key": self.key}:
+            link.close()
+            return None
+        return link
+
+    def _listen_for_machines(self) -> socket.socket:
+        """A bound TCP socket: rank 0's on one of the run's ports, the others' on any."""
+        ports = [*self._candidate_ports(), 0] if self.rank == 0 else [0]
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        for port in ports:
+            with contextlib.suppress(OSError):  # somebody has it
+                return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        raise LaunchError("no port is free for the agents of other machines", hint="see ss -tlnp")
+
+    def _candidate_ports(self) -> list[int]:
+        start = int(self._digest[:8], 16)
+        return [_FIRST_PORT + (start + 997 * turn) % _PORTS for turn in range(_CANDIDATES)]
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """A path to a directory that fits into a socket address, which holds 107 bytes (unix(7))."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlace:
+    """Where the agent of a rank runs, and where it can be reached from other machines."""
+
+    pid: int
+    machine: Machine
+    address: tuple[str, int] | None = None
+
+
+@dataclass(slots=True)
+class Roster:
+    """Kept up to date by what leaders tell, and by which agents can be reached."""
+
+    # What every rank was doing, and where the agents are that have come.
+    views: tuple[RankView, ...] = ()
+    agents: dict[int, AgentPlace] = field(default_factory=dict)
+    # Ranks that led and are gone; that led and say nothing, since when; that have no agent to talk to.
+    leaders_lost: set[int] = field(default_factory=set)
+    leaders_silent: dict[int, float] = field(default_factory=dict)
+    unreachable: set[int] = field(default_factory=set)
+
+    @property
+    def met(self) -> bool:
+        """Whether there has been a leader: then every agent is up that ever will be."""
+        return bool(self.agents or self.leaders_lost or self.leaders_silent)
+
+    @property
+    def gone(self) -> set[int]:
+        """Ranks that cannot lead."""
+        return self.leaders_lost | self.leaders_silent.keys() | self.unreachable
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        """Where agents listen for other machines."""
+        return {rank: place.address for rank, place in self.agents.items() if place.address is not None}

@@ -1,0 +1,213 @@
+"""Run `module:function` on N ranks: start them, watch them, leave nothing behind."""
+
+import contextlib
+import errno
+import importlib.util
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpudiag.errors import RankStartError, UsageError
+from gpudiag.ranks.agents.agent import Agent, Assignment
+from gpudiag.ranks.agents.discovery import Meeting
+from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
+from gpudiag.ranks.agents.local import LocalRanks
+from gpudiag.ranks.agents.membership import Companions
+from gpudiag.ranks.agents.network import loopback_interface, require_address
+from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
+from gpudiag.ranks.diagnosis.start_error import absent_module
+from gpudiag.ranks.environment import Launcher, RankEnvironment, Siblings
+from gpudiag.ranks.event_log import Ledger
+from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.stages import RENDEZVOUS, Budgets
+
+TORCH = ("torch", "torch.distributed")
+
+# torch's own limits lie this far beyond ours, so that the agent, which knows more, speaks first.
+_TORCH_GRACE_SECONDS = 30.0
+
+# A launcher that lost one of its processes sends SIGTERM to the others, within 0.1 s in torchrun,
+# and SIGKILL 30 s later: time to find out what happened.
+_LAUNCHER_GRACE_SECONDS = 1.5
+
+_runs = itertools.count()  # processes that were started together start their runs in the same order
+
+
+def run_ranks(
+    entry: str,
+    *,
+    world_size: int,
+    arguments: Mapping[str, Any],
+    environment: RankEnvironment | None = None,
+    budgets: Budgets | None = None,
+    faults: Sequence[Fault] = (),
+    on_event: Callable[[RankEvent], None] | None = None,
+    is_over: Callable[[], bool] | None = None,
+    python: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    preload: Sequence[str] = TORCH,
+    try_preload: Sequence[str] = (),
+    explanations: Callable[[], Sequence[str]] | None = None,
+) -> RankRun:
+    """Run `entry` (`module:function`, see `context`) on every rank and tell what became of each.
+
+    Without an `environment` all ranks are spawned on this machine; with one, this process runs the
+    rank that its launcher gave it and agrees with the others on one result. `arguments` must be a
+    JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
+    process's own. `preload` is imported once, before the ranks are forked, and so is what there is of
+    `try_preload`. `on_event` is told what entries emit, and `is_over` is asked again and again whether that
+    is enough, in the leading process of a launch only. `explanations` is asked when this agent's only rank
+    ends badly: what a library printed about it, for the agents of the other ranks.
+
+    Raises:
+        UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
+        LaunchError: the name where the ranks are to meet got no address in time.
+        RankStartError: the ranks could not be started.
+        KeyboardInterrupt: Ctrl-C, after every rank was killed.
+        TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
+    """
+    if python is None:
+        _refuse_absent_modules(preload)
+    budgets = budgets or Budgets()
+    if environment is not None and environment.master is not None:
+        require_address(environment.master, budgets.seconds_for(RENDEZVOUS))
+    with _interrupts(environment) as interrupts, _run_directory(environment) as (directory, meeting):
+        job = Job(
+            entry=entry,
+            arguments=dict(arguments),
+            ranks=_local_ranks(environment, world_size),
+            world_size=world_size,
+            local_world_size=world_size if environment is None else environment.local_world_size,
+            init_method=_init_method(environment, directory.path),
+            rendezvous_timeout_seconds=budgets.seconds_for(RENDEZVOUS) + _TORCH_GRACE_SECONDS,
+            operation_timeout_seconds=_longest_wait_seconds(budgets) + _TORCH_GRACE_SECONDS,
+            preload=tuple(preload),
+            try_preload=tuple(try_preload),
+            faults=tuple(faults),
+            run_directory=str(directory.path),
+            agent_pid=os.getpid(),
+        )
+        local = LocalRanks(job, directory, explanations)
+        siblings = _siblings(environment)
+        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings)
+        try:
+            with _companions(environment, meeting, directory) as companions:
+                _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
+                run = _run_alone(assignment) if companions is None else companions.run(assignment)
+        finally:
+            assignment.local.end()
+    if run is None:  # another agent of this launch was interrupted, and said so
+        raise TerminatedError(signal.SIGTERM)
+    return run
+
+
+def _run_alone(assignment: Assignment) -> RankRun | None:
+    """The run of ranks that are all this agent's own; None if it is given up."""
+    ledger = Ledger(assignment.started, assignment.on_event)
+    agent = Agent(assignment, None, ledger)
+    finished = agent.watch()
+    unkillable = assignment.local.end()
+    return agent.build_run(Launcher.SPAWN, unkillable) if finished else None
+
+
+@contextlib.contextmanager
+def _companions(
+    environment: RankEnvironment | None, meeting: Meeting | None, directory: RunDirectory
+) -> Iterator[Companions | None]:
+    """This agent among the others of its launch, findable meanwhile; None where it is the only one."""
+    if environment is None or meeting is None:
+        yield None
+        return
+    companions = Companions(environment.launcher, meeting, directory.path)
+    try:
+        yield companions
+    finally:
+        companions.close()
+
+
+@contextlib.contextmanager
+def _run_directory(environment: RankEnvironment | None) -> Iterator[tuple[RunDirectory, Meeting | None]]:
+    """The run's directory, named so that other agents of the launch find it, and the way to find theirs."""
+    base = runtime_directory()
+    if environment is None:
+        with RunDirectory(base) as directory:
+            yield directory, None
+        return
+    # The same key in all processes of a run, and another one for every run of the same processes.
+    run_key = f"{environment.run_key}|{next(_runs)}"
+    master = None if environment.on_one_machine else environment.master
+    meeting = Meeting(base, run_key, environment.rank, master)
+    with RunDirectory(base, meeting.label) as directory:
+        yield directory, meeting
+
+
+def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[LocalRank, ...]:
+    if environment is None:
+        return tuple(LocalRank(rank, rank) for rank in range(world_size))
+    return (LocalRank(environment.rank, environment.local_rank),)
+
+
+def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
+    """Where torch's process group meets: where the launcher says, or at a file.
+
+    A file needs no port, so that none can be taken by others or left behind.
+    """
+    return f"file://{directory}/rendezvous" if environment is None else environment.init_method
+
+
+def _longest_wait_seconds(budgets: Budgets) -> float:
+    """How long ranks may have to wait for each other before the agent says that they wait in vain."""
+    return max(budgets.run_seconds or 0.0, *budgets.stage_seconds.values())
+
+
+def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) -> None:
+    try:
+        local.start(python, variables)
+    except OSError as error:
+        if python is None:
+            few = error.errno in (errno.EMFILE, errno.ENFILE)
+            hint = "raise the limit of open files, for example: ulimit -n 4096" if few else ""
+            raise RankStartError(
+                f"cannot start a process for the ranks: {error.strerror}", hint=hint
+            ) from None
+        hint = "name the interpreter of your job"
+        raise UsageError(f"--python {python}: {error.strerror}", hint=hint) from None
+
+
+def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
+    """Environment variables that ranks need, where the user has not set them.
+
+    One OpenMP thread per rank, as torchrun does it. gloo looks up the host's own name to find an
+    address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
+    """
+    defaults = {"OMP_NUM_THREADS": "1"}
+    if environment is None or environment.on_one_machine:
+        defaults["GLOO_SOCKET_IFNAME"] = loopback_interface()
+    return {name: value for name, value in defaults.items() if value and name not in os.environ}
+
+
+def _refuse_absent_modules(preload: Sequence[str]) -> None:
+    """Say at once that torch is not installed, without importing it; another interpreter says so itself."""
+    for name in preload:
+        if "." not in name and importlib.util.find_spec(name) is None:
+            raise absent_module(name)
+
+
+def _siblings(environment: RankEnvironment | None) -> Siblings | None:
+    """The processes that the same torchrun started; other launchers are nobody's parent for long."""
+    if environment is None or environment.launcher is not Launcher.TORCHRUN:
+        return None
+    first = environment.rank - environment.local_rank
+    return Siblings(os.getppid(), range(first, first + environment.local_world_size))
+
+
+def _interrupts(environment: RankEnvironment | None) -> contextlib.AbstractContextManager[Interrupts]:
+    if environment is None:
+        return noted_interrupts()
+    launcher_pid = os.getppid() if environment.launcher is Launcher.TORCHRUN else None
+    return noted_interrupts(launcher_pid=launcher_pid, grace_seconds=_LAUNCHER_GRACE_SECONDS)

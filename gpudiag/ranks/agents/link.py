@@ -1,0 +1,195 @@
+"""Lines between agents: JSON messages over a socket of their own, and the leader's door for those that connect."""
+
+import json
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+# Agents look ten times a second: one that did not for so long did not run, and could hear nobody.
+_OWN_PAUSE_SECONDS = 0.5
+_ONE_LOOK_SECONDS = 0.1
+_MESSAGE_BYTES = 64 << 20  # no message of ours comes near it
+# A peer that does not read for so long is not waited for again: what it is to get is kept for it. Whether
+# it is hung is told by its own silence.
+_SEND_SECONDS = 1.0
+
+
+class LinkLostError(Exception):
+    """The other end is gone, or does not read any more."""
+
+
+class Link:
+    """One connection to another agent, carrying one JSON object per line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Use `connection`, which this object closes."""
+        self._connection = connection
+        self._received = b""
+        self._waiting: list[dict[str, Any]] = []  # received, and not yet returned
+        self._unsendable = False
+        self._unsent = b""
+        self._stuck = False  # the other end does not read
+        self._looked_at = time.monotonic()
+        self.unheard_seconds = 0.0  # for how long `receive` has brought nothing
+
+    def fileno(self) -> int:
+        """The descriptor to wait for."""
+        return self._connection.fileno()
+
+    @property
+    def peer_address(self) -> str | None:
+        """The IP address of the other end; None for a unix socket."""
+        if self._connection.family == socket.AF_UNIX:
+            return None
+        address: str = self._connection.getpeername()[0]
+        return address
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send one message; if the other end is gone it is dropped, and `receive` says that the line is lost.
+
+        Not before it has returned what the other end said last: that may explain its end.
+        """
+        if self._unsendable:
+            return
+        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        self._flush(0.0 if self._stuck else _SEND_SECONDS)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come since the last call, without waiting.
+
+        Raises:
+            LinkLostError: the other end is gone, and everything that it sent has been returned.
+        """
+        self._flush(0.0)
+        self._connection.setblocking(False)
+        lost = self._unsendable
+        try:
+            while chunk := self._connection.recv(1 << 16):
+                self._received += chunk
+            lost = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            lost = True
+        *lines, self._received = self._received.split(b"\n")
+        self._count_silence(bool(lines))
+        if (lost and not lines) or len(self._received) > _MESSAGE_BYTES:
+            raise LinkLostError
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError as error:  # whoever that is, it is no agent of ours
+            raise LinkLostError from error
+        waiting, self._waiting = self._waiting, []
+        return waiting + messages
+
+    def await_message(self, kind: str, seconds: float) -> dict[str, Any] | None:
+        """The next message if it is of that kind and comes within so many seconds; else None.
+
+        What came after it is kept for `receive`.
+        """
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            select.select([self._connection], [], [], remaining)
+            try:
+                messages = self.receive()
+            except LinkLostError:
+                return None
+            if messages:
+                first, *self._waiting = messages
+                matches = isinstance(first, dict) and first.get("kind") == kind
+                return first if matches else None
+        return None
+
+    def close(self) -> None:
+        """Close the connection; calling it twice does no harm."""
+        self._connection.close()
+
+    def _flush(self, seconds: float) -> None:
+        """Send what is to be sent, waiting so long at most for the other end to read."""
+        deadline = time.monotonic() + seconds
+        self._connection.setblocking(False)
+        while self._unsent and not self._unsendable:
+            try:
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+            except BlockingIOError:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    self._stuck = True
+                    self._unsendable = len(self._unsent) > _MESSAGE_BYTES
+                    return
+                select.select([], [self._connection], [], remaining)
+            except OSError:
+                self._unsendable = True
+        self._stuck = False
+
+    def _count_silence(self, heard: bool) -> None:
+        """Add the time since the last look, unless this process slept through it: then nobody could be heard."""
+        now = time.monotonic()
+        gap, self._looked_at = now - self._looked_at, now
+        listened = gap if gap <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
+        self.unheard_seconds = 0.0 if heard else self.unheard_seconds + listened
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """An agent that has said who it is, on its line, and what it said after that."""
+
+    link: Link
+    hello: dict[str, Any]
+    messages: list[dict[str, Any]]
+
+
+class Reception:
+    """Accepts connections, and lets in the agents of one run; the lines of guests are the caller's."""
+
+    def __init__(self, listeners: list[socket.socket], key: str) -> None:
+        """Wait on `listeners`, which stay the caller's, for agents that know the run's `key`."""
+        self._listeners = listeners
+        self._key = key
+        self._unknown: list[Link] = []  # connected, rank not yet said
+
+    def filenos(self) -> list[int]:
+        """The descriptors to wait for."""
+        listening = [listener.fileno() for listener in self._listeners]
+        return listening + [link.fileno() for link in self._unknown]
+
+    def poll(self) -> list[Guest]:
+        """The agents that have said who they are since the last call, without waiting."""
+        self._accept()
+        return [guest for link in tuple(self._unknown) if (guest := self._greet(link)) is not None]
+
+    def close(self) -> None:
+        """Close the lines of those that have not said who they are."""
+        for link in self._unknown:
+            link.close()
+        self._unknown.clear()
+
+    def _accept(self) -> None:
+        for listener in self._listeners:
+            while (connection := _accept_one(listener)) is not None:
+                self._unknown.append(Link(connection))
+
+    def _greet(self, link: Link) -> Guest | None:
+        try:
+            messages = link.receive()
+        except LinkLostError:
+            self._unknown.remove(link)
+            link.close()
+            return None
+        for place, message in enumerate(messages):
+            if message["kind"] == "agent" and message["key"] == self._key:
+                link.send("agent", key=self._key)
+            elif message["kind"] == "hello":
+                self._unknown.remove(link)
+                return Guest(link, message, messages[place + 1 :])
+        return None
+
+
+def _accept_one(listener: socket.socket) -> socket.socket | None:
+    """The next connection; None if nobody is waiting."""
+    try:
+        return listener.accept()[0]
+    except OSError:
+        return None

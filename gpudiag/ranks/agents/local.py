@@ -1,0 +1,390 @@
+"""The ranks of this machine: started through one template process, watched from outside, and ended."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpudiag.model import codec
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.script import explanation
+from gpudiag.ranks import process
+from gpudiag.ranks.agents.network import find_listener
+from gpudiag.ranks.agents.record import RankRecord
+from gpudiag.ranks.agents.run_directory import RunDirectory
+from gpudiag.ranks.diagnosis import evidence
+from gpudiag.ranks.diagnosis.dump import DumpFiles, RankDump, collect_dumps
+from gpudiag.ranks.diagnosis.host_load import HostLoad
+from gpudiag.ranks.diagnosis.start_error import StartFailure
+from gpudiag.ranks.diagnosis.view import Life, RankView
+from gpudiag.ranks.event_log import EventReader
+from gpudiag.ranks.rank.board import PositionBoard
+from gpudiag.ranks.rank.job import Job
+
+_WHOLE_BYTES = 3000
+_HEAD_BYTES = 500
+_TAIL_BYTES = 1500
+_LINES_AT_MOST = 12
+_LINE_CHARACTERS = 300
+_READ_BYTES = 1 << 20  # of the start, and of the end: a rank may write for hours
+_TELLING = re.compile(
+    r"error|exception|warn|fatal|failed|out of memory|terminate called|what\(\)|abort|assert|xid|timed? ?out",
+    re.IGNORECASE,
+)
+_FRAME = re.compile(r"^\s*(frame #\d+|#\d+ |File \"|at )")  # of a C++ or Python stack: its words tell nothing
+
+_KERNEL_LOG = "/dev/kmsg"
+_KILLED = re.compile(r"out of memory: killed process (?P<pid>\d+) ", re.IGNORECASE)
+# The line before it, which says whose limit was reached (mm/oom_kill.c of the kernel).
+_LIMITED = re.compile(r"oom-kill:.*oom_memcg=(?P<group>[^,]*),.*\bpid=(?P<pid>\d+),")
+
+# What torch's TCPStore raises where it cannot listen (torch/csrc/distributed/c10d/socket.cpp).
+_TAKEN_PORT = re.compile(r"port: (?P<port>\d+),.*EADDRINUSE", re.DOTALL)
+
+# A killed process is gone within milliseconds, unless it is in uninterruptible sleep.
+_END_SECONDS = 2.0
+# The driver takes a CUDA context down before the process is gone, one after the other: its memory is unmapped,
+# its kernels end. Own choice; published are more than two seconds for eight.
+_CONTEXT_SECONDS = 3.0
+
+# The agent looks ten times a second. When it did not for so long, it did not run itself (a suspended,
+# paused or overloaded machine), and neither did the ranks: that time counts as one look.
+_OWN_PAUSE_SECONDS = 0.5
+_ONE_LOOK_SECONDS = 0.1
+
+
+def read_last_words(path: Path) -> str:
+    """What the file says, whole where it is short; empty where it is empty or not there."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_READ_BYTES)
+            rest = max(len(data), path.stat().st_size - _READ_BYTES)
+            file.seek(rest)
+            data += file.read(_READ_BYTES)
+    except OSError:
+        return ""
+    return shorten(data)
+
+
+def shorten(data: bytes) -> str:
+    """The text, or of a long one its start, the lines between that tell something, and its end."""
+    if len(data) <= _WHOLE_BYTES:
+        return data.decode(errors="replace").strip()
+    head = data[:_HEAD_BYTES].rpartition(b"\n")[0] or data[:_HEAD_BYTES]
+    tail = data[-_TAIL_BYTES:].partition(b"\n")[2] or data[-_TAIL_BYTES:]
+    between = data[len(head) : len(data) - len(tail)].decode(errors="replace").splitlines()
+    told = list(dict.fromkeys(line.strip()[:_LINE_CHARACTERS] for line in between if _tells(line)))
+    parts = [head.decode(errors="replace").strip(), *_cut(told), tail.decode(errors="replace").strip()]
+    return "\n".join(parts)
+
+
+def _tells(line: str) -> bool:
+    return bool(_TELLING.search(line)) and not _FRAME.match(line)
+
+
+def _cut(lines: list[str]) -> list[str]:
+    """The first of the lines, between marks that say that something was left out."""
+    return ["[...]", *lines[:_LINES_AT_MOST], "[...]"] if lines else ["[...]"]
+
+
+class OomWatch:
+    """Remembers where the log ended at the start, so that only what happens afterwards counts."""
+
+    def __init__(self) -> None:
+        """Go to the end of the kernel log, where that is allowed."""
+        self._lines: list[str] = []
+        self._log = -1
+        with contextlib.suppress(OSError):  # kernel.dmesg_restrict, or a container without the device
+            self._log = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._log, 0, os.SEEK_END)
+
+    def read_evidence(self, pid: int) -> tuple[Evidence, ...]:
+        """What the kernel log says about that process; empty where it says nothing, or cannot be read."""
+        self._lines += self._read_log()
+        facts = [
+            Evidence("oom_killer", line, source="kernel log")
+            for line in self._lines
+            if killed_pid(line) == pid
+        ]
+        groups = [group for line in self._lines if (group := limited_group(line, pid)) is not None]
+        return (*facts, *(Evidence("oom_group", group, source="kernel log") for group in groups[-1:]))
+
+    def close(self) -> None:
+        """Close the kernel log; calling it twice does no harm."""
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+    def _read_log(self) -> list[str]:
+        lines = []
+        while self._log >= 0:
+            try:
+                record = os.read(self._log, 8192)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the kernel has overwritten what came next; go on with what there is
+                continue
+            if not record:
+                break
+            lines.append(record.decode(errors="replace").partition(";")[2].partition("\n")[0])
+        return lines
+
+
+def killed_pid(line: str) -> int | None:
+    """The process that this line of the kernel log says was killed for want of memory; None if it says no such thing."""
+    match = _KILLED.search(line)
+    return int(match["pid"]) if match else None
+
+
+def limited_group(line: str, pid: int) -> str | None:
+    """The control group whose limit made the kernel kill that process, by this line; None if it says no such thing."""
+    match = _LIMITED.search(line)
+    return match["group"] if match and int(match["pid"]) == pid else None
+
+
+_BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
+
+
+class LocalRanks:
+    """The template process and its ranks; `poll` looks at all of them once, `end` leaves none alive."""
+
+    def __init__(
+        self, job: Job, directory: RunDirectory, explanations: Callable[[], Sequence[str]] | None = None
+    ) -> None:
+        """Prepare to run `job`; nothing is started yet. `explanations`: what libraries printed, where it is caught."""
+        self._explanations = explanations
+        self.records = tuple(
+            RankRecord(local, EventReader(directory.events_path(local.rank))) for local in job.ranks
+        )
+        self.start_failure: StartFailure | None = None
+        self.import_seconds: float | None = None
+        self._by_rank = {record.local.rank: record for record in self.records}
+        self._job = job
+        self._directory = directory
+        self._oom = OomWatch()
+        self._load = HostLoad()
+        self._board = PositionBoard.create(len(job.ranks))
+        self._socket, self._template_socket = socket.socketpair()
+        self._socket.setblocking(False)
+        self._received = b""
+        self._template: subprocess.Popen[bytes] | None = None
+        self._template_ended = False
+        self._ended = False
+        self._looked_at = time.monotonic()
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run has, on all machines."""
+        return self._job.world_size
+
+    @property
+    def load(self) -> float:
+        """How many times as long as alone things take on this host."""
+        return self._load.factor()
+
+    def filenos(self) -> list[int]:
+        """The descriptors to wait for; none once the template has nothing more to say."""
+        return [] if self._ended or self._template_ended else [self._socket.fileno()]
+
+    def start(self, python: str | None = None, variables: Mapping[str, str] | None = None) -> None:
+        """Start the template in `python` (this interpreter by default), with `variables` set beside ours.
+
+        Raises:
+            OSError: the interpreter cannot be executed.
+        """
+        job_path = self._directory.path / "job.json"
+        job_path.write_text(json.dumps(codec.encode(self._job)))
+        descriptors = (self._template_socket.fileno(), self._board.descriptor)
+        with (self._directory.path / "template.stderr").open("wb") as output:
+            self._template = subprocess.Popen(
+                [python or sys.executable, str(_BOOT), str(job_path), *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=descriptors,
+                start_new_session=True,  # the terminal's signals go to the agent alone
+                env={**os.environ, **(variables or {})},
+            )
+        self._template_socket.close()
+
+    def poll(self) -> list[tuple[int, dict[str, Any]]]:
+        """Look at everything once; the events that ranks wrote since the last look, with their rank."""
+        if self._ended:
+            return []
+        self._read_messages()
+        now = time.monotonic()
+        watched, self._looked_at = watched_seconds(now - self._looked_at), now
+        load = self._load.factor()
+        events: list[tuple[int, dict[str, Any]]] = []
+        for index, record in enumerate(self.records):
+            state = None if record.pid is None else process.read_process(record.pid)
+            position = self._board.read_position(index, history=record.tells_history)
+            record.take_look(now, watched, position, state, load)
+            new = record.events.read_new()
+            record.take_events(new)
+            events += [(record.local.rank, event) for event in new]
+            if record.life is Life.ENDED and record.exit != 0:
+                self._keep_traces(record)
+        return events
+
+    def views(self, host: str) -> tuple[RankView, ...]:
+        """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
+        load = self._load.factor()
+        return tuple(record.view(host, load) for record in self.records)
+
+    def dump(self) -> tuple[RankDump, ...]:
+        """What the ranks that are alive tell when they are asked for their stacks; within half a second."""
+        asked = []
+        for record in self.records:
+            if record.life is Life.ALIVE and record.pid is not None:
+                files = DumpFiles(self._directory.path, record.local.rank)
+                files.ask(record.pid)
+                asked.append(files)
+        return collect_dumps(asked)
+
+    def _keep_traces(self, record: RankRecord) -> None:
+        """Make evidence of what a rank that ended badly wrote last, and of the OOM killer if it was that."""
+        if record.traced:
+            return
+        record.traced = True
+        # Nobody may have been able to read how it ended: then the kernel's words say it all the more.
+        if record.exit in (None, -signal.SIGKILL) and record.pid is not None:
+            record.traces += (*self._oom.read_evidence(record.pid), *record.groups.memory_evidence())
+        port = None if record.raised is None else taken_port(record.raised.message)
+        if port is not None and (who := find_listener(port)) is not None:
+            record.traces += (Evidence("port_taken_by", who, source="/proc/net/tcp"),)
+        crash = DumpFiles(self._directory.path, record.local.rank).stack_of_crash()
+        if crash:
+            record.traces += (Evidence("stack", "\n".join(crash), source="stack when the signal came"),)
+        tail = self.stderr_tail(record.local.rank)
+        if tail:
+            record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
+        if (
+            self._explanations is not None and len(self.records) == 1
+        ):  # of several, nobody can tell whose it is
+            record.traces += tuple(map(explanation, self._explanations()))
+
+    def stderr_tail(self, rank: int | None = None) -> str:
+        """What matters of that which a rank, or the template, wrote to its standard error; empty if nothing."""
+        path = self._directory.path / "template.stderr" if rank is None else self._directory.stderr_path(rank)
+        return read_last_words(path)
+
+    def end(self) -> tuple[int, ...]:
+        """Kill everything that is left; the pids of ranks that have not died in time.
+
+        That is two seconds, and three more for each that uses a GPU.
+
+        What was last seen of the ranks stays as it is: an end that we bring about is no incident.
+        """
+        if self._ended:
+            return ()
+        self._ended = True
+        pids = [record.pid for record in self.records if record.pid is not None]
+        contexts = sum(map(process.uses_gpu, pids))
+        self._socket.close()  # the template kills and reaps its ranks, and ends
+        self._template_socket.close()
+        deadline = time.monotonic() + end_seconds(contexts)
+        if self._template is not None:
+            self._end_template(self._template, deadline)
+        for record in self.records:
+            record.events.close()
+        self._board.close()
+        self._oom.close()
+        while (alive := tuple(filter(process.is_alive, pids))) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return alive
+
+    def _end_template(self, template: subprocess.Popen[bytes], deadline: float) -> None:
+        """Give the template time to reap its ranks, then kill its process group, then reap it.
+
+        In that order: the number of a group cannot be given to another one before it is reaped.
+        """
+        patience = min(deadline, time.monotonic() + 1.0)
+        while not _has_ended(template.pid) and time.monotonic() < patience:
+            time.sleep(0.002)
+        process.kill_group(template.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            template.wait(max(0.1, deadline - time.monotonic()))
+
+    def _read_messages(self) -> None:
+        ended = False
+        with contextlib.suppress(BlockingIOError):
+            while chunk := self._socket.recv(65536):
+                self._received += chunk
+            ended = True
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            self._take_message(json.loads(line))
+        if ended:
+            self._take_end_of_template()
+
+    def _take_end_of_template(self) -> None:
+        """Draw the conclusion from the template's end, where it did not end because its ranks had."""
+        if self._template_ended:
+            return
+        self._template_ended = True
+        status = None if self._template is None else _exit_of(self._template.pid)
+        if all(record.pid is None for record in self.records) and self.start_failure is None:
+            self.start_failure = StartFailure("ended", {"exit": status})
+        for record in self.records:
+            if record.pid is not None and record.life is not Life.ENDED:
+                # The kernel kills the ranks with their parent, and nobody was left to read how they ended.
+                record.take_end(-signal.SIGKILL, time.monotonic())
+                record.traces += (evidence.of_lost_parent(status),)
+
+    def _take_message(self, message: dict[str, Any]) -> None:
+        kind = message.pop("kind")
+        if kind == "imported":
+            self.import_seconds = message["seconds"]
+        elif kind == "forked":
+            record = self._by_rank[message["rank"]]
+            record.take_start(message["pid"], time.monotonic())
+        elif kind == "exited":
+            record = self._by_rank[message["rank"]]
+            record.take_end(message["exit"], message["at"])
+        else:
+            self.start_failure = StartFailure(kind, message)
+
+
+def end_seconds(contexts: int) -> float:
+    """How long killed ranks may take to be gone, so many of which use a GPU."""
+    return _END_SECONDS + _CONTEXT_SECONDS * contexts
+
+
+def taken_port(message: str) -> int | None:
+    """The port that this exception says another process has; None if it says no such thing."""
+    match = _TAKEN_PORT.search(message)
+    return int(match["port"]) if match else None
+
+
+def watched_seconds(gap_seconds: float) -> float:
+    """How much of the time since the last look counts as watched: all of it, if this process ran meanwhile."""
+    return gap_seconds if gap_seconds <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether our child has ended, without reaping it."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody reaped it already
+        return True
+
+
+def _exit_of(pid: int) -> int | None:
+    """How our child that closed its socket ended, as a status or minus a signal, without reaping it."""
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if result is not None:
+                return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        time.sleep(0.002)
+    return None

@@ -1,0 +1,162 @@
+"""What an agent has seen of one of its own ranks, look by look."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks import process
+from gpudiag.ranks.diagnosis import evidence
+from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota
+from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
+from gpudiag.ranks.event_log import EventKind, EventReader
+from gpudiag.ranks.position import Position
+from gpudiag.ranks.rank.job import LocalRank
+
+# The template tells a rank's end within milliseconds. If it cannot (somebody stopped it), a dead
+# process that has been seen for so long is believed without it.
+_UNTOLD_END_SECONDS = 1.0
+
+# A rank that has stood still for so long tells which collectives it entered last.
+HISTORY_SECONDS = 0.3
+
+# How often a rank's control groups are looked up, and, once it has stood still for a moment, asked.
+_GROUP_SECONDS = 0.5
+_QUOTA_SECONDS = 1.0
+_FROZEN_LOOK_SECONDS = 0.2
+# Shown as the state of a process that its control group has frozen: /proc shows D (v1) or S (v2) then.
+FROZEN_STATE = "F"
+
+# Before a rank that stands still can be blamed, look once whether a driver may be keeping it.
+_GPU_SECONDS = 0.7
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """What has been seen of one rank so far; `view` is the frozen form for the watchdog."""
+
+    local: LocalRank
+    events: EventReader
+    life: Life = Life.NOT_STARTED
+    pid: int | None = None
+    exit: int | None = None
+    seen_at: float = 0.0
+    changed_at: float = 0.0
+    finished: bool = False
+    finished_at: float = 0.0
+    raised: RaisedError | None = None
+    position: Position | None = None
+    still_seconds: float = 0.0
+    cpu_seconds_total: float = 0.0
+    cpu_seconds_when_moved: float = 0.0
+    process_state: str = ""
+    has_gpu: bool = False
+    looked_for_gpu: bool = False  # since it stands still
+    wait_channel: str | None = None
+    groups: GroupWatch = field(default_factory=GroupWatch)
+    groups_looked_at: float = 0.0
+    quota_read_at: float = 0.0
+    frozen_by: str | None = None
+    quota: Quota | None = None
+    dead_since: float | None = None  # seen dead, and its end not yet told
+    traces: tuple[Evidence, ...] = ()
+    traced: bool = False
+
+    def take_start(self, pid: int, at: float) -> None:
+        """The rank was forked."""
+        self.pid, self.life, self.changed_at, self.still_seconds = pid, Life.ALIVE, at, 0.0
+
+    def take_end(self, exit_status: int | None, at: float) -> None:
+        """The rank's process ended, with a status or minus a signal; None where nobody could read it."""
+        self.exit, self.life, self.changed_at = exit_status, Life.ENDED, at
+
+    def take_events(self, events: list[dict[str, Any]]) -> None:
+        """Lines of the rank's event file that say how its entry ended."""
+        for event in events:
+            data = event["data"]
+            if event["kind"] == EventKind.RESULT:
+                self.finished, self.finished_at = True, event["at"]
+            elif event["kind"] == EventKind.RAISED:
+                self.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])
+
+    def take_look(
+        self,
+        now: float,
+        watched: float,
+        position: Position | None,
+        state: process.ProcessState | None,
+        load: float = 1.0,
+    ) -> None:
+        """One look at the rank's position and process, `watched` seconds after the last one, on a host so loaded."""
+        self.seen_at = now
+        if self.life in (Life.ALIVE, Life.STOPPED):
+            self._take_process(now, state, load)
+        if position is None or position.is_same_place(self.position):
+            self.still_seconds += watched
+        else:
+            self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
+            self.looked_for_gpu = False
+        self.position = position
+
+    @property
+    def tells_history(self) -> bool:
+        """Whether its last collectives are worth reading: only once it stands still do they stay the same."""
+        return self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS
+
+    def view(self, host: str, load: float = 1.0) -> RankView:
+        """The record as the watchdog sees it, on a host so loaded; its times are CLOCK_MONOTONIC."""
+        return RankView(
+            rank=self.local.rank,
+            local_rank=self.local.local_rank,
+            host=host,
+            life=self.life,
+            pid=self.pid,
+            exit=self.exit,
+            seen_at=self.seen_at,
+            changed_at=self.changed_at,
+            finished=self.finished,
+            finished_at=self.finished_at,
+            raised=self.raised,
+            position=self.position,
+            still_seconds=self.still_seconds,
+            cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
+            has_gpu=self.has_gpu,
+            process_state=self.process_state,
+            frozen_by=self.frozen_by,
+            quota=self.quota,
+            wait_channel=self.wait_channel,
+            traces=self.traces,
+            load=load,
+        )
+
+    def _take_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
+        if state is None or state.state in process.DEAD_STATES:
+            self._take_untold_end(now, _UNTOLD_END_SECONDS * load)
+            return
+        self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
+        if not self.looked_for_gpu and self.still_seconds >= _GPU_SECONDS:
+            self.looked_for_gpu, self.has_gpu = True, process.has_open(state.pid, "/dev/nvidia")
+            self.wait_channel = process.read_wait_channel(state.pid)
+        self._look_at_groups(now, state.pid)
+        stopped = state.state in process.STOPPED_STATES or self.frozen_by is not None
+        if stopped != (self.life is Life.STOPPED):
+            self.life = Life.STOPPED if stopped else Life.ALIVE
+            self.changed_at, self.still_seconds = now, 0.0
+
+    def _look_at_groups(self, now: float, pid: int) -> None:
+        if now - self.groups_looked_at >= _GROUP_SECONDS:
+            self.groups_looked_at = now
+            self.groups.look(pid)
+            # As slow as it comes: a quota is no matter of seconds, and its files are read one by one.
+            if now - self.quota_read_at >= _QUOTA_SECONDS:
+                self.quota_read_at, self.quota = now, self.groups.quota()
+        rests = self.still_seconds >= _FROZEN_LOOK_SECONDS or self.frozen_by is not None
+        self.frozen_by = self.groups.frozen_by() if rests else None
+        if self.frozen_by is not None:
+            self.process_state = FROZEN_STATE
+
+    def _take_untold_end(self, now: float, patience_seconds: float) -> None:
+        if self.dead_since is None:
+            self.dead_since = now
+        elif now - self.dead_since >= patience_seconds:
+            self.take_end(None, self.dead_since)
+            self.traces += (evidence.of_untold_end(),)

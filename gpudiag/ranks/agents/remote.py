@@ -1,0 +1,322 @@
+"""The ranks of other agents, as the leading agent knows them: by what those agents report."""
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpudiag.errors import ExitStatus
+from gpudiag.model import codec
+from gpudiag.ranks import process
+from gpudiag.ranks.agents.discovery import Address, AgentPlace, Roster
+from gpudiag.ranks.agents.link import Guest, Link, LinkLostError, Reception
+from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
+from gpudiag.ranks.diagnosis import evidence
+from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.start_error import FailedStart, StartFailure, sizes_differ
+from gpudiag.ranks.diagnosis.view import Life, RankView
+from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
+from gpudiag.ranks.event_log import RawEvent
+from gpudiag.ranks.process import Machine
+
+# Agents report every tenth of a second; only a longer gap is worth a figure.
+_UNHEARD_FLOOR_SECONDS = 0.5
+
+# Where a rank runs that never came from another machine.
+UNKNOWN_HOST = "a host unknown here"
+
+# How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
+_END_SECONDS = 3.0
+
+# How long other agents get to ask their ranks for stacks, which takes them half a second at most.
+_DUMP_SECONDS = 1.0
+
+# How long the leader waits for agents before it tells all of them that nothing comes of the run.
+_GATHER_SECONDS = 2.0
+
+# How often the followers are told what the leader knows, so that any of them can take over.
+_TELL_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class RemoteRecord:
+    """One rank of another agent. Its view keeps the times of that agent's clock."""
+
+    rank: int
+    own_machine: Machine
+    view: RankView
+    place: AgentPlace | None = None
+    link: Link | None = None
+    lost: bool = False
+    silent_since: float | None = None  # it led, and stopped to do its work
+    ended: bool = False  # its agent has killed it after the verdict
+    unkillable: tuple[int, ...] = ()
+    dumps: tuple[RankDump, ...] | None = None  # None: not asked, or not answered yet
+    comparison: ClockComparison = field(default_factory=ClockComparison)
+    held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
+
+    @property
+    def offset(self) -> ClockOffset | None:
+        """From its clock to ours; None while it is not known."""
+        if self.place is None or self.place.machine.clock == self.own_machine.clock:
+            return SAME_CLOCK
+        return self.comparison.offset()
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether its clock is another one, and has not been asked often enough to be known well."""
+        return self.offset is not SAME_CLOCK and not self.comparison.is_complete
+
+    @property
+    def pid_here(self) -> int | None:
+        """The agent's pid, where it means something on this machine."""
+        if self.place is None or self.place.machine.process_table != self.own_machine.process_table:
+            return None
+        return self.place.pid
+
+    def current_view(self) -> RankView:
+        """The rank as the watchdog sees it; times are our CLOCK_MONOTONIC."""
+        offset = self.offset or SAME_CLOCK
+        view = self.view if offset is SAME_CLOCK else self.view.counted_from(offset.seconds)
+        unheard = self.link.unheard_seconds if self.link is not None else 0.0
+        if self.silent_since is not None:
+            unheard = time.monotonic() - self.silent_since
+        if unheard < _UNHEARD_FLOOR_SECONDS or self.ended:
+            return view
+        traces = view.traces
+        if self.pid_here is not None:
+            traces = (*traces, *evidence.of_agent_process(process.read_process(self.pid_here)))
+        return replace(view, unheard_seconds=unheard, traces=traces)
+
+    def take_report(self, message: dict[str, Any]) -> list[RawEvent]:
+        """Keep the view in it; the events in it, and those held so far, with times of our clock."""
+        self.view = codec.decode(RankView, message["view"])
+        self.held += message["events"]
+        return self.release_events()
+
+    def take_clock(self, message: dict[str, Any]) -> list[RawEvent]:
+        """Compare clocks; the events that were held because ours could not be told from theirs."""
+        self.comparison.take(message["asked_at"], message["theirs"], time.monotonic())
+        return self.release_events()
+
+    def release_events(self) -> list[RawEvent]:
+        """The events held, with times of our clock; none while its offset is not known."""
+        offset = self.offset
+        if offset is None:
+            return []
+        events, self.held = self.held, []
+        return [(self.rank, {**event, "at": event["at"] - offset.seconds}) for event in events]
+
+    def lose(self) -> None:
+        """Note that the agent is gone, and that its rank, which the kernel kills with it, is so too."""
+        if self.link is not None:
+            self.link.close()
+        self.link, self.lost = None, True
+        if self.view.life is not Life.ENDED:
+            self.view = replace(
+                self.view,
+                life=Life.ENDED,
+                exit=None,
+                changed_at=time.monotonic() + (self.offset or SAME_CLOCK).seconds,
+                traces=(*self.view.traces, evidence.of_lost_agent()),
+            )
+
+    def kill_agent(self) -> None:
+        """Kill an agent of this machine that does not answer; its rank dies with it."""
+        if self.pid_here is not None:
+            process.kill(self.pid_here)
+
+
+def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:
+    """Records of ranks whose agents have not come yet; `host` is where they must be."""
+    return {
+        rank: RemoteRecord(
+            rank, own_machine, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED)
+        )
+        for rank in ranks
+    }
+
+
+class RemoteRanks:
+    """All ranks but this agent's own: accepts their agents, keeps what they report, ends them."""
+
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        key: str,
+        world_size: int,
+        own_rank: int,
+        own: AgentPlace,
+        host: str,
+    ) -> None:
+        """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
+
+        `own` is where this agent is, with the address at which other machines reach this one.
+        """
+        self.interrupted = False  # one of the agents was told to give up
+        self._start_failures: dict[int, FailedStart] = {}
+        self._world_size = world_size
+        self._reception = Reception(listeners, key)
+        self._own_rank = own_rank
+        self._own = own
+        self._told_at = 0.0
+        others = (rank for rank in range(world_size) if rank != own_rank)
+        self._records = absent_records(others, own.machine, host)
+
+    def remember(self, roster: Roster) -> None:
+        """Start from what the last leaders told, and from which agents are gone."""
+        for view in roster.views:
+            if view.rank in self._records:
+                self._records[view.rank].view = view
+        for rank, place in roster.agents.items():
+            if rank in self._records:
+                self._records[rank].place = place
+        for rank, silent_since in roster.leaders_silent.items():
+            self._records[rank].silent_since = silent_since
+        for rank in roster.leaders_lost | (roster.unreachable & roster.agents.keys()):
+            self._records[rank].lose()
+
+    def filenos(self) -> list[int]:
+        """The descriptors to wait for."""
+        return [*self._reception.filenos(), *(link.fileno() for link in self._links())]
+
+    def poll(self) -> list[RawEvent]:
+        """Take in what has come; the events among it, with their rank and times of our clock."""
+        events = [event for guest in self._reception.poll() for event in self._welcome(guest)]
+        for record in self._records.values():
+            if record.link is not None:
+                events += self._receive(record, record.link)
+        return events
+
+    def views(self) -> tuple[RankView, ...]:
+        """Every remote rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
+        return tuple(record.current_view() for record in self._records.values())
+
+    def clock_offsets(self) -> Mapping[int, ClockOffset]:
+        """How far the clocks of the ranks are from ours, where that is known."""
+        return {rank: record.offset for rank, record in self._records.items() if record.offset is not None}
+
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        """Pids of ranks that their agents could not kill."""
+        return tuple(pid for record in self._records.values() for pid in record.unkillable)
+
+    @property
+    def start_failures(self) -> tuple[FailedStart, ...]:
+        """The ranks that their agents could not start."""
+        return tuple(self._start_failures.values())
+
+    def tell(self, views: tuple[RankView, ...]) -> None:
+        """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
+        due = time.monotonic() - self._told_at >= _TELL_SECONDS
+        for record in self._records.values():
+            if record.link is not None and (due or record.needs_clock):
+                record.link.send("clock", asked_at=time.monotonic())
+        if due:
+            self._told_at = time.monotonic()
+            self.send("views", views=codec.encode(views), agents=self._encode_places())
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send one message to every agent that is connected."""
+        for link in self._links():
+            link.send(kind, **fields)
+
+    def await_greetings(self) -> None:
+        """Wait two seconds at most until every agent is connected, so that all can be told something."""
+        self._poll_while(lambda record: record.link is None, _GATHER_SECONDS)
+
+    def collect_dumps(self) -> tuple[RankDump, ...]:
+        """What the ranks of agents that were sent `dump` told, as far as it comes within a second."""
+        self._poll_while(lambda record: record.link is not None and record.dumps is None, _DUMP_SECONDS)
+        return tuple(dump for record in self._records.values() for dump in record.dumps or ())
+
+    def await_end(self) -> None:
+        """Wait until every agent that was sent `end` has killed its rank; kill those that do not answer."""
+        self._poll_while(_is_ending, _END_SECONDS)
+        for record in self._records.values():
+            if not record.ended and not record.lost:
+                record.kill_agent()
+
+    def release_links(self) -> list[Link]:
+        """The lines that are open, which are the caller's to close from now on."""
+        links = self._links()
+        for record in self._records.values():
+            record.link = None
+        return links
+
+    def close(self) -> None:
+        """Close every line that is still open."""
+        self._reception.close()
+        for link in self.release_links():
+            link.close()
+
+    def _links(self) -> list[Link]:
+        """The lines to the agents that are connected."""
+        return [record.link for record in self._records.values() if record.link is not None]
+
+    def _encode_places(self) -> dict[str, Any]:
+        """Where each agent that has come is, this one too, as agents tell each other."""
+        places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
+        places[self._own_rank] = self._own
+        return {str(rank): codec.encode(place) for rank, place in places.items()}
+
+    def _poll_while(self, condition: Callable[[RemoteRecord], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(map(condition, self._records.values())):
+            time.sleep(0.01)
+            self.poll()
+
+    def _welcome(self, guest: Guest) -> list[RawEvent]:
+        """Take the agent as that of its rank; the events that came with its greeting."""
+        link, rank = guest.link, guest.hello["rank"]
+        size = guest.hello.get("world_size", self._world_size)
+        if size != self._world_size:
+            link.send("failed", exit_status=int(ExitStatus.USAGE))
+            raise sizes_differ(self._own_rank, self._world_size, rank, size)
+        record = self._records.get(rank)
+        if record is None or record.link is not None:
+            link.send("refused", rank=rank)
+            link.close()
+            return []
+        place: AgentPlace = codec.decode(AgentPlace, guest.hello["place"])
+        record.link, record.lost = link, False
+        record.place = replace(place, address=self._address_of(link, guest.hello["port"]))
+        self._told_at = 0.0  # let the others know at once
+        return [event for message in guest.messages for event in self._take(record, message)]
+
+    def _address_of(self, link: Link, port: int | None) -> Address | None:
+        """Where other machines reach the agent at the other end, as far as the line shows it."""
+        machine = link.peer_address or (self._own.address and self._own.address[0])
+        return None if port is None or machine is None else (machine, port)
+
+    def _receive(self, record: RemoteRecord, link: Link) -> list[RawEvent]:
+        try:
+            messages = link.receive()
+        except LinkLostError:
+            record.lose()
+            return []
+        return [event for message in messages for event in self._take(record, message)]
+
+    def _take(self, record: RemoteRecord, message: dict[str, Any]) -> list[RawEvent]:
+        kind = message["kind"]
+        if kind == "report":
+            return record.take_report(message)
+        if kind == "clock":
+            return record.take_clock(message)
+        if kind == "ended":
+            record.ended, record.unkillable = True, tuple(message["unkillable"])
+        elif kind == "dump":
+            record.dumps = codec.decode(tuple[RankDump, ...], message["dumps"])
+        elif kind == "interrupted":
+            self.interrupted = True
+        elif kind == "start_failure":
+            failure = codec.decode(StartFailure, message["failure"])
+            failed = FailedStart((record.rank,), message["host"], failure, message["stderr"])
+            self._start_failures[record.rank] = failed
+        return []
+
+
+def _is_ending(record: RemoteRecord) -> bool:
+    """Whether its agent still has to say that it has killed the rank, and may be expected to."""
+    return record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS

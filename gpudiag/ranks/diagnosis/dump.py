@@ -1,0 +1,184 @@
+"""What a hung rank can still tell: the stacks of its threads, and torch's flight recorder.
+
+The stacks come from a signal handler in C (faulthandler), which works while the main thread hangs in
+any call. The flight recorder needs Python: a thread that waits for a request, for as long as the
+main thread has let go of the interpreter, as it has inside a collective.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpudiag.model.script import RecordedCollective
+
+_Read = TypeVar("_Read")
+
+# torch, NCCL and CUDA leave it alone.
+STACK_SIGNAL = signal.SIGUSR2
+
+# How long ranks get to answer; a handler in C and a thread that waits take milliseconds.
+ANSWER_SECONDS = 0.4
+
+_FRAMES_AT_MOST = 12
+_ENTRIES_AT_MOST = 3
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+
+# Frames in here say only that an injected fault is at work, or how the entry was started.
+_OWN_FOLDER = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RankDump:
+    """What one rank told when it was asked: its main thread's stack, innermost first, and its last collectives."""
+
+    rank: int
+    stack: tuple[str, ...]  # file:line in function
+    flight_recorder: tuple[str, ...]  # oldest first
+
+    @property
+    def stuck_at(self) -> str | None:
+        """The innermost line of code that is not gpudiag's own rank machinery."""
+        return next((frame for frame in self.stack if not frame.startswith(_OWN_FOLDER)), None)
+
+
+class DumpFiles:
+    """Where one rank's answers go, and where the question for the flight recorder is put."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        """Name the files of `rank` in a run directory."""
+        self.rank = rank
+        self.stack = directory / f"rank{rank}.stack"
+        self.crash = directory / f"rank{rank}.crash"
+        self.question = directory / f"rank{rank}.question"
+        self.flight_recorder = directory / f"rank{rank}.flight"
+
+    # --- in the rank
+
+    def answer_requests(self) -> None:
+        """Answer every request from now on, as long as this process lives."""
+        descriptor = os.open(self.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # A file of its own: on standard error the stacks of all threads would push out what was said before.
+        crash = os.open(self.crash, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.enable(crash)
+        faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
+        os.mkfifo(self.question, 0o600)
+        threading.Thread(target=self._answer_questions, name="gpudiag-dump", daemon=True).start()
+
+    def _answer_questions(self) -> None:
+        while True:
+            with self.question.open("rb") as question:  # waits until somebody asks
+                question.read()
+            answer = self.flight_recorder.with_suffix(".new")
+            answer.write_text(json.dumps(read_flight_recorder()))
+            answer.rename(self.flight_recorder)
+
+    # --- in the agent
+
+    def ask(self, pid: int) -> None:
+        """Ask the rank with that process for everything; whatever it is doing, this does not wait."""
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+        with contextlib.suppress(OSError):  # nobody listens: the rank has not come that far, or is gone
+            os.close(os.open(self.question, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def stack_of_crash(self) -> tuple[str, ...]:
+        """Where the rank was when a signal such as SIGSEGV or SIGABRT ended it; empty where none did."""
+        try:
+            return parse_main_stack(self.crash.read_text(errors="replace"))
+        except OSError:
+            return ()
+
+    def read(self) -> RankDump:
+        """What the rank has answered so far."""
+        stack, recorder = "", "[]"
+        with contextlib.suppress(OSError):
+            stack = self.stack.read_text(errors="replace")
+        with contextlib.suppress(OSError):
+            recorder = self.flight_recorder.read_text()
+        return RankDump(self.rank, parse_main_stack(stack), tuple(json.loads(recorder)))
+
+
+def collect_dumps(asked: list[DumpFiles]) -> tuple[RankDump, ...]:
+    """The answers of ranks that were asked; an answer that does not come within 0.4 s is left empty."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        dumps = tuple(files.read() for files in asked)
+        answered = all(
+            dump.stack and files.flight_recorder.exists() for dump, files in zip(dumps, asked, strict=True)
+        )
+        if answered or time.monotonic() > deadline:
+            return dumps
+        time.sleep(0.01)
+
+
+def parse_main_stack(text: str) -> tuple[str, ...]:
+    """The main thread's frames in what faulthandler wrote, innermost first, as `file:line in function`.
+
+    The thread that got the signal, which is the main thread wherever it can take signals, comes
+    under the heading `Current thread`.
+    """
+    _, _, current = text.rpartition("Current thread ")
+    frames = []
+    for line in current.splitlines()[1:]:
+        match = _FRAME.fullmatch(line)
+        if match is None:
+            break
+        frames.append(f"{match['file']}:{match['line']} in {match['function']}")
+    return tuple(frames[:_FRAMES_AT_MOST])
+
+
+def read_flight_recorder() -> list[str]:
+    """This process's last collectives as torch recorded them; empty where this torch does not tell."""
+    return (
+        _read_recorder(lambda entries: [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]])
+        or []
+    )
+
+
+def read_last_collective() -> RecordedCollective | None:
+    """The collective that this process entered last; None where it entered none, or this torch does not tell."""
+    return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
+
+
+# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's to the
+# second, which all builds have from 2.8 on.
+_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+
+
+def _read_recorder(read: Callable[[list[dict[str, Any]]], _Read]) -> _Read | None:
+    """What is read from the entries of the first recorder that has any, the oldest first.
+
+    The recorders are private API of torch: any change in them must cost only this.
+    """
+    torch = sys.modules.get("torch")
+    for name in _RECORDERS:
+        try:
+            dump = getattr(torch._C._distributed_c10d, name)()  # type: ignore[union-attr]
+            entries = json.loads(dump).get("entries", [])
+            if entries:
+                return read(entries)
+        except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no recorder then
+            continue
+    return None
+
+
+def _last_of(entry: dict[str, Any]) -> RecordedCollective:
+    name = str(entry["profiling_name"]).rpartition(":")[2]
+    return RecordedCollective(name, tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]))
+
+
+def _describe_entry(entry: dict[str, Any]) -> str:
+    state = "completed" if entry["retired"] else entry["state"]
+    sizes = ", ".join(str(size) for size in entry["input_sizes"])
+    return f"{entry['profiling_name']} {entry['collective_seq_id']}, {sizes}: {state}"

@@ -1,0 +1,260 @@
+"""Evidence for what happened to a rank: each fact with its unit and where it was read."""
+
+import signal
+from collections.abc import Sequence
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.view import RaisedError, RankView
+from gpudiag.ranks.process import ProcessState
+
+WAIT_STATUS = "wait status"
+PROCESS_TABLE = "/proc/PID/stat"
+SIDE_CHANNEL = "side channel"
+EXCEPTION = "exception"
+STACK = "stack of the main thread"
+
+_STATE_WORDS = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in uninterruptible sleep (waiting for a device or a file system)",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "dead",
+    "F": "frozen by its control group",
+}
+
+
+def of_death(view: RankView) -> tuple[Evidence, ...]:
+    """How a process ended: its signal or its exit status."""
+    if view.exit is None:
+        return ()
+    if view.exit < 0:
+        return (Evidence("signal", signal_name(-view.exit), source=WAIT_STATUS),)
+    return (Evidence("exit_status", view.exit, source=WAIT_STATUS),)
+
+
+def of_lost_parent(exit_status: int | None) -> Evidence:
+    """That the process which had started the ranks ended before them, and how."""
+    if exit_status is None:
+        words = "ended"
+    elif exit_status < 0:
+        words = f"killed by {signal_name(-exit_status)}"
+    else:
+        words = f"exit status {exit_status}"
+    return Evidence("parent_process", words, source=WAIT_STATUS)
+
+
+def of_untold_end() -> Evidence:
+    """That a process is dead, and that its parent, which would know how it ended, does not answer."""
+    return Evidence("parent_process", "does not say how it ended", source=PROCESS_TABLE)
+
+
+def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
+    """What the process of a rank's agent, on this machine, is doing instead of reporting."""
+    if state is None:
+        return ()
+    return (Evidence("agent_state", _STATE_WORDS.get(state.state, state.state), source=PROCESS_TABLE),)
+
+
+def of_unseen_end() -> tuple[Evidence, ...]:
+    """That a rank's process was there, and had ended before the launcher gave the run up."""
+    words = "ended before it met the others; its launcher then ended the run"
+    return (Evidence("process", words, source="the launcher's children"),)
+
+
+def of_lost_agent() -> Evidence:
+    """That a rank's agent is gone, and the rank with it: its end was seen, not its cause."""
+    return Evidence("agent", "ended without a word; its rank is killed with it", source="agents' connection")
+
+
+def of_stop(view: RankView) -> tuple[Evidence, ...]:
+    """That a process is stopped, and since when it has been seen so."""
+    words = _STATE_WORDS.get(view.process_state, view.process_state)
+    facts = [
+        Evidence("process_state", words, source=PROCESS_TABLE),
+        Evidence("stopped_for", round(view.still_seconds, 2), unit="s", source=PROCESS_TABLE),
+    ]
+    if view.frozen_by is not None:
+        facts.append(Evidence("frozen_by", view.frozen_by, source="/proc/PID/cgroup"))
+    return tuple(facts)
+
+
+def of_quota(view: RankView) -> tuple[Evidence, ...]:
+    """What its control group's processor quota did to the rank; empty where it is not what holds it back."""
+    quota = view.quota
+    if quota is None or not view.throttled:
+        return ()
+    source = f"{quota.group}/cpu.stat"
+    return (
+        Evidence("throttled_periods", quota.throttled_periods, limit=quota.periods, source=source),
+        Evidence("throttled", round(quota.seconds, 2), unit="s", source=source),
+    )
+
+
+def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
+    """Which exception, with which message, from which line."""
+    facts = [
+        Evidence("exception", raised.type, source=EXCEPTION),
+        Evidence("message", raised.message, source=EXCEPTION),
+    ]
+    if raised.place is not None:
+        facts.append(Evidence("raised_at", raised.place, source="traceback"))
+    return tuple(facts)
+
+
+def of_unheard(view: RankView) -> tuple[Evidence, ...]:
+    """For how long the rank's agent, which should report ten times a second, has not."""
+    return (
+        Evidence("agent_unheard_for", round(view.unheard_seconds, 2), unit="s", source="agents' connection"),
+    )
+
+
+def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
+    """How long the others have waited for a rank that never came up."""
+    return (Evidence("waited_for", round(waited_seconds, 1), unit="s", source="agents' connection"),)
+
+
+def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
+    """What the others wait in, and what the silent rank's process does meanwhile."""
+    facts = [Evidence("waited_in", _missed(view, waiting), source=SIDE_CHANNEL)]
+    facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
+    missed = waiting.position and waiting.position.stage_after(view.stage_count)
+    if missed is not None and waiting.stage_count > view.stage_count:
+        facts.append(Evidence("not_reached", f"stage {missed}", source=SIDE_CHANNEL))
+    facts.append(Evidence("waited_for", round(waiting.still_seconds, 2), unit="s", source=SIDE_CHANNEL))
+    if view.process_state:
+        words = _STATE_WORDS.get(view.process_state, view.process_state)
+        facts.append(Evidence("process_state", words, source=PROCESS_TABLE))
+    if view.wait_channel is not None:
+        facts.append(Evidence("waits_in_kernel", view.wait_channel, source="/proc/PID/wchan"))
+    facts.append(Evidence("cpu_time", round(view.cpu_seconds, 2), unit="s", source=PROCESS_TABLE))
+    return (*facts, *of_quota(view))
+
+
+def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
+    """That a rank had returned its result, and what another one that needed it was in by then."""
+    facts = [
+        Evidence("ended_after", round(view.finished_at, 2), unit="s", source="the rank's result"),
+        Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL),
+        Evidence("waiting_rank", waiting.rank, source=SIDE_CHANNEL),
+    ]
+    if view.exit is not None:
+        facts.insert(0, Evidence("exit_status", view.exit, source=WAIT_STATUS))
+    return tuple(facts)
+
+
+def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
+    """Who is inside, and for how long nothing has moved."""
+    return (
+        Evidence("ranks_inside", format_ranks(ranks), source=SIDE_CHANNEL),
+        Evidence("waited_for", round(view.still_seconds, 2), unit="s", source=SIDE_CHANNEL),
+    )
+
+
+def of_mismatch(
+    sequence: int, entered: str, expected: str, expected_by: Sequence[RankView]
+) -> tuple[Evidence, ...]:
+    """What this rank entered, and what the others did at the same place in the sequence."""
+    ranks = format_ranks([view.rank for view in expected_by])
+    return (
+        Evidence("operation", entered, source=SIDE_CHANNEL),
+        Evidence("expected_operation", expected, source=f"side channel of ranks {ranks}"),
+        Evidence("sequence", sequence, source=SIDE_CHANNEL),
+    )
+
+
+def of_consequences(views: Sequence[RankView]) -> tuple[Evidence, ...]:
+    """How ranks ended because of what is told before; empty if none did."""
+    ends = [
+        f"rank {view.rank}: {_how_it_ended(view)}"
+        for view in views
+        if not view.running and not view.ended_well
+    ]
+    return (Evidence("consequences", "; ".join(ends), source=WAIT_STATUS),) if ends else ()
+
+
+def of_dump(dump: RankDump | None) -> tuple[Evidence, ...]:
+    """Where the rank's main thread is, and its last collectives as torch recorded them; empty if it did not say."""
+    if dump is None:
+        return ()
+    facts = []
+    if dump.stuck_at is not None:
+        facts.append(Evidence("stuck_at", dump.stuck_at, source=STACK))
+    if dump.stack:
+        facts.append(Evidence("stack", "\n".join(dump.stack), source=STACK))
+    if dump.flight_recorder:
+        facts.append(
+            Evidence("flight_recorder", "\n".join(dump.flight_recorder), source="torch's flight recorder")
+        )
+    return tuple(facts)
+
+
+def of_position(view: RankView) -> tuple[Evidence, ...]:
+    """Where the rank last said it was: collective, iteration, line of code."""
+    facts = list(of_process(view))
+    position = view.position
+    if position is None:
+        return tuple(facts)
+    if position.operation is not None:
+        facts.append(Evidence("sequence", position.operation.sequence, source=SIDE_CHANNEL))
+        facts.append(Evidence("operation", position.operation.describe(), source=SIDE_CHANNEL))
+        facts.append(Evidence("inside_operation", position.inside, source=SIDE_CHANNEL))
+    return (*facts, *of_place(view))
+
+
+def of_process(view: RankView) -> tuple[Evidence, ...]:
+    """The rank's process."""
+    return () if view.pid is None else (Evidence("pid", view.pid, source=PROCESS_TABLE),)
+
+
+def of_place(view: RankView) -> tuple[Evidence, ...]:
+    """The timed iteration, and the line of code that last told something."""
+    facts: list[Evidence] = []
+    if view.position is not None and view.position.iteration is not None:
+        facts.append(Evidence("iteration", view.position.iteration, source=SIDE_CHANNEL))
+    if view.position is not None and view.position.place is not None:
+        facts.append(Evidence("place", view.position.place, source=SIDE_CHANNEL))
+    return tuple(facts)
+
+
+def signal_name(number: int) -> str:
+    """A signal's name, such as SIGKILL; a real-time signal has only its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as people write them: `0-3, 6`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    return ", ".join("-".join(str(end) for end in span) for span in spans)
+
+
+def _how_it_ended(view: RankView) -> str:
+    if view.raised is not None:
+        return f"{view.raised.type}: {view.raised.message.partition(chr(10))[0]}"
+    if view.exit is None:
+        return "nobody knows how"
+    return signal_name(-view.exit) if view.exit < 0 else f"exit status {view.exit}"
+
+
+def _missed(view: RankView, waiting: RankView) -> str:
+    """The first collective that the rank has not entered, where `waiting` has run ahead of it on a GPU."""
+    operation = None if waiting.position is None else waiting.position.operation_at(view.entered)
+    if operation is None or not waiting.inside or waiting.entered == view.entered + 1:
+        return _where(waiting)
+    return f"{operation.describe()} (collective {view.entered})"
+
+
+def _where(view: RankView) -> str:
+    position = view.position
+    if position is not None and position.inside and position.operation is not None:
+        return f"{position.operation.describe()} (collective {position.operation.sequence})"
+    return f"stage {view.stage}"

@@ -1,0 +1,113 @@
+"""Why ranks could not be started: a mistake of the caller's is an exception, all else is an incident."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from gpudiag.errors import UsageError
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.diagnosis.evidence import WAIT_STATUS, format_ranks, of_exception, signal_name
+from gpudiag.ranks.diagnosis.view import RaisedError, RankView
+from gpudiag.ranks.stages import IMPORT
+
+_TEMPLATE = "the process that starts ranks"
+_OWN_KINDS: Mapping[str, IncidentKind] = MappingProxyType(
+    {"failed": IncidentKind.RAISED, "ended": IncidentKind.DIED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """What a template said last: absent, failed, old_python or not_forked; that it `ended`, or is `slow`."""
+
+    kind: str
+    facts: dict[str, Any]
+
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the caller named an interpreter that cannot run ranks."""
+        return self.kind in ("absent", "old_python")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStart:
+    """Which ranks could not be started, where, why, and what the process that starts them wrote."""
+
+    ranks: tuple[int, ...]
+    host: str
+    failure: StartFailure
+    stderr: str
+
+
+def start_error(failure: StartFailure) -> UsageError:
+    """The exception for an interpreter that cannot run ranks."""
+    facts = failure.facts
+    if failure.kind == "absent":
+        return absent_module(facts["module"])
+    return UsageError(
+        f"ranks need Python 3.11 or later, and this one is {facts['version']}",
+        hint="name another interpreter with --python",
+    )
+
+
+def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Sequence[int]) -> Incident:
+    """What kept the process that starts these ranks from starting them; `stderr` is what it wrote there.
+
+    Under a launcher each rank has such a process of its own: then it is that rank which died or raised.
+    """
+    facts = failure.facts
+    exit_status = facts.get("exit")
+    own = len(ranks) == 1
+    told: list[Evidence] = []
+    if failure.kind == "failed":
+        error = facts["error"]
+        told += [
+            Evidence("importing", facts["module"], source=_TEMPLATE),
+            *of_exception(RaisedError(error["type"], error["message"], error["place"], view.seen_at)),
+        ]
+    elif failure.kind == "ended":
+        name = "signal" if exit_status is not None and exit_status < 0 else "exit_status"
+        if exit_status is not None:
+            value = signal_name(-exit_status) if exit_status < 0 else exit_status
+            told.append(Evidence(name, value, source=WAIT_STATUS))
+    elif failure.kind == "slow":
+        told.append(Evidence("waited_for", facts["seconds"], unit="s", source=_TEMPLATE))
+        told.append(Evidence("importing", facts["module"], source=_TEMPLATE))
+    else:
+        told.append(Evidence("not_forked", str(facts["reason"]), source=_TEMPLATE))
+        own, ranks = True, (facts["rank"],)
+    if stderr:
+        told.append(Evidence("stderr", stderr, source="standard error of the process that starts ranks"))
+    if not own:
+        told.append(Evidence("ranks", format_ranks(ranks), source=_TEMPLATE))
+    kind = _OWN_KINDS.get(failure.kind, IncidentKind.START_FAILED) if own else IncidentKind.START_FAILED
+    return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(told))
+
+
+def absent_module(name: str) -> UsageError:
+    """The exception for a module that ranks need and that the interpreter does not have."""
+    hint = "pip install 'gpudiag[torch]'" if name == "torch" else f"pip install {name}"
+    return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
+
+
+def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -> UsageError:
+    """The exception for two processes of one run that were told different numbers of ranks."""
+    return UsageError(
+        f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
+        hint="start every process of the run with the same WORLD_SIZE",
+    )
+
+
+def started_twice(rank: int) -> UsageError:
+    """The exception for two processes with the same rank in one run."""
+    return UsageError(
+        f"rank {rank} was started twice in this run",
+        hint="give every process its own RANK, or let the launcher do so",
+    )
+
+
+def slow_start(limit_seconds: float, preload: Sequence[str]) -> StartFailure:
+    """What to call an import that does not come to an end."""
+    return StartFailure("slow", {"seconds": limit_seconds, "module": preload[0] if preload else "the entry"})

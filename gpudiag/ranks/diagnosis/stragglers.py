@@ -1,0 +1,236 @@
+"""Which rank comes late to the collectives, judged by arrival and never by duration.
+
+In a collective the late rank has the shortest time, for it does not wait: whoever ranks processes by
+duration blames the victims. A rank's lateness in one iteration is how much later it arrived than
+the ranks did in the middle; why it was late is told by its processor time against that of the
+others (collectives.md section 6.4, with a floor that an oversubscribed host does not reach).
+
+On GPUs ranks run ahead of their collectives, and nobody waits on the host for a rank that was once
+late: there, only what a rank adds to its lateness counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.ranks.clock import ClockOffset
+from gpudiag.ranks.rank.arrivals import Arrivals, HostUse
+from gpudiag.ranks.stages import MEASURE
+
+ITERATIONS_AT_LEAST = 20
+LATE_SHARE_OF_STEP = 0.05
+CLOCK_ERRORS = 3.0
+# Scheduling of more ranks than processors makes ranks late by fractions of a millisecond, by turns.
+LATE_FLOOR_SECONDS = 1e-3
+# In so many of its iterations a straggler is late by half the limit at least.
+CONSISTENT_SHARE = 0.75
+# Work and waiting together must explain at least this share of all the time that the rank was late.
+EXPLAINED_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late ranks came to the timed collectives, and how long these took once all were there.
+
+    `late_seconds` has each rank's median over iterations; `transfer_seconds` is the median time
+    that the last to arrive spent inside; `step_seconds` from the first arrival to the last return.
+    """
+
+    iterations: int
+    late_seconds: Mapping[int, float]
+    transfer_seconds: float
+    step_seconds: float
+    clock_error_seconds: float
+
+
+_Samples = Mapping[int, Sequence[float]]  # rank -> seconds late, iteration by iteration
+
+
+def align(arrivals: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset]) -> Mapping[int, Arrivals]:
+    """The arrivals on one clock, of those ranks whose clock is known to be that far away."""
+    return {
+        rank: replace(
+            told,
+            arrived=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.arrived),
+            left=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.left),
+        )
+        for rank, told in arrivals.items()
+        if rank in offsets
+    }
+
+
+def measure_lateness(arrivals: Mapping[int, Arrivals], clock_error_seconds: float = 0.0) -> Lateness | None:
+    """The lateness of all ranks, their arrivals on one clock; None where their iterations differ."""
+    arrivals = _without_run_ahead(arrivals)
+    samples = _lateness_samples(arrivals)
+    if samples is None:
+        return None
+    arrived = list(zip(*(rank.arrived for rank in arrivals.values()), strict=True))
+    left = list(zip(*(rank.left for rank in arrivals.values()), strict=True))
+    last = [moments.index(max(moments)) for moments in arrived]
+    transfers = [ends[who] - starts[who] for who, starts, ends in zip(last, arrived, left, strict=True)]
+    steps = [max(ends) - min(starts) for starts, ends in zip(arrived, left, strict=True)]
+    return Lateness(
+        iterations=len(arrived),
+        late_seconds={rank: median(values) for rank, values in samples.items()},
+        transfer_seconds=median(transfers) / 1e9,
+        step_seconds=median(steps) / 1e9,
+        clock_error_seconds=clock_error_seconds,
+    )
+
+
+def find_stragglers(
+    told: Mapping[int, Arrivals],
+    offsets: Mapping[int, ClockOffset],
+    hosts: Mapping[int, str],
+    started: float,
+) -> tuple[Incident, ...]:
+    """The ranks that the others wait for in most iterations, the latest first, each with the cause.
+
+    `offsets` are from each rank's clock to that on which `started`, the run's start, is counted in
+    seconds. Nothing is said where a rank's clock is not known, for it could be the late one.
+    """
+    if not told or not told.keys() <= offsets.keys():
+        return ()
+    arrivals = _without_run_ahead(align(told, offsets))
+    clock_error_seconds = max(offsets[rank].error_seconds for rank in arrivals)
+    lateness, samples = measure_lateness(arrivals, clock_error_seconds), _lateness_samples(arrivals)
+    if lateness is None or samples is None or lateness.iterations < ITERATIONS_AT_LEAST:
+        return ()
+    limit = limit_seconds(lateness)
+    late = [rank for rank, seconds in lateness.late_seconds.items() if seconds > limit]
+    consistent = [rank for rank in late if _share_above(samples[rank], limit / 2) >= CONSISTENT_SHARE]
+    return tuple(
+        Incident(
+            kind=IncidentKind.LATE,
+            rank=rank,
+            host=hosts[rank],
+            stage=MEASURE,
+            at_seconds=max(0.0, arrivals[rank].arrived[0] / 1e9 - started),
+            evidence=(*_lateness_evidence(rank, lateness, limit), *_cause_evidence(rank, samples, arrivals)),
+        )
+        for rank in sorted(consistent, key=lambda rank: -lateness.late_seconds[rank])
+    )
+
+
+def limit_seconds(lateness: Lateness) -> float:
+    """The median lateness that makes a straggler."""
+    return max(
+        LATE_SHARE_OF_STEP * lateness.step_seconds,
+        CLOCK_ERRORS * lateness.clock_error_seconds,
+        LATE_FLOOR_SECONDS,
+    )
+
+
+def _without_run_ahead(arrivals: Mapping[int, Arrivals]) -> Mapping[int, Arrivals]:
+    """The same, each moment earlier by how late the rank was already when it came without having waited."""
+    late = _lateness_samples(arrivals)
+    if late is None:
+        return arrivals
+    return {rank: _earlier(told, late[rank]) for rank, told in arrivals.items()}
+
+
+def _earlier(told: Arrivals, late: Sequence[float]) -> Arrivals:
+    if not told.awaited:
+        return told
+    known = [0, *(int(seconds * 1e9) for seconds in late[:-1])]
+    carried = [0 if awaited else before for awaited, before in zip(told.awaited, known, strict=True)]
+    return replace(
+        told,
+        arrived=tuple(moment - before for moment, before in zip(told.arrived, carried, strict=True)),
+        left=tuple(moment - before for moment, before in zip(told.left, carried, strict=True)),
+        awaited=(),
+    )
+
+
+def _lateness_samples(arrivals: Mapping[int, Arrivals]) -> _Samples | None:
+    """Seconds that each rank came after the ranks in the middle, iteration by iteration."""
+    ranks = list(arrivals.values())
+    comparable = len({(rank.first_iteration, len(rank.arrived)) for rank in ranks}) == 1
+    if len(ranks) < 2 or not comparable:
+        return None
+    # Of an even number of ranks the earlier of the two in the middle: of two ranks, the first.
+    middles = [
+        sorted(moments)[(len(ranks) - 1) // 2]
+        for moments in zip(*(rank.arrived for rank in ranks), strict=True)
+    ]
+    return {
+        number: [(moment - middle) / 1e9 for moment, middle in zip(rank.arrived, middles, strict=True)]
+        for number, rank in arrivals.items()
+    }
+
+
+def _share_above(values: Sequence[float], limit: float) -> float:
+    return sum(value > limit for value in values) / len(values)
+
+
+def _lateness_evidence(rank: int, lateness: Lateness, limit: float) -> tuple[Evidence, ...]:
+    source = f"arrival times of {lateness.iterations} iterations"
+    facts = (
+        Evidence(
+            "late_by", round(lateness.late_seconds[rank], 6), unit="s", limit=round(limit, 6), source=source
+        ),
+        Evidence("transfer", round(lateness.transfer_seconds, 6), unit="s", source=source),
+        Evidence("step", round(lateness.step_seconds, 6), unit="s", source=source),
+    )
+    if lateness.clock_error_seconds == 0.0:
+        return facts
+    error = round(lateness.clock_error_seconds, 6)
+    return (*facts, Evidence("clock_error", error, unit="s", source="messages between the agents"))
+
+
+def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrivals]) -> tuple[Evidence, ...]:
+    """Whether the rank computed longer, waited for a processor, or was off the processor of its own accord."""
+    total = sum(value for value in samples[rank] if value > 0)
+    use = arrivals[rank].host_use
+    others = [other.host_use for number, other in arrivals.items() if number != rank]
+    waiting = _excess(use.runqueue_seconds, [other.runqueue_seconds for other in others])
+    working = _excess(use.cpu_seconds, [other.cpu_seconds for other in others])
+    facts = [
+        Evidence("late_in_total", round(total, 6), unit="s", source="arrival times"),
+        *_excess_evidence("waited_for_processor", waiting, "/proc/PID/schedstat, more than the other ranks"),
+        *_excess_evidence("computed_longer", working, "/proc/PID/schedstat, more than the other ranks"),
+    ]
+    if isinstance(waiting, Missing) or isinstance(working, Missing):
+        cause = "unknown: the kernel does not tell how long it waited for a processor"
+    elif max(waiting, 0.0) + max(working, 0.0) < EXPLAINED_SHARE * total:
+        cause = "off the processor of its own accord: input, a lock, a sleep"
+    else:
+        cause = "host late: ready to run, no processor free" if waiting >= working else "compute late"
+    return (
+        Evidence("cause", cause, source="processor time of all ranks"),
+        *facts,
+        *_host_evidence(use, others),
+    )
+
+
+def _excess(own: Reading[float], others: Sequence[Reading[float]]) -> Reading[float]:
+    """How much more than the other ranks in the middle."""
+    if isinstance(own, Missing):
+        return own
+    return own - median(other for other in others if not isinstance(other, Missing))
+
+
+def _excess_evidence(name: str, excess: Reading[float], source: str) -> tuple[Evidence, ...]:
+    return () if isinstance(excess, Missing) else (Evidence(name, round(excess, 6), unit="s", source=source),)
+
+
+def _host_evidence(use: HostUse, others: Sequence[HostUse]) -> tuple[Evidence, ...]:
+    """What else the host did to the rank, as far as it did something."""
+    facts = []
+    counted = (
+        ("involuntary_switches", use.involuntary_switches, None, "/proc/PID/status"),
+        ("steal", use.steal_seconds, "s", "/proc/stat, processors that the rank may use"),
+        ("throttled", use.throttled_seconds, "s", "cpu.stat of the cgroup"),
+        ("thermal_throttles", use.thermal_throttles, None, "/sys, processors that the rank may use"),
+    )
+    for name, value, unit, source in counted:
+        if not isinstance(value, Missing) and value > 0:
+            facts.append(Evidence(name, value, unit=unit, source=source))
+    if any(set(use.allowed_cpus) < set(other.allowed_cpus) for other in others):
+        cpus = ",".join(map(str, use.allowed_cpus))
+        facts.append(Evidence("allowed_cpus", cpus, source="affinity; the other ranks may use more"))
+    return tuple(facts)

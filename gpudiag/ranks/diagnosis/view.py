@@ -1,0 +1,147 @@
+"""What an agent knows of one rank at one moment: all that the watchdog judges by."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.ranks.diagnosis.control_group import Quota
+from gpudiag.ranks.position import Position
+from gpudiag.ranks.stages import IMPORT
+
+# Using less than this share of one processor is waiting, not working.
+BUSY_SHARE = 0.2
+
+# A quota that cuts so large a share of its periods short, and of so many, is what a rank is slow by.
+THROTTLED_SHARE = 0.5
+THROTTLED_PERIODS = 5
+
+
+class Life(StrEnum):
+    """What has become of a rank's process."""
+
+    NOT_STARTED = "not_started"
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """The exception that ended a rank's entry."""
+
+    type: str
+    message: str
+    place: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """All that is known of one rank at one moment. Times are seconds since the run started."""
+
+    rank: int
+    local_rank: int
+    host: str
+    life: Life
+    pid: int | None = None
+    exit: int | None = None
+    seen_at: float = 0.0  # when its agent took this look
+    changed_at: float = 0.0  # when `life` became what it is
+    finished: bool = False  # it wrote its result
+    finished_at: float = 0.0  # when, if it did
+    raised: RaisedError | None = None
+    position: Position | None = None
+    still_seconds: float = 0.0  # how long its agent has watched it stay where it is
+    cpu_seconds: float = 0.0  # what it used of the processor in that time
+    unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
+    has_gpu: bool = False  # it has a GPU's device file open
+    process_state: str = ""  # the letter in /proc/PID/stat
+    traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
+    frozen_by: str | None = None  # the control group that holds it
+    quota: Quota | None = None  # what its control group's processor quota did to it
+    wait_channel: str | None = None  # where in the kernel it waits, once it has stood still for a while
+    load: float = 1.0  # how many times as long as alone things take on its host (host_load.py)
+
+    @property
+    def stage(self) -> str:
+        """The stage that the rank last entered; before the first that is import."""
+        return IMPORT if self.position is None else self.position.stage
+
+    @property
+    def stage_count(self) -> int:
+        """How many stages the rank has entered."""
+        return 0 if self.position is None else self.position.stage_count
+
+    @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered."""
+        return 0 if self.position is None else self.position.entered
+
+    @property
+    def inside(self) -> bool:
+        """Whether the rank is inside a collective."""
+        return self.position is not None and self.position.inside
+
+    @property
+    def alone(self) -> bool:
+        """Whether the rank is inside work of its own, and waits for no other."""
+        operation = None if self.position is None else self.position.operation
+        return self.inside and operation is not None and operation.alone
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How far the rank has come; all ranks come through the same stages and collectives in order."""
+        return (0, 0) if self.position is None else self.position.progress
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """How long the collective that the rank is inside should take; None outside, or if nobody said."""
+        if self.position is None or not self.position.inside or self.position.operation is None:
+            return None
+        return self.position.operation.predicted_seconds
+
+    @property
+    def busy(self) -> bool:
+        """Whether the rank has used the processor while it stayed where it is, or is ready to and gets none."""
+        return self.process_state == "R" or self.cpu_seconds > BUSY_SHARE * self.still_seconds
+
+    @property
+    def throttled(self) -> bool:
+        """Whether its control group's processor quota holds it back most of the time."""
+        quota = self.quota
+        return (
+            quota is not None
+            and quota.throttled_periods >= THROTTLED_PERIODS
+            and quota.throttled_periods > THROTTLED_SHARE * quota.periods
+        )
+
+    @property
+    def opening_gpu(self) -> bool:
+        """Whether the driver may still be starting a GPU for the rank, which takes seconds of no processor time."""
+        return self.has_gpu and self.entered == 0
+
+    @property
+    def waiting_seconds(self) -> float:
+        """For how long the rank has been where it is, at its end too."""
+        return self.seen_at - self.changed_at if self.life is Life.ENDED else self.still_seconds
+
+    @property
+    def running(self) -> bool:
+        """Whether the rank's process is there, and has something left to do."""
+        return self.life in (Life.ALIVE, Life.STOPPED)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the rank returned a result and its process ended with status 0."""
+        return self.life is Life.ENDED and self.finished and self.exit == 0
+
+    def counted_from(self, started: float) -> "RankView":
+        """The same view with its times counted from `started`, for a view whose times are the clock's own."""
+        raised = self.raised and replace(self.raised, at=self.raised.at - started)
+        return replace(
+            self,
+            seen_at=self.seen_at - started,
+            changed_at=max(0.0, self.changed_at - started),
+            finished_at=max(0.0, self.finished_at - started),
+            raised=raised,
+        )

@@ -1,0 +1,1 @@
+"""What runs in the processes of the ranks: standard library, and torch only where a rank needs it."""

@@ -1,0 +1,195 @@
+"""When a rank came to each timed collective, and when it left it: what lateness is judged by."""
+
+import contextlib
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.process import read_machine
+
+_NANOSECONDS = 1e9
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_STEAL_FIELD = 8  # of a cpu line in /proc/stat (proc_stat(5)), the label counted as 0
+
+# Enough to tell a straggler, little enough to send: two numbers per iteration.
+_KEPT_ITERATIONS = 4000
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """Counters of one rank's main thread and of the processors it may run on, or their growth.
+
+    Seconds and counts since the thread, the machine or the cgroup started.
+    """
+
+    cpu_seconds: Reading[float]  # on a processor
+    runqueue_seconds: Reading[float]  # ready to run, and waiting for a processor
+    involuntary_switches: Reading[int]
+    steal_seconds: Reading[float]  # taken by the hypervisor from the allowed processors, all together
+    throttled_seconds: Reading[float]  # by the cgroup's processor quota
+    thermal_throttles: Reading[int]  # of the allowed processors, all together
+    allowed_cpus: tuple[int, ...]
+
+    def since(self, before: "HostUse") -> "HostUse":
+        """How much each counter has grown since `before`."""
+        return HostUse(
+            cpu_seconds=_growth(before.cpu_seconds, self.cpu_seconds),
+            runqueue_seconds=_growth(before.runqueue_seconds, self.runqueue_seconds),
+            involuntary_switches=_growth(before.involuntary_switches, self.involuntary_switches),
+            steal_seconds=_growth(before.steal_seconds, self.steal_seconds),
+            # It may have been moved under a quota meanwhile.
+            throttled_seconds=self.throttled_seconds
+            if isinstance(before.throttled_seconds, Missing)
+            else _growth(before.throttled_seconds, self.throttled_seconds),
+            thermal_throttles=_growth(before.thermal_throttles, self.thermal_throttles),
+            allowed_cpus=self.allowed_cpus,
+        )
+
+
+def read_host_use() -> HostUse:
+    """The counters of the calling thread, now."""
+    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    thread = Path(f"/proc/self/task/{threading.get_native_id()}")
+    cpu_seconds, runqueue_seconds = _read_schedstat(thread)
+    return HostUse(
+        cpu_seconds=cpu_seconds,
+        runqueue_seconds=runqueue_seconds,
+        involuntary_switches=_read_involuntary_switches(thread),
+        steal_seconds=_read_steal(allowed),
+        throttled_seconds=_read_throttled(),
+        thermal_throttles=_read_thermal_throttles(allowed),
+        allowed_cpus=allowed,
+    )
+
+
+def _growth(before: Reading[_Number], after: Reading[_Number]) -> Reading[_Number]:
+    if isinstance(before, Missing):
+        return before
+    return after if isinstance(after, Missing) else after - before
+
+
+def _read_schedstat(thread: Path) -> tuple[Reading[float], Reading[float]]:
+    """Seconds on a processor, and seconds ready and waiting for one (sched-stats.rst of the kernel)."""
+    text = _read(thread / "schedstat")
+    if isinstance(text, Missing):
+        return text, text
+    on_cpu, waiting = text.split()[:2]
+    return int(on_cpu) / _NANOSECONDS, int(waiting) / _NANOSECONDS
+
+
+def _read_involuntary_switches(thread: Path) -> Reading[int]:
+    text = _read(thread / "status")
+    return text if isinstance(text, Missing) else int(_value_after("nonvoluntary_ctxt_switches:", text) or 0)
+
+
+def _read_steal(allowed: tuple[int, ...]) -> Reading[float]:
+    text = _read(Path("/proc/stat"))
+    if isinstance(text, Missing):
+        return text
+    names = {f"cpu{number}" for number in allowed}
+    lines = [line.split() for line in text.splitlines()]
+    return sum(int(line[_STEAL_FIELD]) for line in lines if line and line[0] in names) / _TICKS_PER_SECOND
+
+
+def _read_throttled() -> Reading[float]:
+    """Seconds that this cgroup was held back, in cgroup v2 (microseconds) or v1 (nanoseconds)."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            text, name, per_second = _read(Path(f"/sys/fs/cgroup{group}/cpu.stat")), "throttled_usec", 1e6
+        elif "cpu" in controllers.split(","):
+            text, name, per_second = _read(Path(f"/sys/fs/cgroup/cpu{group}/cpu.stat")), "throttled_time", 1e9
+        else:
+            continue
+        if not isinstance(text, Missing) and (value := _value_after(name, text)) is not None:
+            return int(value) / per_second
+    return Missing(MissingReason.NOT_SUPPORTED, "no processor quota")
+
+
+def _read_thermal_throttles(allowed: tuple[int, ...]) -> Reading[int]:
+    counts = []
+    for number in allowed:
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(f"/sys/devices/system/cpu/cpu{number}/thermal_throttle/core_throttle_count")
+            counts.append(int(path.read_text()))
+    return sum(counts) if counts else Missing(MissingReason.NOT_SUPPORTED, "the processor does not count it")
+
+
+def _value_after(name: str, text: str) -> str | None:
+    return next((line.split()[1] for line in text.splitlines() if line.split()[:1] == [name]), None)
+
+
+def _read(path: Path) -> Reading[str]:
+    try:
+        return path.read_text()
+    except OSError as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"{path}: {error.strerror}")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One rank's timed iterations: CLOCK_MONOTONIC of its machine, in nanoseconds."""
+
+    clock: str  # ranks with the same one share it
+    first_iteration: int
+    arrived: tuple[int, ...]
+    left: tuple[int, ...]
+    host_use: HostUse  # growth between the first iteration and the end of the entry
+    # Whether the rank had seen the end of all that came before. Where it had not, because a GPU still worked,
+    # it comes as much later as it came to the collective before that. Empty: it always had.
+    awaited: tuple[bool, ...] = ()
+
+
+class ArrivalRecorder:
+    """A rank's own record; costs two appends per timed iteration. Moments are CLOCK_MONOTONIC in nanoseconds."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded before the first timed iteration."""
+        self._arrived: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
+        self._left: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
+        self._last_iteration = -1
+        self._seen_ends: deque[bool] = deque(maxlen=_KEPT_ITERATIONS)
+        self._started = False  # an iteration has started, and its collective has not
+        self._ahead = False  # of what a GPU has still to do
+        self._inside = False
+        self._before: HostUse | None = None
+
+    def start_iteration(self, iteration: int) -> None:
+        """The next collective is that of this timed iteration."""
+        if self._before is None:
+            self._before = read_host_use()
+        self._last_iteration = iteration
+        self._started = True
+
+    def arrive(self, now_ns: int) -> None:
+        """The rank is about to enter a collective; only the first one of an iteration counts."""
+        if self._started:
+            self._started, self._inside = False, True
+            self._arrived.append(now_ns)
+            self._seen_ends.append(not self._ahead)
+
+    def leave(self, now_ns: int, *, queued: bool = False) -> None:
+        """The rank came back from a collective; `queued`: when that was queued."""
+        self._ahead = queued
+        if self._inside:
+            self._inside = False
+            self._left.append(now_ns)
+
+    def read(self) -> Arrivals | None:
+        """What was recorded; None if nothing was timed, or an iteration was left half way."""
+        if self._before is None or len(self._arrived) != len(self._left) or not self._arrived:
+            return None
+        return Arrivals(
+            clock=read_machine().clock,
+            first_iteration=self._last_iteration + 1 - len(self._arrived),
+            arrived=tuple(self._arrived),
+            left=tuple(self._left),
+            host_use=read_host_use().since(self._before),
+            awaited=() if all(self._seen_ends) else tuple(self._seen_ends),
+        )

@@ -1,0 +1,44 @@
+"""Start the template in any interpreter, also in one where gpudiag is not installed.
+
+Run as a file, by the interpreter whose torch is to be judged. Only the package `gpudiag` itself is
+lent to it: putting the folder that holds it on sys.path would mix two sets of installed packages.
+Nothing here needs a newer Python than 3.6, so that an older one is refused in words.
+"""
+
+import sys
+
+
+def _lend_gpudiag(package: str) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "gpudiag", package + "/__init__.py", submodule_search_locations=[package]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError("gpudiag is not at " + package)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpudiag"] = module
+    spec.loader.exec_module(module)
+
+
+def _refuse_old_python(socket_descriptor: str) -> None:
+    import json
+    import os
+
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    os.write(int(socket_descriptor), json.dumps({"kind": "old_python", "version": version}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    own_folder = __file__.rpartition("/")[0]
+    if sys.path[:1] == [own_folder]:
+        del sys.path[
+            0
+        ]  # the folder of a script comes first by default; its module names are not for everyone
+    if sys.version_info < (3, 11):  # noqa: UP036 - it may well be older: the user names the interpreter
+        _refuse_old_python(sys.argv[2])
+    else:
+        _lend_gpudiag(own_folder.rpartition("/ranks/")[0])
+        from gpudiag.ranks.rank.template import main
+
+        main(sys.argv[1:])

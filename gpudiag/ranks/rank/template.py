@@ -1,0 +1,141 @@
+"""The process that imports torch once, never touches CUDA, and forks the ranks.
+
+Its agent holds the other end of a socket. JSON lines go up it (imported, forked, exited, failed);
+when it closes, for whatever reason, the ranks are killed and the template ends. The kernel kills
+the template with its agent, and the ranks with their template.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpudiag.model import codec
+from gpudiag.ranks.process import die_with_parent, kill, name_process
+from gpudiag.ranks.rank.board import PositionBoard
+from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank
+
+
+def main(arguments: list[str]) -> None:
+    """Run the job in the file named by the first argument; socket and board are descriptors after it."""
+    job_path, socket_descriptor, board_descriptor = arguments
+    job: Job = codec.decode(Job, json.loads(Path(job_path).read_text()))
+    die_with_parent(job.agent_pid)
+    name_process("gpudiag-template")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's business
+    board = PositionBoard(int(board_descriptor), len(job.ranks))
+    with socket.socket(fileno=int(socket_descriptor)) as agent:
+        template = _Template(job, board, agent)
+        try:
+            if template.preload():
+                template.fork_ranks()
+                template.watch_ranks()
+        finally:
+            template.kill_ranks()
+    os._exit(0)  # nothing of torch needs an orderly end, which would take a tenth of a second
+
+
+class _Template:
+    def __init__(self, job: Job, board: PositionBoard, agent: socket.socket) -> None:
+        self._job = job
+        self._board = board
+        self._agent = agent
+        self._ranks: dict[int, int] = {}  # pid -> rank, of those not yet reaped
+
+    def preload(self) -> bool:
+        """Whether the modules that all ranks need could be imported; says so to the agent."""
+        started = time.monotonic()
+        for name in self._job.preload:
+            try:
+                if "." not in name and importlib.util.find_spec(name) is None:
+                    self._tell("absent", module=name)
+                    return False
+                importlib.import_module(name)
+            except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
+                self._tell("failed", module=name, error=describe_exception(error))
+                return False
+        self._try_preload()
+        self._tell("imported", seconds=time.monotonic() - started)
+        return True
+
+    def _try_preload(self) -> None:
+        """Import the entry's module, and what it may import, once for all ranks; what raises, each rank finds out."""
+        for name in (*self._job.try_preload, self._job.entry.partition(":")[0]):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+    def fork_ranks(self) -> None:
+        """Fork every rank; one that cannot be forked is reported, and the others are still forked."""
+        gc.freeze()  # a collection in a rank would otherwise copy the pages it shares with the others
+        template_pid = os.getpid()
+        for local in self._job.ranks:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._tell("not_forked", rank=local.rank, reason=error.strerror)
+                continue
+            if pid == 0:
+                self._become(local, template_pid)
+            self._ranks[pid] = local.rank
+            self._tell("forked", rank=local.rank, pid=pid)
+
+    def _become(self, local: LocalRank, template_pid: int) -> NoReturn:
+        """Run that rank in this forked process, and let nothing of it come back into the template's code."""
+        try:
+            self._agent.close()
+            run_rank(self._job, local, self._board, template_pid)
+        finally:
+            os._exit(EXIT_RAISED)
+
+    def watch_ranks(self) -> None:
+        """Report each rank's end at once; return when all have ended or the agent is gone."""
+        wakeup, on_signal = socket.socketpair()
+        on_signal.setblocking(False)
+        wakeup.setblocking(False)
+        signal.set_wakeup_fd(on_signal.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._reap()  # those that ended before the handler was there
+        while self._ranks:
+            readable, _, _ = select.select([wakeup, self._agent], [], [])
+            if self._agent in readable:
+                return  # the agent never writes: it closed its end, or it is dead
+            with contextlib.suppress(BlockingIOError):
+                wakeup.recv(4096)
+            self._reap()
+
+    def kill_ranks(self) -> None:
+        """Kill and reap what is left."""
+        for pid in tuple(self._ranks):
+            kill(pid)
+        deadline = time.monotonic() + 1.0  # a rank in uninterruptible sleep dies when the kernel lets it
+        while self._ranks and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.002)
+
+    def _reap(self) -> None:
+        while self._ranks:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            at = time.monotonic()
+            rank = self._ranks.pop(pid, None)
+            if rank is not None:
+                self._tell("exited", rank=rank, exit=os.waitstatus_to_exitcode(status), at=at)
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # then the agent is gone, and watch_ranks ends
+            self._agent.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")

@@ -1,0 +1,113 @@
+"""The all-reduce and the training of a preflight: short, verified, where tests may run."""
+
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.reading import Missing
+from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
+from gpudiag.runs.nccl_test import measure_collectives
+from gpudiag.runs.placement import Placement
+from gpudiag.runs.train import DEFAULT_CPU_RANKS, measure_strategies
+from gpudiag.runs.workplace import Workplace
+from gpudiag.units import MIB
+
+_CPU_MAX_BYTES = MIB
+_GPU_MAX_BYTES = 256 * MIB
+_GPU_MEMORY_SHARE = 0.1  # of the fullest GPU's free memory, for each of three buffers
+_CPU_SECONDS = 25.0  # what level quick has left after the look at the machine
+# NCCL's start was seen to take over 60 s on 8 B200 (NVIDIA/nccl issue 1646); 2.3 to 3.8 s is usual.
+_GPU_BASE_SECONDS = 60.0
+_GPU_SECONDS = 5.0  # for each
+
+_QUICK = "quick"
+_STEPS = 4
+_CPU_QUICK_SECONDS = 15.0  # of the 30 that level quick has
+_SECONDS = 60.0  # for each strategy; the first import of DeepSpeed or TensorFlow is the slow part
+
+
+def say_collective_cost(place: Workplace) -> str:
+    """What the all-reduce costs, in one sentence for the user before it starts."""
+    if place.device_kind == "cuda":
+        return (
+            f"all-reduce on {place.world_size} GPUs with NCCL: about 10 s, up to 0.8 GiB of each GPU's memory"
+        )
+    return f"all-reduce on {place.world_size} CPU ranks with gloo: about 5 s"
+
+
+def collective_limit(place: Workplace) -> float:
+    """How many seconds the all-reduce may take, by the number of GPUs."""
+    on_gpu = place.device_kind == "cuda"
+    return _GPU_BASE_SECONDS + _GPU_SECONDS * place.world_size if on_gpu else _CPU_SECONDS
+
+
+def measure_collective(place: Workplace, python: str | None) -> CollectiveMeasurement:
+    """The verified all-reduce.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    on_gpu = place.device_kind == "cuda"
+    backend = "nccl" if on_gpu else "gloo"
+    max_bytes = _gpu_bytes(place) if on_gpu else _CPU_MAX_BYTES
+    plan = NcclTestPlan(
+        backend=backend,
+        nproc=place.world_size,
+        max_bytes=max_bytes,
+        step_factor=8,
+        iterations=5,
+        warmup=1,
+        timeout_seconds=collective_limit(place),
+        rendezvous_timeout_seconds=collective_limit(place),
+    )
+    here = Placement(backend, place.world_size, max_bytes, variables=place.variables, devices=place.devices)
+    return measure_collectives(plan, here, python)
+
+
+def _gpu_bytes(place: Workplace) -> int:
+    free = [
+        device.memory_free_bytes
+        for device in place.devices
+        if not isinstance(device.memory_free_bytes, Missing)
+    ]
+    return min([_GPU_MAX_BYTES, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
+
+
+def say_training_cost(place: Workplace, level: str) -> str:
+    """What the training costs, in one sentence for the user before it starts."""
+    where = f"{place.world_size} GPUs" if place.device_kind == "cuda" else f"{DEFAULT_CPU_RANKS} CPU ranks"
+    if level == _QUICK:
+        seconds = 10 if place.device_kind == "cuda" else 5  # with contexts, and NCCL's start
+        return f"{_STEPS} verified steps of DDP on {where}: about {seconds} s"
+    return f"{_STEPS} verified steps on {where} under each strategy that is installed: about 5 s each"
+
+
+def training_limit(place: Workplace, level: str) -> float:
+    """How many seconds one strategy may take: with GPUs, by how many there are, at every level."""
+    if place.device_kind == "cuda":
+        return _SECONDS + _GPU_SECONDS * place.world_size
+    return _CPU_QUICK_SECONDS if level == _QUICK else _SECONDS
+
+
+def measure_training(place: Workplace, level: str, python: str | None) -> tuple[StrategyMeasurement, ...]:
+    """What the ranks of each strategy told; of DDP alone at level quick.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    quick = level == _QUICK
+    on_gpu = place.device_kind == "cuda"
+    plan = TrainingPlan(
+        strategy=("ddp",) if quick else STRATEGIES,
+        steps=_STEPS,
+        timeout_seconds=training_limit(place, level),
+        rendezvous_timeout_seconds=training_limit(place, level),
+    )
+    here = Placement(
+        "nccl" if on_gpu else "gloo",
+        place.world_size if on_gpu else min(place.world_size, DEFAULT_CPU_RANKS),
+        0,
+        variables=place.variables,
+        devices=place.devices,
+    )
+    return measure_strategies(plan, here, python=python, fresh_groups=not quick)

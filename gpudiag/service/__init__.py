@@ -1,0 +1,1 @@
+"""What the service runs on: the machine under watch, and the runs that people start from the page."""

@@ -1,0 +1,181 @@
+"""The readings of the last day and what happened: in memory, and on disk as far as the disk allows.
+
+The disk is written by a thread of its own, which nothing waits for: a full, slow or hung disk is a
+warning, and the numbers are still shown.
+"""
+
+from collections import deque
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from gpudiag.errors import GpudiagError
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.device import Device
+from gpudiag.model.reading import Missing
+from gpudiag.model.timeline import DeviceSeries, Series, Timeline, TimelineEntry
+from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, Ring, plan_window, read_window
+from gpudiag.sampler.series import NAMES, sample_of
+from gpudiag.sampler.spill import Sampled, Spill
+from gpudiag.sampler.tiers import SLOW_SECONDS
+from gpudiag.store.state_folder import DiskThread
+
+MAX_ENTRIES = 500
+_JOURNAL_SECONDS = 10.0
+_COPY_SECONDS = 300.0
+_CLOSE_SECONDS = 3.0
+
+
+class Readings:
+    """What was read and what happened on one machine."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Remember what the folder holds, and write there; None keeps it all in memory."""
+        self.entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
+        self.warning = ""
+        self.names: dict[str, tuple[int | None, str | None]] = {}
+        self._ring = Ring()
+        self._fresh: list[Sampled] = []
+        self._fresh_entries: list[TimelineEntry] = []
+        # What a full disk has refused, for the next try; the disk's thread alone looks at them.
+        self._waiting_entries: list[dict[str, Any]] = []
+        self._journal_has_gap = False
+        self._journal_at = self._copy_at = monotonic()
+        self._disk: DiskThread | None = None
+        if folder is not None:
+            self._disk = DiskThread("readings are not written", self._warn)
+            self._open(folder)
+
+    def add(self, device: Device, at: float) -> None:
+        """Remember one GPU's readings."""
+        uuid = device.id.uuid
+        if isinstance(uuid, Missing):
+            return
+        index, name = device.id.nvml_index, device.name
+        known_name = None if isinstance(name, Missing) else name
+        self.names[uuid] = (None if isinstance(index, Missing) else index, known_name)
+        values = self._ring.add(uuid, at, sample_of(device))
+        if values is not None and self._disk is not None:
+            self._fresh.append(Sampled(uuid, at, values))
+
+    def note(self, entry: TimelineEntry) -> None:
+        """Remember something that happened."""
+        self.entries.append(entry)
+        self._fresh_entries.append(entry)
+
+    def keep_house(self) -> None:
+        """Hand to the disk what is due; to be called every second or so."""
+        now = monotonic()
+        if self._disk is None or self._spill is None:
+            return
+        spill = self._spill
+        journal_due = now - self._journal_at >= _JOURNAL_SECONDS
+        if self._fresh_entries or (self._waiting_entries and journal_due):
+            entries, self._fresh_entries = [encode(entry) for entry in self._fresh_entries], []
+            self._disk.do(lambda: self._write_entries(spill, entries))
+        if now - self._copy_at >= _COPY_SECONDS:
+            self._copy_at = self._journal_at = now
+            self._fresh = []
+            self._disk.do(lambda: self._write_copy(spill))
+        elif journal_due and self._fresh:
+            self._journal_at = now
+            samples, self._fresh = self._fresh, []
+            self._disk.do(lambda: self._write_samples(spill, samples))
+
+    def close(self) -> None:
+        """Write everything, and wait for it no longer than it takes a disk that works."""
+        if self._disk is not None and self._spill is not None:
+            self._copy_at = -_COPY_SECONDS
+            self.keep_house()
+            self._disk.wait(_CLOSE_SECONDS)
+
+    def _write_entries(self, spill: Spill, entries: list[dict[str, Any]]) -> None:
+        self._waiting_entries = [*self._waiting_entries, *entries][-MAX_ENTRIES:]
+        spill.append_timeline(self._waiting_entries)
+        self._waiting_entries = []
+
+    def _write_samples(self, spill: Spill, samples: list[Sampled]) -> None:
+        """Add to the journal; once some were refused, only a whole copy has them all again."""
+        if self._journal_has_gap:
+            self._write_copy(spill)
+            return
+        self._journal_has_gap = True
+        spill.append(samples)
+        self._journal_has_gap = False
+
+    def _write_copy(self, spill: Spill) -> None:
+        self._journal_has_gap = True
+        spill.save(self._ring)
+        self._journal_has_gap = False
+
+    def timeline(self) -> Timeline:
+        """The newest entries, oldest first."""
+        return Timeline(tuple(self.entries))
+
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs of which there are readings, also those that are gone."""
+        return tuple(self._ring.devices)
+
+    def series(
+        self,
+        from_at: float | None = None,
+        to_at: float | None = None,
+        step_seconds: float | None = None,
+        names: tuple[str, ...] = NAMES,
+        uuids: tuple[str, ...] | None = None,
+    ) -> Series:
+        """Readings over a range of time; by default the last hour, as fine as the points allow."""
+        now = time()
+        to_at = now if to_at is None else min(to_at, now)
+        from_at = to_at - FINE.slots if from_at is None else from_at
+        oldest = now - COARSE.step_seconds * COARSE.slots
+        from_at = min(max(from_at, oldest), to_at)
+        # Where nobody looked there are samples every 5 s only; a finer step would show gaps between them.
+        finest = SLOW_SECONDS if to_at - from_at > 600 else 1.0
+        window = plan_window(from_at, to_at, max(step_seconds or finest, finest), now)
+        wanted = [uuid for uuid in self._ring.devices if uuids is None or uuid in uuids]
+        return Series(
+            first_at=oldest,
+            from_at=from_at,
+            to_at=to_at,
+            step_seconds=window.step_seconds,
+            resolution_seconds=float(window.tier.step_seconds),
+            times=window.times(),
+            devices=tuple(
+                DeviceSeries(
+                    uuid,
+                    *self.names.get(uuid, (None, None)),
+                    {name: read_window(self._ring.devices[uuid], name, window) for name in names},
+                )
+                for uuid in wanted
+            ),
+            events=tuple(entry for entry in self.entries if from_at <= entry.at.timestamp() <= to_at),
+        )
+
+    _spill: Spill | None = None
+
+    def _open(self, folder: Path) -> None:
+        assert self._disk is not None  # noqa: S101 - made by the caller
+
+        def load() -> None:
+            spill = Spill(folder)
+            ring = spill.load()
+            now = time()
+            ring.forget_after(now)
+            entries = []
+            for document in spill.load_timeline()[-MAX_ENTRIES:]:
+                try:
+                    entry = decode(TimelineEntry, document)
+                except GpudiagError:  # written by another version: one line of the past is lost
+                    continue
+                if entry.at.timestamp() <= now + CLOCK_SECONDS:
+                    entries.append(entry)
+            self._ring = ring
+            self.entries.extendleft(reversed(entries))
+            self._spill = spill
+
+        self._disk.do(load)
+        self._disk.wait(_CLOSE_SECONDS)
+
+    def _warn(self, words: str) -> None:
+        self.warning = words

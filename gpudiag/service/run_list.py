@@ -1,0 +1,216 @@
+"""The runs that a service knows, oldest first, and what keeps another from starting."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpudiag.checks.gpu.availability import signs_of_use
+from gpudiag.errors import RunConflictError, RunNotFoundError, UsageError
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.live import ActiveRun
+from gpudiag.model.reading import Missing
+from gpudiag.model.run import ENDED, NumberedEvent, Run, RunState
+from gpudiag.service.kinds import Plan, RunKind
+from gpudiag.service.run_process import RunProcess
+
+HOST = "host"  # the lock of runs without GPUs
+
+
+@dataclass(slots=True)
+class RunEntry:
+    """A run with what is needed to carry it out; one of an earlier service has neither kind nor plan."""
+
+    run: Run
+    kind: RunKind | None = None
+    plan: Plan | None = None
+    folder: Path | None = None
+    process: RunProcess | None = None
+    began: float = 0.0
+    log: bytes = b""
+    events: tuple[NumberedEvent, ...] = ()
+    flags: tuple[str, ...] = ()  # of the command, beside those of the plan
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.run.state in ENDED
+
+
+class RunList:
+    """Entries by the run's id, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._entries: OrderedDict[str, RunEntry] = OrderedDict()
+
+    def __iter__(self) -> Iterator[RunEntry]:
+        """Every entry, oldest first; the list may change meanwhile."""
+        return iter(tuple(self._entries.values()))
+
+    def add(self, entry: RunEntry) -> None:
+        """Take in the newest."""
+        self._entries[entry.run.id] = entry
+
+    def put_before(self, earlier: Iterable[RunEntry]) -> None:
+        """Take in those of earlier services; what is known already stays."""
+        entries = OrderedDict((entry.run.id, entry) for entry in earlier)
+        entries.update(self._entries)
+        self._entries = entries
+
+    def find(self, identity: str) -> RunEntry:
+        """The entry of that run.
+
+        Raises:
+            RunNotFoundError: there is none.
+        """
+        if identity not in self._entries:
+            raise RunNotFoundError(f"there is no run {identity[:64]!r}", hint="GET /api/v1/runs lists them")
+        return self._entries[identity]
+
+    def holder_of(self, lock: tuple[str, ...]) -> RunEntry | None:
+        """The run that goes on or waits before this one, and wants the same."""
+        for entry in self._entries.values():
+            if not entry.has_ended and set(entry.run.lock) & set(lock):
+                return entry
+        return None
+
+    def queued(self) -> list[RunEntry]:
+        """Those that wait, first come first."""
+        return [entry for entry in self._entries.values() if entry.run.state is RunState.QUEUED]
+
+    def whose_turn_it_is(self) -> Iterator[RunEntry]:
+        """Those that wait for nobody any more; an earlier one that waits holds its GPUs against later ones."""
+        held: set[str] = set()
+        for entry in self:
+            if entry.has_ended:
+                continue
+            if entry.run.state is RunState.QUEUED and not held & set(entry.run.lock):
+                yield entry
+            held |= set(entry.run.lock)
+
+    def active(self) -> tuple[ActiveRun, ...]:
+        """The runs that wait or go on, oldest first."""
+        return tuple(
+            ActiveRun(run.id, run.kind, run.state.value, run.started_at, run.progress)
+            for run in (entry.run for entry in self._entries.values() if not entry.has_ended)
+        )
+
+    def show(self, entry: RunEntry) -> Run:
+        """The run as it is now: its place in the queue, and how much it has printed."""
+        if entry.run.state is RunState.QUEUED and entry in (queued := self.queued()):
+            return replace(entry.run, queue_position=queued.index(entry) + 1)
+        if entry.process is not None:
+            return replace(entry.run, log_bytes=entry.process.log_bytes)
+        return entry.run
+
+    def forget_beyond(self, most: int) -> list[Run]:
+        """The oldest runs that ended, which are too many and are forgotten now."""
+        ended = [entry for entry in self._entries.values() if entry.has_ended]
+        surplus = [entry.run for entry in ended[: max(0, len(self._entries) - most)]]
+        for run in surplus:
+            del self._entries[run.id]
+        return surplus
+
+
+class BusyGpusError(RunConflictError):
+    """Others use the GPUs that the run wants; `members` names them."""
+
+    code = "run.gpus_busy"
+
+    def __init__(self, message: str, members: dict[str, object]) -> None:
+        """Name who is there."""
+        super().__init__(message, hint='"force": true runs all the same, and disturbs them')
+        self.members = members
+
+
+class HeldError(RunConflictError):
+    """Another run holds what this one needs; `members` names it."""
+
+    def __init__(self, message: str, held_by: str) -> None:
+        """Name the run."""
+        super().__init__(message, hint='"queue": true waits for it')
+        self.members = {"held_by": held_by}
+
+
+class FullQueueError(RunConflictError):
+    """Too many runs wait already."""
+
+    code = "run.queue_full"
+    http_status = 429
+
+
+def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that a run may use: those that it names by UUID or index, or what it may have.
+
+    Without names that is every GPU that answers and that nothing shows to be in use; all that answer where there
+    is none, or with `force`.
+
+    Raises:
+        UsageError: there is no such GPU.
+    """
+    devices = () if snapshot is None else snapshot.devices
+    known = {str(device.id.uuid): device for device in devices if not isinstance(device.id.uuid, Missing)}
+    by_index = {str(device.id.nvml_index): uuid for uuid, device in known.items()}
+    named = []
+    for name in names:
+        uuid = name if name in known else by_index.get(name)
+        if uuid is None:
+            raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
+        named.append(uuid)
+    if named or snapshot is None:
+        return tuple(dict.fromkeys(named))
+    usable = tuple(uuid for uuid, device in known.items() if device.responding is True)
+    free = tuple(uuid for uuid in usable if not _users_of(snapshot, (uuid,)))
+    return usable if force or not free else free
+
+
+def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
+    """Return where nothing shows those GPUs to be in use.
+
+    Raises:
+        BusyGpusError: somebody does.
+    """
+    users = () if snapshot is None else _users_of(snapshot, gpus)
+    if users:
+        first = users[0]
+        more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+        who = (
+            f"is used by {first['user']}, pid {first['pid']}"
+            if first["pid"]
+            else f"is in use: {first['command']}"
+        )
+        message = f"GPU {first['nvml_index']} {who}{more}"
+        raise BusyGpusError(message, {"processes": list(users[:20])})
+
+
+def say_lock(lock: tuple[str, ...]) -> str:
+    """What a run holds, in words."""
+    return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
+
+
+def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:
+    """Who computes on those GPUs; one without a pid where only load or memory shows it."""
+    return [user for device in snapshot.devices if device.id.uuid in gpus for user in _users_of_gpu(device)]
+
+
+def _users_of_gpu(device: Device) -> list[dict[str, object]]:
+    index = device.id.nvml_index
+    gpu = {"uuid": device.id.uuid, "nvml_index": None if isinstance(index, Missing) else index}
+    processes = () if isinstance(device.processes, Missing) else device.processes
+    users: list[dict[str, object]] = [
+        {
+            **gpu,
+            "pid": process.pid,
+            "user": "?" if isinstance(process.user, Missing) else process.user,
+            "command": "?" if isinstance(process.command, Missing) else process.command,
+        }
+        for process in processes
+        if process.kind != "graphics"
+    ]
+    signs = signs_of_use(device)
+    if users or not signs or device.responding is not True:
+        return users
+    return [
+        {**gpu, "pid": None, "user": "?", "command": f"{', '.join(signs)}, by no process that is seen here"}
+    ]

@@ -1,0 +1,194 @@
+"""One run's process: a command line of gpudiag in a process group of its own, heard without waiting."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from time import monotonic
+
+from gpudiag.errors import ExitStatus, GpudiagError
+from gpudiag.model.codec import loads
+from gpudiag.model.event import RunEvent
+from gpudiag.model.untrusted_text import mask_text
+
+MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
+MAX_EVENTS = 2000
+_MAX_EVENT_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+_OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
+_MAX_REASON_CHARACTERS = 400
+_VERDICT = re.compile(r"(?:ERROR|FAIL|WARN|PASS)\b")
+_GRACE_SECONDS = 10.0  # between asking it to end and ending it
+
+
+class RunProcess:
+    """A run while it goes on; `heard` is called when it has told or printed something, or ended."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        heard: Callable[["RunProcess", RunEvent | None, str], None],
+    ) -> None:
+        """Start `gpudiag ARGV` from the thread of the event loop, with which it dies.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        self.log = bytearray()
+        self.log_bytes = 0
+        self.events: deque[tuple[int, RunEvent]] = deque(maxlen=MAX_EVENTS)
+        self.event_count = 0
+        self.started_at = monotonic()
+        self._heard = heard
+        self._kill_at: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._open: set[int] = set()
+        events_read, events_write = os.pipe()
+        told = ["--events", f"/dev/fd/{events_write}"]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *argv, *told],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                pass_fds=(events_write,),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(events_read)
+            raise
+        finally:
+            os.close(events_write)
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        self._listen(self._process.stdout.fileno(), self._take_output)
+        self._listen(events_read, self._take_events)
+        self._events_fd = events_read
+
+    @property
+    def pid(self) -> int:
+        """The process id; its group has the same number."""
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """Its exit status, or minus a signal's number; None while it goes on."""
+        status = self._process.poll()
+        if status is None and self._kill_at is not None and monotonic() > self._kill_at:
+            self.kill()
+        return status
+
+    def outcome(self, status: int) -> str | None:
+        """The verdict of a run that ended by itself with that status; None where it could not tell."""
+        if status not in _OUTCOME_OF_STATUS:
+            return None
+        told = [event.outcome for _, event in self.events if event.outcome]
+        return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
+
+    def why_failed(self, status: int) -> str:
+        """The sentence of a run that could not tell, or how it died."""
+        lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
+        found = [event.finding.message for _, event in self.events if event.finding is not None]
+        said = found[0] if found else sentence_of(lines)
+        words = mask_text(said[:_MAX_REASON_CHARACTERS]) if said else "it printed nothing"
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{how}: {words}"
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM; SIGKILL follows after 10 s."""
+        if self._kill_at is None:
+            self._kill_at = monotonic() + _GRACE_SECONDS
+            self._signal(signal.SIGTERM, group=False)
+
+    def kill(self) -> None:
+        """End the whole process group at once; the ranks die with it."""
+        self._signal(signal.SIGKILL, group=True)
+
+    def close(self) -> None:
+        """Hear the rest and close the pipes; what it left in its group goes too."""
+        for fd in list(self._open):
+            take = self._take_events if fd == self._events_fd else self._take_output
+            os.set_blocking(fd, False)
+            while fd in self._open and take(fd):
+                pass
+            self._stop_listening(fd)
+        self._signal(signal.SIGKILL, group=True)
+        if self._process.stdout is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdout.close()
+
+    def _signal(self, number: signal.Signals, *, group: bool) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if group:
+                os.killpg(self._process.pid, number)
+            elif self._process.poll() is None:
+                os.kill(self._process.pid, number)
+
+    def _listen(self, fd: int, take: Callable[[int], bool]) -> None:
+        os.set_blocking(fd, False)
+        self._open.add(fd)
+        self._loop.add_reader(fd, take, fd)
+
+    def _stop_listening(self, fd: int) -> None:
+        if fd in self._open:
+            self._open.discard(fd)
+            self._loop.remove_reader(fd)
+            if fd == self._events_fd:
+                os.close(fd)
+
+    def _read(self, fd: int) -> bytes | None:
+        """What can be read now; None where there is nothing yet."""
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return None
+        if not data:
+            self._stop_listening(fd)
+        return data
+
+    def _take_output(self, fd: int) -> bool:
+        data = self._read(fd)
+        if not data:
+            return False
+        self.log_bytes += len(data)
+        self.log += data
+        del self.log[:-MAX_LOG_BYTES]
+        self._heard(self, None, data.decode(errors="replace"))
+        return True
+
+    def _take_events(self, fd: int) -> bool:
+        data = self._read(fd)
+        if not data:
+            return False
+        self._buffer += data
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest[:_MAX_EVENT_BYTES])
+        for line in lines:
+            with contextlib.suppress(GpudiagError, UnicodeDecodeError):
+                event = loads(line.decode())
+                if isinstance(event, RunEvent):
+                    self.event_count += 1
+                    self.events.append((self.event_count, event))
+                    self._heard(self, event, "")
+        return True
+
+
+def sentence_of(lines: Sequence[str]) -> str:
+    """What a command said: its own sentence with the hint that follows, else its verdict, else its last line."""
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith("gpudiag: "):
+            rest = (line.strip() for line in lines[number + 1 :])
+            return "; ".join((lines[number].removeprefix("gpudiag: ").strip(), *rest))
+    verdicts = [number for number, line in enumerate(lines) if _VERDICT.match(line)]
+    if verdicts:  # what follows it, indented, belongs to it; hints come after that
+        after = lines[verdicts[0] + 1 :]
+        whole = [lines[verdicts[0]], *takewhile(lambda line: line.startswith("  "), after)]
+        return " ".join(line.strip() for line in whole)
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,13 @@
+"""`python -m gpudiag.service.supervised PARENT_PID ARGUMENTS...`: a command line that dies with its service.
+
+It asks the kernel for that and becomes `python -m gpudiag ARGUMENTS`; the wish survives the exec.
+"""
+
+import os
+import sys
+
+from gpudiag.probe.guard import die_with
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[1]))
+    os.execv(sys.executable, [sys.executable, "-m", "gpudiag", *sys.argv[2:]])  # noqa: S606 - no shell is the point

@@ -1,0 +1,370 @@
+"""The machine under watch: the sampler's picture and what lies around it, judged, told tick by tick.
+
+It runs in one event loop and asks nothing itself: NVML is asked by the sampler's child, the host by the
+inspector's. Whatever those do, `live` says how old the numbers are.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic, time
+from typing import Any
+
+from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.registry import Level
+from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.live import ActiveRun, LastGood, Live
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.model.report import Report
+from gpudiag.model.service import Findings
+from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.probe.inventory import join_answers
+from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
+from gpudiag.probe.start import SIMULATED
+from gpudiag.sampler.inspector import Inspector, Surroundings, unknown_surroundings
+from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.sampler.supervisor import Supervisor, Trouble
+from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
+from gpudiag.service.changes import Changes, SeenGpus
+from gpudiag.service.live import SamplerFacts, build_live, key_of, last_good_of
+from gpudiag.service.readings import Readings
+from gpudiag.store.baselines import GoodState
+from gpudiag.store.history import machine_key
+
+Told = Live | Findings | TimelineEntry
+
+INSTANT_CHECKS = tuple(check for check in BUILTIN if check.level is Level.INSTANT)
+_HOUSEKEEPING_SECONDS = 0.5
+# After these the kernel log and the PCI bus may say more, or something else.
+_CONCERNS_HOST = (
+    TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
+    TimelineKind.DRIVER,
+)  # fmt: skip
+# After these other sources have to be asked before they can be compared with NVML.
+_OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
+_XID_EVENTS = 1000  # kept for the checks; a flood of them tells no more
+_LOOKED_SECONDS = 20.0  # after the last look at the API, it is sampled slowly
+_EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
+_MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
+_REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
+_REAP_LOOK_SECONDS = 0.005
+_SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
+
+
+class MachineWatch:
+    """One machine, watched; `tell` has each tick, each change of the findings, each thing that happened."""
+
+    def __init__(
+        self,
+        tell: Callable[[Told], None],
+        readings: Readings,
+        good_state: GoodState,
+        environment: Mapping[str, str] | None = None,
+        *,
+        polls: bool = True,
+    ) -> None:
+        """Watch from `run` on; `polls` False asks NVML nothing."""
+        self.readings = readings
+        self.snapshot: Snapshot | None = None
+        self.report: Report | None = None
+        self.findings: Findings | None = None
+        self.live: Live | None = None
+        self.started_at = datetime.now(UTC)
+        self.active_runs: tuple[ActiveRun, ...] = ()
+        self.good_state = good_state
+        self.viewers = 0
+        self._environment = os.environ if environment is None else environment
+        self._tell = tell
+        self._polls = polls
+        self._paused_by: set[str] = set()
+        self._picture = NvmlPicture()
+        self._supervisor = Supervisor(self._take, self._trouble, environment)
+        self._inspector = Inspector(self._take_surroundings, environment)
+        self._changes = Changes(self._note)
+        self._seen = SeenGpus()
+        self._untold_xids: list[
+            tuple[int, int, float, int]
+        ] = []  # index, code, time, the sampler's generation
+        self._xid_events: deque[KernelEvent] = deque(maxlen=_XID_EVENTS)
+        self._last_good: dict[str, LastGood] = {}
+        self._earlier: deque[tuple[float, Snapshot]] = deque()
+        self._looked_at = self._began = monotonic()
+        self._told_at = self._heard_at = 0.0
+        self._lost_since: float | None = None
+        self._sequence = 0
+        self._facts: SamplerFacts | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        task = asyncio.create_task(self._supervisor.run()) if self._polls else None
+        try:
+            while True:
+                self._keep_house()
+                await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+                if task is not None and task.done():
+                    task.result()  # a supervisor that ended did so by an exception
+        finally:
+            if task is not None:
+                task.cancel()
+            self._supervisor.close()
+            self._inspector.close()
+            await self._wait_for_ends()
+
+    async def _wait_for_ends(self) -> None:
+        """Reap the killed children, but do not wait for one that is stuck in the driver."""
+        until = monotonic() + _REAP_SECONDS
+        while monotonic() < until:
+            if self._supervisor.count_stuck() + self._inspector.count_stuck() == 0:
+                return
+            await asyncio.sleep(_REAP_LOOK_SECONDS)
+
+    def note_look(self) -> None:
+        """Somebody looks at the numbers: sample at full pace for a while."""
+        self._looked_at = monotonic()
+        self._set_pace()
+
+    def pause(self, holder: str) -> None:
+        """Ask nothing until `resume`: a bandwidth test must not be disturbed."""
+        self._paused_by.add(holder)
+        self._set_pace()
+
+    def resume(self, holder: str) -> None:
+        """Sample again, once nobody else wants the pause."""
+        self._paused_by.discard(holder)
+        self._heard_at = monotonic()
+        self._set_pace()
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Seconds since the last tick; None before the first."""
+        return self._picture.age_seconds()
+
+    @property
+    def restarts(self) -> int:
+        """How often the sampler's child ended or was given up."""
+        return self._supervisor.restarts
+
+    @property
+    def stuck(self) -> int:
+        """Children that the kernel cannot end yet."""
+        return self._supervisor.stuck
+
+    @property
+    def sampler_pid(self) -> int | None:
+        """The process id of the sampler's child."""
+        return self._supervisor.pid
+
+    @property
+    def interval_seconds(self) -> float:
+        """The pace now."""
+        looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS
+        return FAST_SECONDS if looked else SLOW_SECONDS
+
+    def _set_pace(self) -> None:
+        self._supervisor.set_pace(self.interval_seconds, paused=bool(self._paused_by))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self._heard_at = monotonic()
+        changed = self._picture.take(message)
+        xids = message.get("xids", ())
+        self._untold_xids += [(index, code, at, self._supervisor.generation) for index, code, at in xids]
+        if changed or xids or self.snapshot is None:
+            self._join()
+        elif message["kind"] == "tick":
+            self._refresh()
+        if message["kind"] in ("gone", "failed") and changed:
+            self._inspector.ask_soon()
+        if message["kind"] == "tick":
+            self._remember(message["at"])
+        if message["kind"] != "starting" or changed:
+            self._publish()
+
+    def _take_surroundings(self, _surroundings: Surroundings) -> None:
+        self._join()
+        self._publish()
+
+    def _trouble(self) -> Trouble:
+        waited = list(self._picture.wedged().values())
+        if self._picture.starting is not None:
+            waited.append(monotonic() - self._picture.starting[1])
+        if self._picture.lost():
+            self._lost_since = self._lost_since or monotonic()
+        else:
+            self._lost_since = None
+        lost_for = None if self._lost_since is None else monotonic() - self._lost_since
+        return Trouble(max(waited, default=0.0), lost_for)
+
+    def _join(self) -> None:
+        """The whole snapshot anew, and what the checks say of it."""
+        surroundings, picture = self._inspector.surroundings, self._picture
+        unanswered = self._polls and not picture.has_answer()
+        if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
+            return  # a first picture without it would be a false alarm
+        if self._picture.is_filling() and self.snapshot is not None:
+            return  # a fresh child has counted the GPUs and not read them yet: what was read last still stands
+        if surroundings is None:
+            surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
+        answers = surroundings.answers(self._nvml_answer())
+        simulated = self._environment.get(SIMULATED) or None
+        snapshot = self._seen.recognise(
+            join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
+        )
+        self._seen.note(snapshot)
+        shown = replace(snapshot, devices=(*snapshot.devices, *self._seen.rows_of_missing(snapshot)))
+        self._changes.compare(shown)
+        self.snapshot = shown
+        self._note_last_good()  # the first picture may come after the only tick that there is
+        self._tell_xids()
+        self._judge(snapshot)
+
+    def _tell_xids(self) -> None:
+        """Put on the timeline what NVML's events told, now that it is known which GPU has which index."""
+        untold, self._untold_xids = self._untold_xids, []
+        for index, code, at, generation in untold:
+            self._changes.note_xid(self.snapshot, index, code, at, generation)
+
+    def _asks_nvml(self) -> bool:
+        """Whether NVML's silence would be the driver's: somebody asks it, or has."""
+        return self._polls and (self._picture.has_answer() or self._supervisor.cannot_start is None)
+
+    def _nvml_answer(self) -> NvmlAnswer:
+        if self._asks_nvml():
+            return self._picture.answer()
+        answer = nvml_answer_of(None)
+        if not self._polls:
+            return answer
+        return replace(answer, status=replace(answer.status, reason=self._supervisor.cannot_start))
+
+    def _judge(self, snapshot: Snapshot) -> None:
+        now = monotonic()
+        while len(self._earlier) > 1 and now - self._earlier[1][0] >= _EARLIER_SECONDS:
+            self._earlier.popleft()
+        earlier = self._earlier[0][1] if self._earlier else NOT_ASKED
+        if not self._earlier or now - self._earlier[-1][0] >= SLOW_SECONDS:
+            self._earlier.append((now, snapshot))
+        good = self.good_state.baseline
+        known = good if isinstance(good, Missing) else known_gpus_of(good)
+        if not isinstance(snapshot.driver_version, Missing):  # else the driver is what is missing
+            known = self._seen.known(known)
+        context = Context(
+            snapshot, earlier=earlier, baseline=good, known_gpus=known, xid_events=tuple(self._xid_events)
+        )
+        results = run_checks(context, INSTANT_CHECKS)
+        outcome = verdict(results)
+        if not self._asks_nvml() and outcome in (Outcome.PASS, Outcome.WARN):
+            outcome = Outcome.ERROR  # the host may be well; of the GPUs nothing was seen
+        self.report = Report(outcome, results, snapshot)
+        findings = tuple(
+            finding for finding in findings_worst_first(results) if finding.outcome is not Outcome.PASS
+        )
+        before = self.findings
+        if before is not None and before.verdict == outcome.value and _same(before.findings, findings):
+            self.findings = replace(before, findings=findings)
+            return
+        version = 1 if before is None else before.version + 1
+        self.findings = Findings(version, outcome.value, snapshot.taken_at, findings)
+        self._tell(self.findings)
+
+    def _refresh(self) -> None:
+        """The snapshot with the newest fast readings."""
+        assert self.snapshot is not None  # noqa: S101 - the caller has looked
+        devices = tuple(self._picture.with_fast(device) for device in self.snapshot.devices)
+        snapshot = replace(self.snapshot, devices=devices, taken_at=datetime.now(UTC))
+        self._changes.compare(snapshot)
+        self.snapshot = snapshot
+
+    def _remember(self, at: float) -> None:
+        self._note_last_good()
+        for device in self.snapshot.devices if self.snapshot is not None else ():
+            if device.responding is True:
+                self.readings.add(device, at)
+
+    def _note_last_good(self) -> None:
+        """Keep what is shown of each GPU, should it, or the sampler, fall silent from now on."""
+        if self.snapshot is None or self._picture.tick_at is None:
+            return
+        at = datetime.fromtimestamp(self._picture.tick_at, UTC)
+        for device in self.snapshot.devices:
+            last_good = last_good_of(device, at) if device.responding is True else None
+            if last_good is not None:
+                self._last_good[key_of(device)] = last_good
+
+    def _keep_house(self) -> None:
+        self._set_pace()
+        self._inspector.look()
+        self.readings.keep_house()
+        if self.snapshot is not None:
+            self.good_state.look(machine_key(self.snapshot))
+        now = monotonic()
+        if self.snapshot is None or (self._polls and bool(self._picture.late()) != self._shows_late()):
+            self._join()
+        if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
+            self._publish()
+
+    def _shows_late(self) -> bool:
+        """Whether the snapshot has a GPU that is late."""
+        return any(_is_late(device) for device in self.snapshot.devices) if self.snapshot else False
+
+    def _publish(self) -> None:
+        if self.snapshot is None:
+            return
+        self._told_at = monotonic()
+        self._sequence += 1
+        self._facts = SamplerFacts(
+            polls=self._polls,
+            paused=bool(self._paused_by),
+            silent_seconds=self._silence(),
+            interval_seconds=self.interval_seconds,
+            restarts=self._supervisor.restarts,
+            stuck=self._supervisor.stuck,
+            cannot_start=self._supervisor.cannot_start,
+            since=None if self.live is None else (self.live.sampler.state, self.live.sampler.since),
+        )
+        self.live = build_live(
+            self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
+        )
+        self.live = replace(self.live, active_runs=self.active_runs)
+        self._changes.note_sampler(self.live.sampler)
+        self._tell(self.live)
+
+    def _silence(self) -> float | None:
+        """Seconds without a word from the child beyond its pace; None where it is heard."""
+        if not self._polls or self._paused_by or self._heard_at == 0.0 or self._picture.failure is not None:
+            return None
+        silence = monotonic() - self._heard_at
+        return silence if silence > self.interval_seconds + _SILENT_SECONDS else None
+
+    def _note(self, entry: TimelineEntry) -> None:
+        if entry.kind in _CONCERNS_HOST:
+            self._inspector.ask_soon()
+        if entry.kind in _OTHER_GPUS:
+            self._inspector.ask_others_anew()
+        if entry.kind is TimelineKind.XID:
+            self._xid_events.append(
+                KernelEvent(KernelEventKind.XID, entry.at, "", gpu_uuid=entry.uuid, xid_code=entry.xid_code)
+            )
+        self.readings.note(entry)
+        self._tell(entry)
+
+    def note_run(self, message: str, severity: str) -> None:
+        """Put a run's start or end on the timeline; its end may be a new good state."""
+        self.good_state.ask_soon()
+        self._changes.note_run(message, severity, time())
+
+
+def _is_late(device: Device) -> bool:
+    responding = device.responding
+    return isinstance(responding, Missing) and responding.reason is MissingReason.TIMED_OUT
+
+
+def _same(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> bool:
+    """Whether the same is wrong with the same parts; numbers in the words may have moved."""
+    return [(one.code, one.subject) for one in before] == [(one.code, one.subject) for one in after]

@@ -1,0 +1,1 @@
+"""Every fault that a simulated machine can have."""

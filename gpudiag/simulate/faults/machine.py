@@ -1,0 +1,261 @@
+"""Faults of the whole machine: driver, library, permissions, torch, and what the environment says."""
+
+import tomllib
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine, PciFunction, TorchBuild
+from gpudiag.simulate.faults.fault import Fault
+from gpudiag.simulate.scenario import CallFault
+
+_SECONDS_AGO = 1800.0
+_FABRIC_MANAGER = "nv-fabricmanager"
+_AT_BOOT = float("inf")  # the kernel log puts it where the driver is loaded
+_NO_PERMISSION, _DRIVER_NOT_LOADED, _VERSION_MISMATCH = 4, 9, 18  # nvmlReturn_t
+
+# c10/cuda/CUDAFunctions.cpp and cudaGetErrorString, torch 2.13.
+_NO_DRIVER_TEXT = (
+    "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver"
+)
+_UNEXPECTED = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error {number}: {words}"
+)
+_CUDA_ERRORS = {
+    304: "OS call failed or operation not supported on this OS",
+    802: "system not yet initialized",
+    803: "system has unsupported display driver / cuda driver combination",
+}
+_UNKNOWN_ERROR = (
+    "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable "
+    "CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero."
+)
+
+
+def unload_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The kernel driver is not loaded; the GPUs are on the bus with no driver bound."""
+    return _cuda_fails(_without_kernel_driver(blueprint, None, fault), _NO_DRIVER_TEXT)
+
+
+def load_nouveau(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The nouveau driver took the GPUs before the NVIDIA driver could."""
+    if not blueprint.host.kernel_modules:
+        raise fault.refuse("this machine loads no kernel modules for its GPUs")
+    blueprint = _without_kernel_driver(blueprint, "nouveau", fault)
+    host = replace(blueprint.host, kernel_modules=(*blueprint.host.kernel_modules, "nouveau"))
+    lines = [
+        KernelLine(_AT_BOOT, f"nouveau {gpu.sysfs_address}: unknown chipset (00000000)", 3)
+        for gpu in blueprint.gpus
+        if gpu.on_bus
+    ]
+    return _cuda_fails(replace(blueprint, host=host).log(*lines), _NO_DRIVER_TEXT)
+
+
+def remove_library(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The driver's libraries and nvidia-smi are not installed; the kernel driver is loaded."""
+    _need_driver(blueprint, fault)
+    blueprint = replace(blueprint, nvml=replace(blueprint.nvml, present=False), nvidia_smi_present=False)
+    return _cuda_fails(blueprint, _NO_DRIVER_TEXT)
+
+
+def mismatch_versions(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The libraries were upgraded and the older kernel driver is still loaded."""
+    _need_driver(blueprint, fault)
+    if blueprint.host.kernel_driver_version is None:
+        raise fault.refuse("this machine has no kernel driver of its own")
+    library = blueprint.nvml.driver_version
+    kernel = "575.57.08" if int(library.split(".")[0]) >= 580 else "550.163.01"
+    blueprint = replace(
+        blueprint,
+        nvml=replace(blueprint.nvml, init_code=_VERSION_MISMATCH),
+        host=replace(blueprint.host, kernel_driver_version=kernel),
+    )
+    blueprint = blueprint.log(
+        KernelLine(_SECONDS_AGO, f"NVRM: API mismatch: the client has the version {library}, but", 3),
+        KernelLine(_SECONDS_AGO, f"NVRM: this kernel module has the version {kernel}.  Please", 3),
+        KernelLine(_SECONDS_AGO, "NVRM: make sure that this kernel module and all NVIDIA driver", 3),
+        KernelLine(_SECONDS_AGO, "NVRM: components have the same version.", 3),
+    )
+    return _cuda_fails(blueprint, _unexpected(803))
+
+
+def deny_permission(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """This user may not open the driver's device nodes."""
+    _need_driver(blueprint, fault)
+    blueprint = replace(blueprint, nvml=replace(blueprint.nvml, init_code=_NO_PERMISSION))
+    return _cuda_fails(blueprint, _unexpected(304))
+
+
+def start_no_gpu(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The driver is loaded and could not start any GPU: NVML counts 0, the PCI bus shows them."""
+    _need_driver(blueprint, fault)
+    lines = [
+        KernelLine(_SECONDS_AGO, f"NVRM: GPU {gpu.sysfs_address}: RmInitAdapter failed! (0x24:0x72:1568)", 3)
+        for gpu in blueprint.listed()
+        if gpu.on_bus
+    ]
+
+    def stop(gpu: GpuBlueprint) -> GpuBlueprint:
+        if not gpu.gpu.visible:
+            return gpu
+        return replace(gpu, gpu=replace(gpu.gpu, visible=False), initialized=False)
+
+    return blueprint.change_gpus(stop).log(*lines)
+
+
+def hang_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The first call, nvmlInit, never comes back, nor does CUDA."""
+    _need_driver(blueprint, fault)
+    faults = (*blueprint.nvml.faults, CallFault("nvmlInit*", hang=True))
+    blueprint = replace(blueprint, nvml=replace(blueprint.nvml, faults=faults))
+    return replace(blueprint, torch=replace(blueprint.torch, hangs=True))
+
+
+def slow_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The first call, nvmlInit, takes that many seconds."""
+    _need_driver(blueprint, fault)
+    return replace(blueprint, nvml=replace(blueprint.nvml, init_delay_seconds=float(fault.argument or 0)))
+
+
+def cool_down(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Nothing holds the GPUs: the driver attaches each for that many seconds, one after the other, when it is asked for."""
+    _need_driver(blueprint, fault)
+    seconds = float(fault.argument or 0)
+    attached = CallFault("nvmlDeviceGetHandleBy*", delay_seconds=seconds, in_turn=True, nth=1)
+
+    def cool(gpu: GpuBlueprint) -> GpuBlueprint:
+        kept = {**gpu.gpu.readings, "persistence_mode": "disabled"}
+        readings = kept if "persistence_mode" in gpu.gpu.readings else gpu.gpu.readings
+        return replace(gpu, gpu=replace(gpu.gpu, readings=readings, faults=(attached, *gpu.gpu.faults)))
+
+    return blueprint.change_gpus(cool)
+
+
+def install_old_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The oldest driver branch that runs these GPUs: it lacks what NVML learned since."""
+    _need_driver(blueprint, fault)
+    branch = _branch_for(blueprint, fault)
+    host = blueprint.host
+    version = branch["driver_version"] if host.kernel_driver_version is not None else None
+    blueprint = replace(
+        blueprint,
+        nvml=replace(
+            blueprint.nvml,
+            driver_version=branch["driver_version"],
+            nvml_version=branch["nvml_version"],
+            cuda_driver_version=branch["cuda_driver_version"],
+            omitted_symbols=tuple(branch["omitted_symbols"]),
+        ),
+        host=replace(host, kernel_driver_version=version, kernel_driver_flavor="proprietary"),
+    )
+    return blueprint.change_gpus(lambda gpu: _as_old(gpu, branch))
+
+
+def break_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """NVML is fine and CUDA does not start; behind NVSwitches because the fabric manager does not run."""
+    if blueprint.torch.cuda_runtime_version is None:
+        raise fault.refuse("torch there is a CPU build")
+    if not any(_FABRIC_MANAGER in process.argv[0] for process in blueprint.processes):
+        return _cuda_fails(blueprint, _UNKNOWN_ERROR)
+    kept = tuple(process for process in blueprint.processes if _FABRIC_MANAGER not in process.argv[0])
+    blueprint = replace(blueprint, processes=kept).change_gpus(_unregistered)
+    return _cuda_fails(blueprint, _unexpected(802))
+
+
+def install_cpu_torch(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The installed torch is its CPU build."""
+    version = blueprint.torch.version.split("+")[0]
+    return replace(blueprint, torch=TorchBuild(version=f"{version}+cpu", python=blueprint.torch.python))
+
+
+def remove_torch(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """There is no torch."""
+    return replace(blueprint, torch=replace(blueprint.torch, absent=True))
+
+
+def reorder_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """CUDA numbers the GPUs otherwise than NVML: the last one, which it takes for the fastest, first."""
+    if len(blueprint.listed()) < 2:
+        raise fault.refuse("it takes two GPUs to have an order")
+    if blueprint.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        raise fault.refuse("CUDA_DEVICE_ORDER=PCI_BUS_ID keeps NVML's order")
+    return replace(blueprint, torch=replace(blueprint.torch, reordered=True))
+
+
+def set_visible(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """CUDA_VISIBLE_DEVICES is set to that list."""
+    return replace(
+        blueprint, environment={**blueprint.environment, "CUDA_VISIBLE_DEVICES": fault.argument or ""}
+    )
+
+
+def _need_driver(blueprint: Blueprint, fault: Fault) -> None:
+    if not blueprint.gpus:
+        raise fault.refuse("this machine has no GPU, so no driver that could be at fault")
+
+
+def _cuda_fails(blueprint: Blueprint, words: str) -> Blueprint:
+    return replace(blueprint, torch=replace(blueprint.torch, cuda_error=words))
+
+
+def _unexpected(number: int) -> str:
+    return _UNEXPECTED.format(number=number, words=_CUDA_ERRORS[number])
+
+
+def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Fault) -> Blueprint:
+    """NVIDIA's modules, files and nodes gone, its functions on the bus bound to `driver` or to none."""
+    _need_driver(blueprint, fault)
+    host = blueprint.host
+    functions = tuple(
+        replace(function, driver=None) if _is_nvidias(function) else function
+        for function in host.pci_functions
+    )
+    host = replace(
+        host,
+        kernel_modules=tuple(name for name in host.kernel_modules if not name.startswith("nvidia")),
+        kernel_driver_version=None,
+        device_nodes=tuple(name for name in host.device_nodes if not name.startswith(("nvidia", "dxg"))),
+        pci_functions=functions,
+    )
+    blueprint = replace(
+        blueprint, host=host, nvml=replace(blueprint.nvml, init_code=_DRIVER_NOT_LOADED), processes=()
+    )
+    return blueprint.change_gpus(lambda gpu: replace(gpu, kernel_driver=driver))
+
+
+def _is_nvidias(function: PciFunction) -> bool:
+    return function.driver is not None and function.driver.startswith("nvidia")
+
+
+def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:
+    """The GPU waits for the fabric manager; one that keeps no account of the fabric is as before."""
+    fabric = gpu.gpu.readings.get("fabric")
+    return gpu if fabric is None else gpu.with_readings(fabric={**fabric, "state": "in_progress"})
+
+
+def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:
+    branches = tomllib.loads(files("gpudiag.simulate").joinpath("old_drivers.toml").read_text())
+    gpu = blueprint.gpus[0].gpu.readings
+    for branch in branches.values():
+        older = int(branch["driver_version"].split(".")[0]) < int(blueprint.nvml.driver_version.split(".")[0])
+        if (
+            gpu.get("architecture") in branch["architectures"]
+            and older
+            and gpu.get("memory_kind") != "unified"
+        ):
+            found: dict[str, Any] = branch
+            return found
+    raise fault.refuse(f"no older driver runs {gpu.get('name', 'this GPU')}")
+
+
+def _as_old(gpu: GpuBlueprint, branch: dict[str, Any]) -> GpuBlueprint:
+    old = replace(gpu, gpu=replace(gpu.gpu, faults=()))
+    for reason in ("function_not_found", "not_supported"):
+        old = old.without_readings(reason, *branch[reason])
+    readings = old.gpu.readings
+    if branch["counts_reserved_as_used"] and "memory_reserved_bytes" in readings:
+        used = readings["memory_used_bytes"] + readings["memory_reserved_bytes"]
+        old = old.with_readings(memory_used_bytes=used)
+        old = old.without_readings("function_not_found", "memory_reserved_bytes")
+    return old

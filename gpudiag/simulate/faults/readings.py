@@ -1,0 +1,358 @@
+"""Faults that show in what a GPU says of itself: heat, power, memory errors, links, Xids and their recovery."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpudiag.reference.vocabulary import ACTIONS_IN_XID_154, RECOVERY_ACTIONS
+from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
+from gpudiag.simulate.faults.fault import Fault, has, only_known
+from gpudiag.simulate.host.driver import xid_line
+
+XID_RECOVERY_ACTION = 154
+# The Xids behind which a driver logs an Xid 154, by the first branch that does (NVIDIA's Xid catalog, column
+# "Xid 154 linkage"), where the catalog says that a reset clears them; a GPU off the bus wants a reboot, as
+# public kernel logs of 2026 have it. Those that end with the job (94) or with a remapped row (63) ask for nothing here.
+_RESET_SINCE = {48: 565, 62: 565, 64: 565, 74: 565, 95: 565, 110: 565, 120: 565, 136: 565, 109: 570, 143: 575}
+_REBOOT_SINCE = {79: 565}
+_UNKNOWN_TO_DRIVER = ("not_supported", "function_not_found")
+
+_SECONDS_AGO = 640.0
+_DEGREES_TOO_HOT = 4  # beyond the limit: past the slowdown offset of every board we know (-2, -3)
+_THROTTLED_SHARE = 4  # a GPU with its power brake on runs at a quarter of its clock and less
+_CAP_SHARE = 0.6
+_CORRECTED_ERRORS = 4711
+_BUSY_OR_UNAVAILABLE = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"  # cudaError 46
+
+_GENERATIONS_LOST = 2
+_LINK_ERRORS = {"crc_flit_errors": 1843, "crc_data_errors": 12, "replay_errors": 37, "recovery_errors": 2}
+
+
+def ask_for_recovery(blueprint: Blueprint) -> Blueprint:
+    """This machine with what its driver asks for after the Xids of its GPUs; an older driver asks for nothing."""
+    for gpu in blueprint.listed():
+        cause, action = _request(gpu, int(blueprint.nvml.driver_version.split(".")[0]))
+        if cause is not None:
+            line = xid_line(
+                gpu, XID_RECOVERY_ACTION, _age_seconds(blueprint, gpu, cause), recovery_text(action)
+            )
+            blueprint = blueprint.change_gpus(
+                lambda other: _asking(other, action) if other is gpu else other  # noqa: B023
+            ).log(line)
+    return blueprint
+
+
+def recovery_text(action: str) -> str:
+    """What Xid 154 says for that action."""
+    number = RECOVERY_ACTIONS.index(action)
+    return f"GPU recovery action changed from 0x0 (None) to 0x{number:x} ({ACTIONS_IN_XID_154[action]})"
+
+
+def _request(gpu: GpuBlueprint, branch: int) -> tuple[int | None, str]:
+    """The Xid because of which the driver asks for something, and what; None: it asks for nothing."""
+    codes = gpu.gpu.xid_codes
+    unknown = gpu.gpu.missing.get("recovery_action") in _UNKNOWN_TO_DRIVER
+    if unknown or XID_RECOVERY_ACTION in codes:
+        return None, "none"
+    for since, action in ((_REBOOT_SINCE, "node_reboot"), (_RESET_SINCE, "gpu_reset")):
+        asking = [code for code in codes if since.get(code, branch + 1) <= branch]
+        if asking:
+            return asking[-1], action
+    return None, "none"
+
+
+def _asking(gpu: GpuBlueprint, action: str) -> GpuBlueprint:
+    told = replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, XID_RECOVERY_ACTION)))
+    return told.with_readings(recovery_action=action) if "recovery_action" in gpu.gpu.readings else told
+
+
+def _age_seconds(blueprint: Blueprint, gpu: GpuBlueprint, code: int) -> float:
+    """How long ago the Xid was logged, the last time."""
+    start = xid_line(gpu, code, 0.0, "").text
+    return min((line.age_seconds for line in blueprint.kernel_log if _is_xid(line, start)), default=0.0)
+
+
+def _is_xid(line: KernelLine, start: str) -> bool:
+    return line.text.startswith(start)
+
+
+def heat(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The GPU is past its thermal limit and slows down."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        if not has(gpu, "temperature_celsius"):
+            raise fault.refuse("the GPU reads no temperature")
+        readings = gpu.gpu.readings
+        rise = _degrees_to_limit(readings) + _DEGREES_TOO_HOT
+        return only_known(
+            gpu,
+            temperature_celsius=readings["temperature_celsius"] + rise,
+            temperature_margin_celsius=readings.get("temperature_margin_celsius", 0) - rise,
+            memory_temperature_celsius=readings.get("memory_temperature_celsius", 0)
+            + rise // 2,  # it is not the cause
+            clocks_event_reasons=_reasons(gpu, "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"),
+            **_clocks(gpu, 2),
+        )
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def throttle(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The power brake holds the GPU's clock down."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "clocks_event_reasons")
+        reasons = _reasons(gpu, "hw_slowdown", "hw_power_brake_slowdown")
+        return only_known(gpu, clocks_event_reasons=reasons, **_clocks(gpu, _THROTTLED_SHARE))
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def cap_power(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Somebody lowered the GPU's power limit to 60 % of the default."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "power_limit_default_watts", "power_limit_watts", "power_limit_enforced_watts")
+        readings = gpu.gpu.readings
+        limit = round(readings["power_limit_default_watts"] * _CAP_SHARE)
+        limit = float(max(limit, readings.get("power_limit_min_watts", limit)))
+        return only_known(
+            gpu,
+            power_limit_watts=limit,
+            power_limit_enforced_watts=limit,
+            power_draw_watts=min(readings.get("power_draw_watts", limit), limit),
+            clocks_event_reasons=_reasons(gpu, "sw_power_cap"),
+        )
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def break_memory(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """An uncorrectable ECC error: counted, logged (48, 63), and the row or page is to be replaced."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        return _spoil_row(_count_errors(fault, gpu, "uncorrected", 1))
+
+    return _xids(blueprint.change_gpu(fault.on, change), fault, 48, 63)
+
+
+def correct_memory(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Many ECC errors, every one of them corrected."""
+    return blueprint.change_gpu(
+        fault.on, lambda gpu: _count_errors(fault, gpu, "corrected", _CORRECTED_ERRORS)
+    )
+
+
+def remap_row(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """A row of memory waits for a reset to be replaced (Xid 63)."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "row_remap_pending")
+        return _spoil_row(gpu)
+
+    return _xids(blueprint.change_gpu(fault.on, change), fault, 63)
+
+
+def fail_remap(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """A row of memory could not be replaced, for no spare row is left in its bank (Xid 64)."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "row_remap_failed")
+        banks = _moved_bank(gpu, "none_banks")
+        return only_known(gpu, row_remap_failed=True, row_remap_histogram=banks)
+
+    return _xids(blueprint.change_gpu(fault.on, change), fault, 64)
+
+
+def retire_pages(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Pages of memory were retired, and one more waits for a reboot (before Ampere)."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(
+            fault, gpu, "retired_pages_uncorrected", hint="Ampere and later remap rows: row-remap-pending:N"
+        )
+        return only_known(
+            gpu, retired_pages_corrected=3, retired_pages_uncorrected=2, page_retirement_pending=True
+        )
+
+    return _xids(blueprint.change_gpu(fault.on, change), fault, 63)
+
+
+def log_xid(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The driver reports that Xid for the GPU."""
+    return _xids(blueprint, fault, int(fault.argument or 0))
+
+
+def want_recovery(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """NVML says what must be done before the GPU is fit again (Xid 154)."""
+    action = fault.argument or ""
+    if action not in RECOVERY_ACTIONS:
+        raise fault.refuse(f"{action!r} is no recovery action", f"one of {', '.join(RECOVERY_ACTIONS)}")
+    _need(fault, blueprint.listed()[fault.on], "recovery_action")
+    blueprint = blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(recovery_action=action))
+    return _xids(blueprint, fault, XID_RECOVERY_ACTION, text=recovery_text(action))
+
+
+def switch_ecc_off(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """ECC is off, so that nothing counts memory errors."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "ecc_mode")
+        if gpu.gpu.readings["ecc_mode"] == "disabled":
+            raise fault.refuse("its ECC is off already")
+        counters = [name for name in gpu.gpu.readings if name.startswith("ecc_") and "mode" not in name]
+        off = gpu.with_readings(ecc_mode="disabled", ecc_mode_pending="disabled")
+        return off.without_readings("not_supported", *counters)
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def pend_mig(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """MIG mode was switched, and waits for a reset to take effect."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        _need(fault, gpu, "mig_mode")
+        other = "disabled" if gpu.gpu.readings["mig_mode"] == "enabled" else "enabled"
+        return gpu.with_readings(mig_mode_pending=other)
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def prohibit_compute(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The compute mode lets no program start a context on the GPU."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        return replace(gpu.with_readings(compute_mode="prohibited"), context_error=_BUSY_OR_UNAVAILABLE)
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def _degrees_to_limit(readings: Any) -> int:
+    if "temperature_margin_celsius" in readings:
+        return max(0, int(readings["temperature_margin_celsius"]))
+    limit = readings.get("temperature_slowdown_celsius", 90)
+    return max(0, int(limit - readings["temperature_celsius"]))
+
+
+def _reasons(gpu: GpuBlueprint, *added: str) -> list[str]:
+    """The reasons for the clock with those added; a GPU that is held down is not idle at its ease."""
+    kept = [reason for reason in gpu.gpu.readings.get("clocks_event_reasons", ()) if reason != "gpu_idle"]
+    return [*kept, *(reason for reason in added if reason not in kept)]
+
+
+def _clocks(gpu: GpuBlueprint, share: int) -> dict[str, int]:
+    """The clocks at that part of their maximum, where they are not lower anyway."""
+    lowered = {}
+    for name in ("graphics_clock_mhz", "sm_clock_mhz"):
+        maximum = gpu.gpu.readings.get(name.replace("_mhz", "_max_mhz"))
+        if maximum is not None:
+            lowered[name] = min(gpu.gpu.readings.get(name, maximum), maximum // share)
+    return lowered
+
+
+def _need(fault: Fault, gpu: GpuBlueprint, *names: str, hint: str = "") -> None:
+    for name in names:
+        if not has(gpu, name):
+            reason = gpu.gpu.missing.get(name, "missing").replace("_", " ")
+            raise fault.refuse(f"the GPU has no {name}: {reason}", hint)
+
+
+def _count_errors(fault: Fault, gpu: GpuBlueprint, severity: str, errors: int) -> GpuBlueprint:
+    totals = (f"ecc_{severity}_volatile", f"ecc_{severity}_aggregate")
+    _need(fault, gpu, *totals, hint="its ECC is off or not there")
+    readings = gpu.gpu.readings
+    locations = [
+        _counted(place, severity, errors) if place["location"] == "dram" else place
+        for place in readings.get("ecc_locations", ())
+    ]
+    return only_known(gpu, ecc_locations=locations, **{name: readings[name] + errors for name in totals})
+
+
+def _counted(place: dict[str, Any], severity: str, errors: int) -> dict[str, Any]:
+    counters = (f"{severity}_volatile", f"{severity}_aggregate")
+    return {**place, **{name: place[name] + errors for name in counters}}
+
+
+def _spoil_row(gpu: GpuBlueprint) -> GpuBlueprint:
+    """A row is marked for replacement; on GPUs before Ampere, a page."""
+    readings = gpu.gpu.readings
+    return only_known(
+        gpu,
+        row_remap_uncorrectable=readings.get("row_remap_uncorrectable", 0) + 1,
+        row_remap_pending=True,
+        row_remap_histogram=_moved_bank(gpu, "high_banks"),
+        retired_pages_uncorrected=readings.get("retired_pages_uncorrected", 0) + 1,
+        page_retirement_pending=True,
+    )
+
+
+def _moved_bank(gpu: GpuBlueprint, into: str) -> dict[str, int] | None:
+    banks = gpu.gpu.readings.get("row_remap_histogram")
+    return banks and {**banks, "max_banks": banks["max_banks"] - 1, into: banks[into] + 1}
+
+
+def _xids(blueprint: Blueprint, fault: Fault, *codes: int, text: str | None = None) -> Blueprint:
+    lines: list[KernelLine] = [
+        xid_line(blueprint.listed()[fault.on], code, _SECONDS_AGO, text) for code in codes
+    ]
+    tell: Callable[[GpuBlueprint], GpuBlueprint] = lambda gpu: replace(  # noqa: E731 - one expression, used once
+        gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, *codes))
+    )
+    return blueprint.change_gpu(fault.on, tell).log(*lines)
+
+
+def narrow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Half of the PCIe link's lanes did not train."""
+    return blueprint.change_gpu(
+        fault.on, lambda gpu: _pcie(fault, gpu, "pcie_width", lambda width: max(1, width // 2))
+    )
+
+
+def slow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The PCIe link trained two generations below what GPU and slot can do."""
+
+    def change(gpu: GpuBlueprint) -> GpuBlueprint:
+        best = gpu.gpu.readings.get("pcie_generation_gpu_max", 1)
+        best = min(best, gpu.gpu.readings.get("pcie_generation_slot_max", best))
+        return _pcie(fault, gpu, "pcie_generation", lambda _: max(1, best - _GENERATIONS_LOST))
+
+    return blueprint.change_gpu(fault.on, change)
+
+
+def break_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """One NVLink of the GPU, or all of them, did not come up: NVML says so, and nothing else does.
+
+    A link that fails under traffic is logged too: `xid:N:74`, on Blackwell 144 to 150.
+    """
+    chosen = None if fault.argument is None else int(fault.argument)
+    links = _links(fault, blueprint.listed()[fault.on])
+    if chosen is not None and chosen not in [link["link"] for link in links]:
+        raise fault.refuse(f"the GPU has NVLinks 0 to {len(links) - 1}, not {chosen}")
+    changed = [{**link, "active": False} if chosen in (None, link["link"]) else link for link in links]
+    return blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(nvlinks=changed))
+
+
+def spoil_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The first NVLink of the GPU counts errors."""
+    links = _links(fault, blueprint.listed()[fault.on])
+    first = links[0]
+    if first.get("crc_flit_errors") is None:
+        raise fault.refuse("the GPU's NVLinks have no error counters")
+    changed = [{**first, **{name: first[name] + errors for name, errors in _LINK_ERRORS.items()}}, *links[1:]]
+    return blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(nvlinks=changed))
+
+
+def _pcie(fault: Fault, gpu: GpuBlueprint, name: str, lower: Callable[[int], int]) -> GpuBlueprint:
+    if not has(gpu, name):
+        raise fault.refuse("the GPU has no PCIe link")
+    lowered = lower(gpu.gpu.readings[name])
+    if lowered >= gpu.gpu.readings.get(f"{name}_gpu_max", lowered + 1):
+        raise fault.refuse("its PCIe link can be no lower")
+    return gpu.with_readings(**{name: lowered})
+
+
+def _links(fault: Fault, gpu: GpuBlueprint) -> list[dict[str, Any]]:
+    if not has(gpu, "nvlinks"):
+        raise fault.refuse("the GPU has no NVLink")
+    links: list[dict[str, Any]] = gpu.gpu.readings["nvlinks"]
+    return links

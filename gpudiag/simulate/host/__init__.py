@@ -1,0 +1,1 @@
+"""The files of a simulated machine, in the kernel's own formats."""

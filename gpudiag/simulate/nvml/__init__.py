@@ -1,0 +1,1 @@
+"""The state of the simulated NVML library: which call answers what."""

@@ -1,0 +1,116 @@
+"""What a run measured, to be the baseline of later ones, and how the machine was in its last good run."""
+
+from collections.abc import Iterator
+from time import monotonic
+
+from gpudiag.errors import GpudiagError
+from gpudiag.model.active import metric_of
+from gpudiag.model.codec import loads
+from gpudiag.model.device import Snapshot
+from gpudiag.model.history import Sample
+from gpudiag.model.measure import Measures
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.store.state_folder import DiskThread
+
+_AGAIN_SECONDS = 60.0  # a preflight of the command line may have been good meanwhile
+
+
+def samples_of(measures: Measures) -> tuple[Sample, ...]:
+    """Every speed in the measures, under a name that says how it was measured."""
+    return (*_active_samples(measures), *_collective_samples(measures))
+
+
+def _active_samples(measures: Measures) -> Iterator[Sample]:
+    active = measures.active
+    if isinstance(active, Missing):
+        return
+    on_gpu = active.device_kind == "cuda"
+    for copy in active.bandwidth:
+        if not copy.wrong_bytes:
+            yield Sample(
+                _metric(metric_of(copy), on_gpu),
+                copy.bytes_per_second,
+                "B/s",
+                _uuid(copy.device_uuid),
+                on_gpu,
+            )
+    for product in active.compute:
+        yield Sample(
+            _metric(metric_of(product), on_gpu), product.flops_per_second, "FLOP/s",
+            _uuid(product.device_uuid), on_gpu,
+        )  # fmt: skip
+
+
+def _collective_samples(measures: Measures) -> Iterator[Sample]:
+    """The largest size of each operation and dtype: small ones measure latency, which is noise here."""
+    collective = measures.collective
+    if isinstance(collective, Missing):
+        return
+    largest = {(result.op, result.dtype): result for result in collective.results}
+    for result in largest.values():
+        if isinstance(result.busbw_bytes_per_second, Missing) or result.verified is not True:
+            continue
+        place = f"{collective.backend}.{collective.world_size}"
+        name = f"{result.op}.{result.dtype}.{result.size_bytes}.{place}.busbw"
+        yield Sample(
+            name, result.busbw_bytes_per_second, "B/s", None, judged=collective.device_kind == "cuda"
+        )
+
+
+def _metric(name: str, on_gpu: bool) -> str:
+    return name if on_gpu else f"{name}.cpu"
+
+
+def _uuid(uuid: str | Missing) -> str | None:
+    return None if isinstance(uuid, Missing) else uuid
+
+
+class GoodState:
+    """The newest good state in the store; read by a thread that nothing waits for."""
+
+    def __init__(self, store: str | None) -> None:
+        """Read from that store, if there is one, as `look` asks."""
+        self.warning = ""
+        self.baseline: Reading[Snapshot] = NOT_ASKED
+        self._store = store
+        self._asked_at: float | None = None
+        self._read_text: str | None = None
+        self._disk = DiskThread("the machine's good state is not read", self._warn)
+
+    def look(self, machine: str) -> None:
+        """Have that machine's state read if it is due; to be called every second or so."""
+        store = self._store
+        due = self._asked_at is None or monotonic() - self._asked_at > _AGAIN_SECONDS
+        if store is not None and due:
+            self._asked_at = monotonic()
+            self._disk.do(lambda: self._read(store, machine))
+
+    def ask_soon(self) -> None:
+        """A run ended: it may have been a good one."""
+        self._asked_at = None
+
+    def _read(self, store: str, machine: str) -> None:
+        from gpudiag.store.database import Store, parse_store_url  # SQLAlchemy, only where there is a store
+
+        opened = Store(parse_store_url(store), read_only=True)
+        try:
+            text = opened.read_snapshots(machine).good
+        finally:
+            opened.close()
+        if text is None or text != self._read_text:
+            self._read_text = text
+            self.baseline = _parsed(text)
+
+    def _warn(self, words: str) -> None:
+        self.warning = words
+
+
+def _parsed(text: str | None) -> Reading[Snapshot]:
+    if text is None:
+        return Missing(MissingReason.SOURCE_ABSENT, "no good run of this machine is stored")
+    try:
+        snapshot = loads(text)
+    except GpudiagError as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"the stored snapshot cannot be read: {error.message}")
+    assert isinstance(snapshot, Snapshot)  # noqa: S101 - only snapshots are stored there
+    return snapshot

@@ -1,0 +1,250 @@
+"""The history of this machine, read and written beside the work: it never fails or delays a verdict.
+
+The store may lie on a disk that is full or hung, or on a server that is down, so a guarded child with
+a deadline touches it. What goes wrong is one line for the user.
+"""
+
+import json
+import os
+import select
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from gpudiag.checks.gpu.bursts import outcome_of
+from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.errors import GpudiagError, StoreError
+from gpudiag.model.codec import decode, dumps, encode, loads
+from gpudiag.model.device import Snapshot
+from gpudiag.model.finding import WORST_FIRST
+from gpudiag.model.history import UNREAD, History, KnownGpus, Sample
+from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
+from gpudiag.store.state_folder import state_directory
+
+READ_SECONDS = 1.5
+WRITE_SECONDS = 2.0
+STORED_XIDS = 200  # of one run; a millisecond each
+_FILE = "history.db"
+
+
+def default_store() -> str:
+    """The store where none is named: an SQLite file in the state directory."""
+    return str(state_directory() / _FILE)
+
+
+def machine_key(snapshot: Snapshot) -> str:
+    """The name under which a machine's history is kept; a simulated one has its own."""
+    return snapshot.host if snapshot.simulated is None else f"simulated {snapshot.simulated}"
+
+
+class HistoryKeeper:
+    """One store, read while the machine is being looked at, and written once there is a verdict.
+
+    One child does both: the database library takes longer to load than a run takes to write.
+    """
+
+    def __init__(self, store: str, machine: str) -> None:
+        """Start reading what is stored about that machine."""
+        self._started = monotonic()
+        self._run = os.memfd_create("gpudiag-run")
+        self._go_read, self._go = os.pipe()
+        me = f"/proc/{os.getpid()}/fd"
+        # By their paths: a guarded child keeps no descriptor of ours.
+        places = (f"{me}/{self._go_read}", f"{me}/{self._run}")
+        self._child: GuardedChild = start_guarded(
+            "gpudiag.store.history:keep_history", store, machine, *places
+        )
+        self._warned = False
+
+    def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
+        """The history, or why there is none; and a warning for the user, empty where all is well."""
+        wait_for_message(self._child, self._started + deadline_seconds)
+        for kind, *rest in self._child.messages:
+            if kind == "history":
+                text, last, good = rest
+                return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
+        words = self._give_up("read")
+        # Not ERROR: what is remembered of a machine is never why it is not fit.
+        reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
+        return Missing(MissingReason.SOURCE_ABSENT, reason), words
+
+    def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
+        """Store the run; what went wrong in one line, empty where it was stored or reading it failed before."""
+        if self._warned:
+            return ""
+        if self._child.ending is None:
+            self._child.messages.clear()
+            os.pwrite(self._run, json.dumps(run.encoded()).encode(), 0)
+            os.write(self._go, b"!")
+            wait_for_message(self._child, monotonic() + deadline_seconds)
+        if any(kind == "stored" for kind, *_ in self._child.messages):
+            return ""
+        return self._give_up("written")
+
+    def close(self) -> None:
+        """End the child, whatever it is doing."""
+        self._child.give_up()
+        for descriptor in (self._run, self._go_read, self._go):
+            os.close(descriptor)
+
+    def _give_up(self, what: str) -> str:
+        self._child.give_up()
+        words = _failure(self._child, what)
+        self._warned = True
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run to be stored; `good`: later runs are compared with how the machine was in it."""
+
+    snapshot: Snapshot
+    kind: str  # preflight or nccl-test
+    outcome: str
+    samples: tuple[Sample, ...] = ()
+    keep_snapshot: bool = True
+    good: bool = False
+
+    def encoded(self) -> dict[str, Any]:
+        """The run as plain data, for the child that writes it."""
+        snapshot = self.snapshot
+        return {
+            "machine": machine_key(snapshot),
+            "kind": self.kind,
+            "at": snapshot.taken_at.timestamp(),
+            "outcome": self.outcome,
+            "simulated": snapshot.simulated,
+            "snapshot": dumps(snapshot) if self.keep_snapshot else None,
+            "samples": [encode(sample) for sample in self.samples],
+            "known": encode(known_gpus_of(snapshot)),
+            "good": self.good,
+            "kernel_events": [encode(event) for event in _xids(snapshot)],
+        }
+
+
+def record_run(store: str, run: RunFacts, deadline_seconds: float = WRITE_SECONDS) -> str:
+    """Store one run; what went wrong in one line, empty where it was stored."""
+    child = run_guarded("gpudiag.store.history:write_run", deadline_seconds, store, run.encoded())
+    stored = any(kind == "stored" for kind, *_ in child.messages)
+    return "" if stored else _failure(child, "written")
+
+
+def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:
+    """What is stored about that machine.
+
+    Raises:
+        StoreError: the store cannot be read, or not in time.
+    """
+    keeper = HistoryKeeper(store, machine)
+    try:
+        history, warning = keeper.read(deadline_seconds)
+    finally:
+        keeper.close()
+    if isinstance(history, Missing):
+        raise StoreError(warning, hint="name another store with --store")
+    return history
+
+
+def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: str) -> None:
+    """In a guarded child: tell the history of that machine, then wait for a run to store, and store it."""
+    from gpudiag.store.database import Store, parse_store_url  # the child pays for SQLAlchemy, not the caller
+
+    with Path(go_path).open("rb", buffering=0) as go, Path(run_path).open("rb") as run:
+        try:
+            opened = Store(parse_store_url(store), read_only=True)
+            history, snapshots = opened.read_history(machine), opened.read_snapshots(machine)
+            opened.close()
+        except GpudiagError as error:
+            emit(("refused", error.message))
+            return
+        emit(("history", dumps(history), snapshots.last, snapshots.good))
+        if go.read(1):
+            write_run(emit, store, json.loads(run.read()))
+
+
+def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
+    """In a guarded child: add one run to the store."""
+    from gpudiag.store.database import NewRun, Store, parse_store_url
+
+    known = decode(KnownGpus, facts["known"])
+    run = NewRun(
+        machine=facts["machine"],
+        kind=facts["kind"],
+        at=datetime.fromtimestamp(facts["at"], UTC),
+        outcome=facts["outcome"],
+        simulated=facts["simulated"],
+        snapshot=facts["snapshot"],
+        good=facts["good"],
+        samples=tuple(decode(Sample, sample) for sample in facts["samples"]),
+        gpus=known.gpus,
+        kernel_events=tuple(decode(KernelEvent, event) for event in facts["kernel_events"]),
+    )
+    try:
+        opened = Store(parse_store_url(store))
+        opened.add_run(run)
+        opened.close()
+    except GpudiagError as error:
+        emit(("refused", error.message))
+        return
+    emit(("stored",))
+
+
+def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[str] = ()) -> None:
+    """Return when the child has said something, has ended, or the time is over; it is not given up.
+
+    Messages of the kinds `besides` do not count: that a question is asked is no answer.
+    """
+    while child.ending is None and all(kind in besides for kind, *_ in child.messages):
+        # What has come is taken in also when the time is over: the caller may have been busy elsewhere.
+        ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
+        if not ready:
+            return
+        for descriptor in ready:
+            if descriptor in child.descriptors():
+                child.receive(descriptor)
+
+
+def _xids(snapshot: Snapshot) -> list[KernelEvent]:
+    """The GPU faults in the kernel log, which forgets them with the next boot; each with the board it is about.
+
+    Of a flood only so many as can be written in time: the gravest, and of these the newest.
+    """
+    log = snapshot.kernel_log
+    faults = [] if isinstance(log, Missing) else [event for event in log if event.xid_code is not None]
+    gravest_first = sorted(
+        range(len(faults)), key=lambda place: (WORST_FIRST.index(outcome_of(faults[place])), -place)
+    )
+    faults = [faults[place] for place in sorted(gravest_first[:STORED_XIDS])]
+    boards = {
+        device.id.bus_id: device.id.uuid
+        for device in snapshot.devices
+        if not isinstance(device.id.uuid, Missing)
+    }
+    return [replace(event, gpu_uuid=event.gpu_uuid or boards.get(event.bus_id or "")) for event in faults]
+
+
+def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
+    """A stored snapshot; one that this version cannot read is a reason, and no more than that."""
+    if text is None:
+        return Missing(MissingReason.SOURCE_ABSENT, f"no {which} run of this machine is stored")
+    try:
+        snapshot = loads(text)
+    except GpudiagError as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"the stored snapshot cannot be read: {error.message}")
+    assert isinstance(snapshot, Snapshot)  # noqa: S101 - only snapshots are stored there
+    return snapshot
+
+
+def _failure(child: GuardedChild, what: str) -> str:
+    """Why the store was not read or written, in one line."""
+    refused = [message[1] for message in child.messages if message[0] == "refused"]
+    if refused:
+        return str(refused[0])
+    if child.ending == "timed_out":
+        return f"the history was not {what} in time"
+    return f"the history was not {what}: {child.detail or child.ending}"
