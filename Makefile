@@ -13,9 +13,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test quick test-check test-reading pages gpu frameworks test-frameworks check format benchmarks clean
+.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages gpu frameworks test-frameworks check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -24,9 +25,13 @@ run: $(VENV)/.installed-torch
 		echo "$(BIN)/gpudiag $$command"; $(BIN)/gpudiag $$command || exit; \
 	done
 
-test: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not ranks" -n 4
-	$(BIN)/pytest -m ranks -n 2
+test: test-without-ranks test-ranks
+
+test-without-ranks: $(VENV)/.installed-dev
+	$(PYTEST) -m "not ranks" -n 4 --dist worksteal
+
+test-ranks: $(VENV)/.installed-dev
+	$(PYTEST) -m ranks -n 2 --dist worksteal
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
@@ -53,7 +58,7 @@ frameworks: $(VENV)/.installed-dev
 # What cannot be installed is said, and its tests are skipped with the reason.
 test-frameworks: $(VENV)/.installed-dev
 	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
-	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/pytest -m frameworks
+	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

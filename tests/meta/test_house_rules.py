@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import finding_kinds
 from tools.write_findings_page import PAGE, page_text
@@ -54,23 +52,32 @@ def test_no_file_is_too_long_to_read_in_one_go() -> None:
     assert names(long) == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if "tests" not in path.parts], ids=lambda path: path.stem
-)
-def test_functions_start_with_a_verb_that_says_what_they_do(path: Path) -> None:
-    found = [match[0].split()[-1] for match in BANNED_VERBS.finditer(path.read_text())]
-    lines = [line.strip() for line in path.read_text().splitlines() if BANNED_VERBS.match(line)]
-    kept = [line for line in lines if not any(f"def {name}(" in line for name in FOREIGN_NAMES)]
-    assert kept == [], found
+def test_only_the_file_of_a_test_marks_it_as_one_of_ranks() -> None:
+    """`pytest -m ranks` looks for the mark in the files of tests before it imports them (tests/conftest.py)."""
+    shared = [path for path in MODULES if "tests" in path.parts and not path.name.startswith("test_")]
+    assert names([path for path in shared if "mark.ranks" in path.read_text()]) == ["tests/conftest.py"]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_text_names_a_machine_or_a_registry(path: Path) -> None:
-    if path == Path(__file__):  # it names what it looks for
-        return
-    text = path.read_text()
-    assert MACHINE_PATH.findall(text) == []
-    assert REGISTRY_HOST.findall(text) == []
+def test_functions_start_with_a_verb_that_says_what_they_do() -> None:
+    lines = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in MODULES
+        if "tests" not in path.parts
+        for line in path.read_text().splitlines()
+        if BANNED_VERBS.match(line)
+    ]
+    assert [line for line in lines if not any(f"def {name}(" in line for name in FOREIGN_NAMES)] == []
+
+
+def test_no_text_names_a_machine_or_a_registry() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in TEXTS
+        if path != Path(__file__)  # it names what it looks for
+        for text in (path.read_text(),)
+        for word in (*MACHINE_PATH.findall(text), *REGISTRY_HOST.findall(text))
+    ]
+    assert found == []
 
 
 def test_every_code_is_dotted_and_spelled_out() -> None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,10 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode, loads
 from gpudiag.model.finding import WORST_FIRST, Outcome
 from gpudiag.model.report import Report
-from gpudiag.simulate.loader import base_machines, load_scenario
+from gpudiag.simulate.blueprint import Blueprint
+from gpudiag.simulate.faults.table import apply_faults, parse_faults
+from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.machine_file import base_machines, build_blueprint, read_layers
 from gpudiag.simulate.session import open_session
 from tests.scenarios.kinds.trial import Kind, Trial, TrialRow
 from tools.write_detection import Row, names_of
@@ -138,9 +142,14 @@ def _wrong(trial: Several, status: int, text: str) -> Iterator[str]:
         yield "no finding in the text"
 
 
+@cache
+def _blueprint(machine: str) -> Blueprint:
+    return build_blueprint(read_layers(machine), machine)
+
+
 def _fits(machine: str, faults: list[str]) -> bool:
     try:
-        load_scenario("+".join((machine, *faults)))
+        apply_faults(_blueprint(machine), parse_faults(faults))
     except UsageError:
         return False
     return True
@@ -149,7 +158,7 @@ def _fits(machine: str, faults: list[str]) -> bool:
 def _draw(machine: str, number: int) -> Several | None:
     """That many faults of different stories, on as many GPUs as there are; None where the machine has no room for them."""
     chance = Random(f"{_SEED} {machine} {number}")
-    gpus = len([gpu for gpu in load_scenario(machine).gpus if gpu.visible])
+    gpus = len(_blueprint(machine).listed())
     taken: dict[int, set[str]] = {gpu: set() for gpu in range(gpus)}
     faults: list[str] = []
     finds: list[str] = []
