@@ -39,6 +39,7 @@ def measure(ranks: int, rounds: int) -> RankRun:
     places = [str(_HERE), os.environ.get("PYTHONPATH", "")]
     run = run_ranks(
         "overhead_ranks:run",
+        run_id="benchmark",
         world_size=ranks,
         arguments=arguments,
         variables={"PYTHONPATH": os.pathsep.join(place for place in places if place)},

@@ -36,6 +36,7 @@ def main() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
     run = run_ranks(
         "benchmarks.watchdog_cost:measure",
+        run_id="benchmark",
         world_size=options.ranks,
         arguments={
             "iterations": {name: count * options.percent // 100 for name, count in _ITERATIONS.items()}

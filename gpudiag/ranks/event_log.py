@@ -70,7 +70,7 @@ class EventReader:
 RawEvent = tuple[int, dict[str, Any]]  # a rank, and one line of its event file
 
 
-class Ledger:
+class EventLog:
     """Collects raw events; what it has taken can be handed to another agent, which starts from it."""
 
     def __init__(self, started: float, on_event: Callable[[RankEvent], None] | None = None) -> None:
@@ -83,13 +83,13 @@ class Ledger:
         self.faults_fired: dict[str, float] = {}  # when each happened first
         self._on_event = on_event
 
-    def take(self, events: Iterable[RawEvent]) -> None:
+    def add(self, events: Iterable[RawEvent]) -> None:
         """Add raw events."""
         for rank, event in events:
             self.raw.append((rank, event))
-            self._take(rank, event["kind"], event["at"], event["data"])
+            self._sort(rank, event["kind"], event["at"], event["data"])
 
-    def _take(self, rank: int, kind: str, at: float, data: dict[str, Any]) -> None:
+    def _sort(self, rank: int, kind: str, at: float, data: dict[str, Any]) -> None:
         if kind == EventKind.RESULT:
             self.results[rank] = data
         elif kind == EventKind.ARRIVALS:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpudiag.model import codec
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 
 
@@ -50,7 +49,7 @@ class _RankResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _RunMessage:
+class RunMessage:
     """A run as agents tell each other: `RankRun` in the types that JSON has."""
 
     world_size: int
@@ -66,9 +65,9 @@ class _RunMessage:
     given_up: bool
 
 
-def encode_run(run: RankRun) -> dict[str, Any]:
-    """The run as JSON, for the agents that did not lead it."""
-    message = _RunMessage(
+def message_of_run(run: RankRun) -> RunMessage:
+    """The run for the agents that did not lead it."""
+    return RunMessage(
         world_size=run.world_size,
         launcher=run.launcher,
         host=run.host,
@@ -81,13 +80,10 @@ def encode_run(run: RankRun) -> dict[str, Any]:
         timed_out=run.timed_out,
         given_up=run.given_up,
     )
-    encoded: dict[str, Any] = codec.encode(message)
-    return encoded
 
 
-def decode_run(data: dict[str, Any]) -> RankRun:
-    """The run that another agent led and encoded; this process is not its reporter."""
-    message = codec.decode(_RunMessage, data)
+def run_of_message(message: RunMessage) -> RankRun:
+    """The run that another agent led; this process is not its reporter."""
     return RankRun(
         world_size=message.world_size,
         launcher=message.launcher,

@@ -243,6 +243,7 @@ def measure_active(
     try:
         run = run_ranks(
             _ENTRY,
+            run_id="active tests",
             world_size=workplace.world_size,
             arguments=encode(replace(plan, numa_nodes=_numa_nodes(workplace))),
             budgets=Budgets(

@@ -170,6 +170,7 @@ def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
     plan, placement = setup.plan, setup.placement
     return run_ranks(
         _ENTRY,
+        run_id="nccl-test",
         world_size=placement.world_size,
         arguments=encode(setup.sweep),
         environment=setup.environment,

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from gpudiag.errors import ExitStatus, LaunchError, UsageError
 from gpudiag.model.codec import to_document
 from gpudiag.model.report import MergedReport, Report
-from gpudiag.ranks.agents.discovery import Meeting
-from gpudiag.ranks.agents.link import Link, LinkLostError, Reception
+from gpudiag.ranks.agents.discovery import Discovery
+from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError
+from gpudiag.ranks.agents.messages import MachineReport, Message, PreflightCaller, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.environment import RankEnvironment, read_environment, refuse_bare_launcher
 from gpudiag.runs.gate import worst_status
@@ -67,14 +67,14 @@ class PreflightLaunch:
         self._began = time.monotonic()
         master = None if environment.on_one_machine else environment.master
         base = runtime_directory()
-        self._meeting = Meeting(base, f"preflight|{environment.run_key}", environment.rank, master)
-        self._directory = RunDirectory(base, self._meeting.label)
-        self._reception: Reception | None = None
+        self._discovery = Discovery(base, f"preflight|{environment.run_key}", environment.rank, master)
+        self._directory = RunDirectory(base, self._discovery.label)
+        self._handshake: Handshake | None = None
         self._links: list[Link] = []
         try:
             if self.tells:
-                self._listeners = self._meeting.listen(self._directory.path)
-                self._reception = Reception(self._listeners, self._meeting.key)
+                self._listeners = self._discovery.listen(self._directory.path)
+                self._handshake = Handshake(self._listeners, self._discovery.key)
         except (OSError, LaunchError):
             self._directory.remove()
             raise
@@ -89,8 +89,8 @@ class PreflightLaunch:
         """Stop being findable."""
         for link in self._links:
             link.close()
-        if self._reception is not None:
-            self._reception.close()
+        if self._handshake is not None:
+            self._handshake.close()
             for listener in self._listeners:
                 listener.close()
         self._directory.remove()
@@ -118,12 +118,11 @@ class PreflightLaunch:
         counted = place.local_world_size
         until = time.monotonic() + _PATIENCE_SECONDS[self._level]
         while counted < place.world_size and time.monotonic() < until:
-            for message in self._take(_LOOK_SECONDS):
-                rank = int(message["rank"])
-                if rank not in sources:
-                    sources[rank] = ReportSource(f"rank {rank}", message["document"])
-                    statuses.append(ExitStatus(message["status"]))
-                    counted += int(message["ranks"])
+            for told in self._receive(_LOOK_SECONDS):
+                if told.rank not in sources:
+                    sources[told.rank] = ReportSource(f"rank {told.rank}", told.document)
+                    statuses.append(ExitStatus(told.status))
+                    counted += told.ranks
         absent = place.world_size - counted
         if absent > 0:
             name = f"{absent} rank{'s' * (absent > 1)} without a report"
@@ -140,67 +139,62 @@ class PreflightLaunch:
         while len(told) < expected and time.monotonic() < until:
             for link in self._links:
                 if id(link) not in told:
-                    link.send("verdict", status=int(status))
+                    link.send(SharedStatus(int(status)))
                     told.add(id(link))
-            for _ in self._take(_LOOK_SECONDS):
+            for _ in self._receive(_LOOK_SECONDS):
                 pass
 
     def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
         """In another machine's process: give rank 0 the report; the exit status of all, None if it gives none."""
         place = self._environment
-        words = {
-            "rank": place.rank,
-            "ranks": place.local_world_size,
-            "status": int(status),
-            "document": to_document(report),
-        }
-        return self._ask(words, time.monotonic() + 2 * _PATIENCE_SECONDS[self._level])
+        told = MachineReport(place.rank, place.local_world_size, int(status), to_document(report))
+        return self._ask(told, time.monotonic() + 2 * _PATIENCE_SECONDS[self._level])
 
     def await_verdict(self) -> ExitStatus | None:
         """In a process that does not look: the exit status of all; None if rank 0 gives none."""
         return self._ask(None, self._began + _VERDICT_SECONDS[self._level])
 
-    def _ask(self, report: dict[str, Any] | None, until: float) -> ExitStatus | None:
+    def _ask(self, report: MachineReport | None, until: float) -> ExitStatus | None:
         while time.monotonic() < until:
-            link = self._meeting.connect(0, {})
+            link = self._discovery.connect(0, {})
             if link is None:
                 time.sleep(_RETRY_SECONDS)
                 continue
-            link.send("hello", key=self._meeting.key)
+            link.send(PreflightCaller(self._discovery.key))
             if report is not None:
-                link.send("report", **report)
+                link.send(report)
             try:
                 for message in _listen(link, until):
-                    if message.get("kind") == "verdict":
-                        return ExitStatus(message["status"])
+                    if isinstance(message, SharedStatus):
+                        return ExitStatus(message.status)
             except LinkLostError:
                 time.sleep(_RETRY_SECONDS)
             finally:
                 link.close()
         return None
 
-    def _take(self, seconds: float) -> list[dict[str, Any]]:
+    def _receive(self, seconds: float) -> list[MachineReport]:
         """The reports that have come, after waiting for news for so long at most."""
-        assert self._reception is not None  # noqa: S101 - only rank 0 takes reports
-        waiting = [*self._reception.filenos(), *(link.fileno() for link in self._links)]
+        assert self._handshake is not None  # noqa: S101 - only rank 0 takes reports
+        waiting = [*self._handshake.filenos(), *(link.fileno() for link in self._links)]
         select.select(waiting, [], [], seconds)
-        messages = []
-        for guest in self._reception.poll():
-            if guest.hello.get("key") == self._meeting.key:
-                self._links.append(guest.link)
-                messages += guest.messages
+        messages: list[Message] = []
+        for caller in self._handshake.poll():
+            if caller.hello == PreflightCaller(self._discovery.key):
+                self._links.append(caller.link)
+                messages += caller.messages
             else:
-                guest.link.close()
+                caller.link.close()
         for link in tuple(self._links):
             try:
                 messages += link.receive()
             except LinkLostError:
                 self._links.remove(link)
                 link.close()
-        return [message for message in messages if message.get("kind") == "report"]
+        return [message for message in messages if isinstance(message, MachineReport)]
 
 
-def _listen(link: Link, until: float) -> Iterator[dict[str, Any]]:
+def _listen(link: Link, until: float) -> Iterator[Message]:
     """Each message that comes on the line until that time.
 
     Raises:

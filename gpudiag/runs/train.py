@@ -453,6 +453,7 @@ def _run(
     place.teller.start_ranks()
     return run_ranks(
         _MIRRORED_ENTRY if mirrored else _ENTRY,
+        run_id=f"train {job.run} {facts.name}",
         world_size=1 if facts.one_process else job.workers,
         arguments=encode(job),
         environment=place.environment,

@@ -288,6 +288,7 @@ def _run(
         )
         run = run_ranks(
             _ENTRY,
+            run_id="script",
             world_size=world_size,
             arguments=encode(job),
             environment=environment,

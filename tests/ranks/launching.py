@@ -55,6 +55,7 @@ class Launches:
         options.setdefault("preload", ())
         return run_ranks(
             entry if ":" in entry else f"{ENTRIES}:{entry}",
+            run_id="test",
             world_size=world_size,
             arguments={"folder": str(self.folder), **options.pop("arguments", {})},
             budgets=budgets,

@@ -11,6 +11,7 @@ from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankRep
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.local import LocalRanks
+from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
@@ -20,7 +21,7 @@ from gpudiag.ranks.diagnosis.stragglers import find_stragglers
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.environment import Siblings
-from gpudiag.ranks.event_log import Ledger
+from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job
 from gpudiag.ranks.run import RankEvent, RankRun
@@ -55,7 +56,7 @@ class Assignment:
 class Agent:
     """Leads one run: watches every rank until all have ended well or an incident is certain."""
 
-    def __init__(self, assignment: Assignment, remote: RemoteRanks | None, ledger: Ledger) -> None:
+    def __init__(self, assignment: Assignment, remote: RemoteRanks | None, log: EventLog) -> None:
         """Watch this agent's own ranks, and those of other agents in `remote`; nothing happens before `watch`."""
         self._job = assignment.job
         self._local = assignment.local
@@ -63,7 +64,7 @@ class Agent:
         self._interrupts = assignment.interrupts
         self._host = assignment.host
         self._remote = remote
-        self._ledger = ledger
+        self._log = log
         self._incidents: tuple[Incident, ...] = ()
         self._suspicions = Suspicions()
         self._looked_at = 0.0  # when the views were taken
@@ -74,8 +75,8 @@ class Agent:
         self._caller_is_done = assignment.is_over
         self._timed_out = False
         self._given_up = False
-        self._ended_at = ledger.started
-        led_after = time.monotonic() - ledger.started
+        self._ended_at = log.started
+        led_after = time.monotonic() - log.started
         meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
         # Ranks of our own come when their import is done, and that has a limit of its own.
         self._absent_after = math.inf if remote is None else meeting_over
@@ -111,16 +112,16 @@ class Agent:
             host=self._host,
             reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._all_incidents(),
-            results=dict(self._ledger.results),
-            events=tuple(self._ledger.events),
+            results=dict(self._log.results),
+            events=tuple(self._log.events),
             injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
-            seconds=self._ended_at - self._ledger.started,
+            seconds=self._ended_at - self._log.started,
             timed_out=self._timed_out,
             given_up=self._given_up,
         )
 
     def _describe_fault(self, fault: Fault) -> InjectedFault:
-        at = self._ledger.faults_fired.get(fault.specification)
+        at = self._log.faults_fired.get(fault.specification)
         never = Missing(MissingReason.NOT_ASKED, "it never happened")
         return InjectedFault(fault.specification, at is not None, never if at is None else at)
 
@@ -135,28 +136,28 @@ class Agent:
 
     def _find_stragglers(self) -> tuple[Incident, ...]:
         """Late ranks, where every rank came to the end of what it had to time."""
-        arrivals = self._ledger.arrivals
+        arrivals = self._log.arrivals
         if len(arrivals) < self._job.world_size:
             return ()
         offsets = {record.local.rank: SAME_CLOCK for record in self._local.records}
         if self._remote is not None:
             offsets.update(self._remote.clock_offsets())
         hosts = {view.rank: view.host for view in self._views}
-        return find_stragglers(arrivals, offsets, hosts, self._ledger.started)
+        return find_stragglers(arrivals, offsets, hosts, self._log.started)
 
     def _wait(self) -> None:
         remote = [] if self._remote is None else self._remote.filenos()
         select.select([*self._local.filenos(), self._interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
 
     def _look(self) -> None:
-        self._looked_at = time.monotonic() - self._ledger.started
-        self._ledger.take(self._local.poll())
+        self._looked_at = time.monotonic() - self._log.started
+        self._log.add(self._local.poll())
         views = self._local.views(self._host)
         if self._remote is not None:
-            self._ledger.take(self._remote.poll())
+            self._log.add(self._remote.poll())
             views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
             self._remote.tell(views)
-        self._views = tuple(view.counted_from(self._ledger.started) for view in views)
+        self._views = tuple(view.counted_from(self._log.started) for view in views)
 
     def _is_over(self) -> bool:
         # Not the time by now: whoever loses the processor after a look has seen nothing since.
@@ -196,7 +197,7 @@ class Agent:
     def _collect_dumps(self) -> None:
         """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""
         if self._remote is not None:
-            self._remote.send("dump")
+            self._remote.send(DumpRequest())
         dumps = list(self._local.dump())
         if self._remote is not None:
             dumps += self._remote.collect_dumps()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpudiag.errors import LaunchError
 from gpudiag.ranks.agents.link import Link
+from gpudiag.ranks.agents.messages import AgentLocation, RunKey
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.process import Machine
 
 _SOCKET_NAME = "agent.sock"
 _CONNECT_SECONDS = 1.0
@@ -24,11 +24,11 @@ _CANDIDATES = 8
 Address = tuple[str, int]  # IP address and port
 
 
-class Meeting:
+class Discovery:
     """This agent's way to be found by the others, and to find them."""
 
     def __init__(self, base: Path, run_key: str, rank: int, master: str | None) -> None:
-        """Meet under `base`, the folder with the run directories.
+        """Look under `base`, the folder with the run directories.
 
         `master` is the name or address of rank 0's machine; None if all ranks are on this one.
         """
@@ -116,8 +116,8 @@ class Meeting:
             link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
         except OSError:
             return None
-        link.send("agent", key=self.key)
-        if link.await_message("agent", _CONNECT_SECONDS) != {"kind": "agent", "key": self.key}:
+        link.send(RunKey(self.key))
+        if link.await_message(RunKey, _CONNECT_SECONDS) != RunKey(self.key):
             link.close()
             return None
         return link
@@ -147,22 +147,13 @@ def _short_path(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentPlace:
-    """Where the agent of a rank runs, and where it can be reached from other machines."""
-
-    pid: int
-    machine: Machine
-    address: tuple[str, int] | None = None
-
-
 @dataclass(slots=True)
-class Roster:
-    """Kept up to date by what leaders tell, and by which agents can be reached."""
+class Peers:
+    """What an agent knows of the others: by what leaders tell, and by which agents can be reached."""
 
     # What every rank was doing, and where the agents are that have come.
     views: tuple[RankView, ...] = ()
-    agents: dict[int, AgentPlace] = field(default_factory=dict)
+    agents: dict[int, AgentLocation] = field(default_factory=dict)
     # Ranks that led and are gone; that led and say nothing, since when; that have no agent to talk to.
     leaders_lost: set[int] = field(default_factory=set)
     leaders_silent: dict[int, float] = field(default_factory=dict)
@@ -181,4 +172,6 @@ class Roster:
     @property
     def addresses(self) -> dict[int, Address]:
         """Where agents listen for other machines."""
-        return {rank: place.address for rank, place in self.agents.items() if place.address is not None}
+        return {
+            rank: location.address for rank, location in self.agents.items() if location.address is not None
+        }

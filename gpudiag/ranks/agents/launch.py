@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import importlib.util
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,15 +11,15 @@ from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.discovery import Meeting
+from gpudiag.ranks.agents.discovery import Discovery
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
-from gpudiag.ranks.agents.membership import Companions
+from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.network import loopback_interface, require_address
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import Launcher, RankEnvironment, Siblings
-from gpudiag.ranks.event_log import Ledger
+from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job, LocalRank
 from gpudiag.ranks.run import RankEvent, RankRun
@@ -35,12 +34,11 @@ _TORCH_GRACE_SECONDS = 30.0
 # and SIGKILL 30 s later: time to find out what happened.
 _LAUNCHER_GRACE_SECONDS = 1.5
 
-_runs = itertools.count()  # processes that were started together start their runs in the same order
-
 
 def run_ranks(
     entry: str,
     *,
+    run_id: str,
     world_size: int,
     arguments: Mapping[str, Any],
     environment: RankEnvironment | None = None,
@@ -57,8 +55,8 @@ def run_ranks(
     """Run `entry` (`module:function`, see `context`) on every rank and tell what became of each.
 
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
-    rank that its launcher gave it and agrees with the others on one result. `arguments` must be a
-    JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
+    rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: the
+    same in all processes of a launch, and another one for every run of a process. `arguments` must be a JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
     process's own. `preload` is imported once, before the ranks are forked, and so is what there is of
     `try_preload`. `on_event` is told what entries emit, and `is_over` is asked again and again whether that
     is enough, in the leading process of a launch only. `explanations` is asked when this agent's only rank
@@ -76,7 +74,10 @@ def run_ranks(
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
         require_address(environment.master, budgets.seconds_for(RENDEZVOUS))
-    with _interrupts(environment) as interrupts, _run_directory(environment) as (directory, meeting):
+    with (
+        _interrupts(environment) as interrupts,
+        _run_directory(environment, run_id) as (directory, discovery),
+    ):
         job = Job(
             entry=entry,
             arguments=dict(arguments),
@@ -96,9 +97,9 @@ def run_ranks(
         siblings = _siblings(environment)
         assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings)
         try:
-            with _companions(environment, meeting, directory) as companions:
+            with _membership(environment, discovery, directory) as membership:
                 _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
-                run = _run_alone(assignment) if companions is None else companions.run(assignment)
+                run = _run_alone(assignment) if membership is None else membership.run(assignment)
         finally:
             assignment.local.end()
     if run is None:  # another agent of this launch was interrupted, and said so
@@ -108,42 +109,43 @@ def run_ranks(
 
 def _run_alone(assignment: Assignment) -> RankRun | None:
     """The run of ranks that are all this agent's own; None if it is given up."""
-    ledger = Ledger(assignment.started, assignment.on_event)
-    agent = Agent(assignment, None, ledger)
+    log = EventLog(assignment.started, assignment.on_event)
+    agent = Agent(assignment, None, log)
     finished = agent.watch()
     unkillable = assignment.local.end()
     return agent.build_run(Launcher.SPAWN, unkillable) if finished else None
 
 
 @contextlib.contextmanager
-def _companions(
-    environment: RankEnvironment | None, meeting: Meeting | None, directory: RunDirectory
-) -> Iterator[Companions | None]:
+def _membership(
+    environment: RankEnvironment | None, discovery: Discovery | None, directory: RunDirectory
+) -> Iterator[Membership | None]:
     """This agent among the others of its launch, findable meanwhile; None where it is the only one."""
-    if environment is None or meeting is None:
+    if environment is None or discovery is None:
         yield None
         return
-    companions = Companions(environment.launcher, meeting, directory.path)
+    membership = Membership(environment.launcher, discovery, directory.path)
     try:
-        yield companions
+        yield membership
     finally:
-        companions.close()
+        membership.close()
 
 
 @contextlib.contextmanager
-def _run_directory(environment: RankEnvironment | None) -> Iterator[tuple[RunDirectory, Meeting | None]]:
+def _run_directory(
+    environment: RankEnvironment | None, run_id: str
+) -> Iterator[tuple[RunDirectory, Discovery | None]]:
     """The run's directory, named so that other agents of the launch find it, and the way to find theirs."""
     base = runtime_directory()
     if environment is None:
         with RunDirectory(base) as directory:
             yield directory, None
         return
-    # The same key in all processes of a run, and another one for every run of the same processes.
-    run_key = f"{environment.run_key}|{next(_runs)}"
+    run_key = f"{environment.run_key}|{run_id}"
     master = None if environment.on_one_machine else environment.master
-    meeting = Meeting(base, run_key, environment.rank, master)
-    with RunDirectory(base, meeting.label) as directory:
-        yield directory, meeting
+    discovery = Discovery(base, run_key, environment.rank, master)
+    with RunDirectory(base, discovery.label) as directory:
+        yield directory, discovery
 
 
 def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[LocalRank, ...]:

@@ -1,11 +1,22 @@
-"""Lines between agents: JSON messages over a socket of their own, and the leader's door for those that connect."""
+"""Lines between agents: typed messages over a socket of their own, and the handshake with those that connect."""
 
 import json
 import select
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
+
+from gpudiag.ranks.agents.messages import (
+    Hello,
+    Message,
+    PreflightCaller,
+    RunKey,
+    decode_message,
+    encode_message,
+)
+
+_M = TypeVar("_M", bound=Message)
 
 # Agents look ten times a second: one that did not for so long did not run, and could hear nobody.
 _OWN_PAUSE_SECONDS = 0.5
@@ -21,13 +32,13 @@ class LinkLostError(Exception):
 
 
 class Link:
-    """One connection to another agent, carrying one JSON object per line."""
+    """One connection to another agent, carrying one message per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Use `connection`, which this object closes."""
         self._connection = connection
         self._received = b""
-        self._waiting: list[dict[str, Any]] = []  # received, and not yet returned
+        self._waiting: list[Message] = []  # received, and not yet returned
         self._unsendable = False
         self._unsent = b""
         self._stuck = False  # the other end does not read
@@ -46,17 +57,17 @@ class Link:
         address: str = self._connection.getpeername()[0]
         return address
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, message: Message) -> None:
         """Send one message; if the other end is gone it is dropped, and `receive` says that the line is lost.
 
         Not before it has returned what the other end said last: that may explain its end.
         """
         if self._unsendable:
             return
-        self._unsent += json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        self._unsent += json.dumps(encode_message(message)).encode() + b"\n"
         self._flush(0.0 if self._stuck else _SEND_SECONDS)
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         """The messages that have come since the last call, without waiting.
 
         Raises:
@@ -78,14 +89,14 @@ class Link:
         if (lost and not lines) or len(self._received) > _MESSAGE_BYTES:
             raise LinkLostError
         try:
-            messages = [json.loads(line) for line in lines]
+            messages = [decode_message(json.loads(line)) for line in lines]
         except ValueError as error:  # whoever that is, it is no agent of ours
             raise LinkLostError from error
         waiting, self._waiting = self._waiting, []
         return waiting + messages
 
-    def await_message(self, kind: str, seconds: float) -> dict[str, Any] | None:
-        """The next message if it is of that kind and comes within so many seconds; else None.
+    def await_message(self, kind: type[_M], seconds: float) -> _M | None:
+        """The next message if it is of that type and comes within so many seconds; else None.
 
         What came after it is kept for `receive`.
         """
@@ -98,8 +109,7 @@ class Link:
                 return None
             if messages:
                 first, *self._waiting = messages
-                matches = isinstance(first, dict) and first.get("kind") == kind
-                return first if matches else None
+                return first if isinstance(first, kind) else None
         return None
 
     def close(self) -> None:
@@ -133,16 +143,16 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
-    """An agent that has said who it is, on its line, and what it said after that."""
+class Caller:
+    """A process that has said who it is, on its line, and what it said after that."""
 
     link: Link
-    hello: dict[str, Any]
-    messages: list[dict[str, Any]]
+    hello: Hello | PreflightCaller
+    messages: list[Message]
 
 
-class Reception:
-    """Accepts connections, and lets in the agents of one run; the lines of guests are the caller's."""
+class Handshake:
+    """Accepts connections, and lets in the processes of one run; whoever polls closes the lines of those that are in."""
 
     def __init__(self, listeners: list[socket.socket], key: str) -> None:
         """Wait on `listeners`, which stay the caller's, for agents that know the run's `key`."""
@@ -155,10 +165,10 @@ class Reception:
         listening = [listener.fileno() for listener in self._listeners]
         return listening + [link.fileno() for link in self._unknown]
 
-    def poll(self) -> list[Guest]:
+    def poll(self) -> list[Caller]:
         """The agents that have said who they are since the last call, without waiting."""
         self._accept()
-        return [guest for link in tuple(self._unknown) if (guest := self._greet(link)) is not None]
+        return [caller for link in tuple(self._unknown) if (caller := self._greet(link)) is not None]
 
     def close(self) -> None:
         """Close the lines of those that have not said who they are."""
@@ -171,7 +181,7 @@ class Reception:
             while (connection := _accept_one(listener)) is not None:
                 self._unknown.append(Link(connection))
 
-    def _greet(self, link: Link) -> Guest | None:
+    def _greet(self, link: Link) -> Caller | None:
         try:
             messages = link.receive()
         except LinkLostError:
@@ -179,11 +189,11 @@ class Reception:
             link.close()
             return None
         for place, message in enumerate(messages):
-            if message["kind"] == "agent" and message["key"] == self._key:
-                link.send("agent", key=self._key)
-            elif message["kind"] == "hello":
+            if message == RunKey(self._key):
+                link.send(message)
+            elif isinstance(message, Hello | PreflightCaller):
                 self._unknown.remove(link)
-                return Guest(link, message, messages[place + 1 :])
+                return Caller(link, message, messages[place + 1 :])
         return None
 
 

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import GpudiagError
-from gpudiag.model import codec
+from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.discovery import AgentPlace, Meeting, Roster
+from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.start_error import started_twice
-from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.event_log import Ledger
+from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
-from gpudiag.ranks.run import RankRun, decode_run, encode_run
+from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _TICK_SECONDS = 0.1
@@ -55,17 +54,17 @@ class Verdict:
 class Follower:
     """Follows one leader until its verdict."""
 
-    def __init__(self, link: Link, assignment: Assignment, ledger: Ledger, roster: Roster) -> None:
-        """Report this agent's ranks over `link`; keep what the leader tells in `roster`."""
+    def __init__(self, link: Link, assignment: Assignment, log: EventLog, peers: Peers) -> None:
+        """Report this agent's ranks over `link`; keep what the leader tells in `peers`."""
         self._link = link
         self._local = assignment.local
         self._interrupts = assignment.interrupts
         self._host = assignment.host
-        self._ledger = ledger
-        self._roster = roster
+        self._log = log
+        self._peers = peers
         self._verdict: Verdict | None = None
 
-    def follow(self, rank: int, place: AgentPlace, port: int | None) -> Verdict:
+    def follow(self, rank: int, location: messages.AgentLocation, port: int | None) -> Verdict:
         """The leader's verdict; `port` is where this agent listens for other machines.
 
         Raises:
@@ -74,17 +73,17 @@ class Follower:
             LeaderSilentError: it has said nothing for three seconds.
         """
         size = self._local.world_size
-        self._link.send("hello", rank=rank, place=codec.encode(place), port=port, world_size=size)
-        self._report([event for _, event in self._ledger.raw])  # a new leader knows nothing yet
+        self._link.send(messages.Hello(rank, location, port, size))
+        self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
-                self._link.send("interrupted")
+                self._link.send(messages.Interrupted())
                 return Verdict(interrupted=True)
             for message in self._link.receive():  # first: what a clock says is worth most at once
-                self._take(message)
+                self._answer(message)
             new = self._local.poll()
-            self._ledger.take(new)
+            self._log.add(new)
             self._report([event for _, event in new])
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS:
                 raise LeaderSilentError
@@ -98,30 +97,29 @@ class Follower:
         failure = self._local.start_failure
         if failure is not None:
             stderr = self._local.stderr_tail()
-            self._link.send("start_failure", failure=codec.encode(failure), stderr=stderr, host=self._host)
+            self._link.send(messages.FailedLaunch(failure, stderr, self._host))
         (view,) = self._local.views(self._host)
-        self._link.send("report", view=codec.encode(view), events=events)
+        self._link.send(messages.RankState(view, tuple(events)))
 
-    def _take(self, message: dict[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "views":
-            self._roster.views = tuple(codec.decode(RankView, view) for view in message["views"])
-            agents = message["agents"].items()
-            self._roster.agents = {int(rank): codec.decode(AgentPlace, place) for rank, place in agents}
-        elif kind == "clock":
-            self._link.send("clock", asked_at=message["asked_at"], theirs=time.monotonic())
-        elif kind == "refused":
-            raise started_twice(message["rank"])
-        elif kind == "dump":
-            self._link.send("dump", dumps=codec.encode(self._local.dump()))
-        elif kind == "end":
-            self._link.send("ended", unkillable=list(self._local.end()))
-        elif kind == "run":
-            self._verdict = Verdict(run=decode_run(message["run"]))
-        elif kind == "failed":
-            self._verdict = Verdict(exit_status=message["exit_status"])
-        elif kind == "interrupted":
-            self._verdict = Verdict(interrupted=True)
+    def _answer(self, message: messages.Message) -> None:
+        match message:
+            case messages.AllStates():
+                self._peers.views = message.views
+                self._peers.agents = dict(message.agents)
+            case messages.ClockQuestion():
+                self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
+            case messages.RefusedRank():
+                raise started_twice(message.rank)
+            case messages.DumpRequest():
+                self._link.send(messages.Dumps(tuple(self._local.dump())))
+            case messages.EndRequest():
+                self._link.send(messages.Ended(tuple(self._local.end())))
+            case messages.FinishedRun():
+                self._verdict = Verdict(run=run_of_message(message.run))
+            case messages.FailedRun():
+                self._verdict = Verdict(exit_status=message.exit_status)
+            case messages.Interrupted():
+                self._verdict = Verdict(interrupted=True)
 
 
 # The lines of the last run. The leader keeps them open until its process ends; a follower's process
@@ -131,23 +129,23 @@ _lines_to_followers: list[Link] = []
 _lines_to_leader: list[Link] = []
 
 
-class Companions:
+class Membership:
     """This process's agent among those of its launch, for one run."""
 
-    def __init__(self, launcher: str, meeting: Meeting, directory: Path) -> None:
+    def __init__(self, launcher: str, discovery: Discovery, directory: Path) -> None:
         """Make this agent findable, in its run directory.
 
         Raises:
             UsageError: there is another process with the same rank in this run.
         """
-        if meeting.find_twin():
-            raise started_twice(meeting.rank)
+        if discovery.find_twin():
+            raise started_twice(discovery.rank)
         _forget_lines()
         self._launcher = launcher
-        self._meeting = meeting
-        self._listeners = meeting.listen(directory)
-        self._place = AgentPlace(os.getpid(), read_machine())
-        self._roster = Roster()
+        self._discovery = discovery
+        self._listeners = discovery.listen(directory)
+        self._location = messages.AgentLocation(os.getpid(), read_machine())
+        self._peers = Peers()
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, its ranks ended; None if it is given up.
@@ -157,25 +155,25 @@ class Companions:
             RankStartError: the ranks could not be started.
             SystemExit: the leader reports such an error; its exit status is this process's too.
         """
-        own = Ledger(assignment.started)
+        own = EventLog(assignment.started)
         while True:
             found = self._find_leader(assignment, own)
             if assignment.interrupts.is_due():
                 return None
             if found is None:
-                ledger = Ledger(assignment.started, assignment.on_event)
-                ledger.take(own.raw)
-                return self._lead(assignment, ledger)
+                log = EventLog(assignment.started, assignment.on_event)
+                log.add(own.raw)
+                return self._lead(assignment, log)
             leader, link = found
-            follower = Follower(link, assignment, own, self._roster)
+            follower = Follower(link, assignment, own, self._peers)
             try:
-                verdict = follower.follow(self._meeting.rank, self._place, self._meeting.port)
+                verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port)
             except LinkLostError:
                 link.close()
-                self._roster.leaders_lost.add(leader)
+                self._peers.leaders_lost.add(leader)
             except LeaderSilentError:
                 link.close()
-                self._roster.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
+                self._peers.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
             else:
                 return _obey(verdict, link)
 
@@ -184,62 +182,64 @@ class Companions:
         for listener in self._listeners:
             listener.close()
 
-    def _find_leader(self, assignment: Assignment, own: Ledger) -> tuple[int, Link] | None:
+    def _find_leader(self, assignment: Assignment, own: EventLog) -> tuple[int, Link] | None:
         """The lowest live rank and a line to its agent; None if that is this one, or the run is given up.
 
         At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
         everybody is up who ever will be, and needs a moment at most to notice that it leads now.
         """
-        first_meeting = assignment.budgets.seconds_for(RENDEZVOUS)
-        patience = _Patience(_NEXT_LEADER_SECONDS if self._roster.met else first_meeting)
-        for rank in range(self._meeting.rank):
-            if rank not in self._roster.gone:
+        first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
+        patience = _Patience(_NEXT_LEADER_SECONDS if self._peers.met else first_contact)
+        for rank in range(self._discovery.rank):
+            if rank not in self._peers.gone:
                 link = self._await_agent(rank, assignment, own, patience)
                 if link is not None:
                     return rank, link
-                self._roster.unreachable.add(rank)
+                self._peers.unreachable.add(rank)
         return None
 
     def _await_agent(
-        self, rank: int, assignment: Assignment, own: Ledger, patience: "_Patience"
+        self, rank: int, assignment: Assignment, own: EventLog, patience: "_Patience"
     ) -> Link | None:
         """A line to the agent of that rank; None if it does not come in time, or the run is given up."""
         local = assignment.local
         siblings = assignment.siblings
         while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
-            own.take(local.poll())
+            own.add(local.poll())
             if siblings is not None and assignment.interrupts.received and rank in siblings.gone():
                 return None  # that is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
-            link = self._meeting.connect(rank, self._roster.addresses)
+            link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
             time.sleep(_RETRY_SECONDS)
         return None
 
-    def _lead(self, assignment: Assignment, ledger: Ledger) -> RankRun | None:
-        meeting = self._meeting
-        own = replace(self._place, address=meeting.own_address or self._roster.addresses.get(meeting.rank))
+    def _lead(self, assignment: Assignment, log: EventLog) -> RankRun | None:
+        discovery = self._discovery
+        own = replace(
+            self._location, address=discovery.own_address or self._peers.addresses.get(discovery.rank)
+        )
         world_size = assignment.job.world_size
         # All ranks are here where nobody has to be reached elsewhere; else nobody knows yet where one is.
-        elsewhere = UNKNOWN_HOST if meeting.spans_machines else assignment.host
-        remote = RemoteRanks(self._listeners, meeting.key, world_size, meeting.rank, own, elsewhere)
-        remote.remember(self._roster)
-        agent = Agent(assignment, remote, ledger)
+        elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
+        remote = RemoteRanks(self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere)
+        remote.remember(self._peers)
+        agent = Agent(assignment, remote, log)
         try:
             if not agent.watch():
-                remote.send("interrupted")
+                remote.send(messages.Interrupted())
                 return None
-            remote.send("end")
+            remote.send(messages.EndRequest())
             unkillable = assignment.local.end()
             remote.await_end()
             run = agent.build_run(self._launcher, (*unkillable, *remote.unkillable))
-            remote.send("run", run=encode_run(run))
+            remote.send(messages.FinishedRun(message_of_run(run)))
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
             remote.await_greetings()
-            remote.send("failed", exit_status=int(error.exit_status))
+            remote.send(messages.FailedRun(int(error.exit_status)))
             raise
         finally:
             remote.close()

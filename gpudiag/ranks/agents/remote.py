@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpudiag.errors import ExitStatus
-from gpudiag.model import codec
 from gpudiag.ranks import process
-from gpudiag.ranks.agents.discovery import Address, AgentPlace, Roster
-from gpudiag.ranks.agents.link import Guest, Link, LinkLostError, Reception
+from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.discovery import Address, Peers
+from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
-from gpudiag.ranks.diagnosis.start_error import FailedStart, StartFailure, sizes_differ
+from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
@@ -46,7 +46,7 @@ class RemoteRecord:
     rank: int
     own_machine: Machine
     view: RankView
-    place: AgentPlace | None = None
+    location: messages.AgentLocation | None = None
     link: Link | None = None
     lost: bool = False
     silent_since: float | None = None  # it led, and stopped to do its work
@@ -59,7 +59,7 @@ class RemoteRecord:
     @property
     def offset(self) -> ClockOffset | None:
         """From its clock to ours; None while it is not known."""
-        if self.place is None or self.place.machine.clock == self.own_machine.clock:
+        if self.location is None or self.location.machine.clock == self.own_machine.clock:
             return SAME_CLOCK
         return self.comparison.offset()
 
@@ -71,9 +71,9 @@ class RemoteRecord:
     @property
     def pid_here(self) -> int | None:
         """The agent's pid, where it means something on this machine."""
-        if self.place is None or self.place.machine.process_table != self.own_machine.process_table:
+        if self.location is None or self.location.machine.process_table != self.own_machine.process_table:
             return None
-        return self.place.pid
+        return self.location.pid
 
     def current_view(self) -> RankView:
         """The rank as the watchdog sees it; times are our CLOCK_MONOTONIC."""
@@ -89,15 +89,15 @@ class RemoteRecord:
             traces = (*traces, *evidence.of_agent_process(process.read_process(self.pid_here)))
         return replace(view, unheard_seconds=unheard, traces=traces)
 
-    def take_report(self, message: dict[str, Any]) -> list[RawEvent]:
+    def update(self, state: messages.RankState) -> list[RawEvent]:
         """Keep the view in it; the events in it, and those held so far, with times of our clock."""
-        self.view = codec.decode(RankView, message["view"])
-        self.held += message["events"]
+        self.view = state.view
+        self.held += state.events
         return self.release_events()
 
-    def take_clock(self, message: dict[str, Any]) -> list[RawEvent]:
+    def compare_clocks(self, answer: messages.ClockAnswer) -> list[RawEvent]:
         """Compare clocks; the events that were held because ours could not be told from theirs."""
-        self.comparison.take(message["asked_at"], message["theirs"], time.monotonic())
+        self.comparison.take(answer.asked_at, answer.answered_at, time.monotonic())
         return self.release_events()
 
     def release_events(self) -> list[RawEvent]:
@@ -147,7 +147,7 @@ class RemoteRanks:
         key: str,
         world_size: int,
         own_rank: int,
-        own: AgentPlace,
+        own: messages.AgentLocation,
         host: str,
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
@@ -157,33 +157,33 @@ class RemoteRanks:
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
-        self._reception = Reception(listeners, key)
+        self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
         self._told_at = 0.0
         others = (rank for rank in range(world_size) if rank != own_rank)
         self._records = absent_records(others, own.machine, host)
 
-    def remember(self, roster: Roster) -> None:
+    def remember(self, peers: Peers) -> None:
         """Start from what the last leaders told, and from which agents are gone."""
-        for view in roster.views:
+        for view in peers.views:
             if view.rank in self._records:
                 self._records[view.rank].view = view
-        for rank, place in roster.agents.items():
+        for rank, location in peers.agents.items():
             if rank in self._records:
-                self._records[rank].place = place
-        for rank, silent_since in roster.leaders_silent.items():
+                self._records[rank].location = location
+        for rank, silent_since in peers.leaders_silent.items():
             self._records[rank].silent_since = silent_since
-        for rank in roster.leaders_lost | (roster.unreachable & roster.agents.keys()):
+        for rank in peers.leaders_lost | (peers.unreachable & peers.agents.keys()):
             self._records[rank].lose()
 
     def filenos(self) -> list[int]:
         """The descriptors to wait for."""
-        return [*self._reception.filenos(), *(link.fileno() for link in self._links())]
+        return [*self._handshake.filenos(), *(link.fileno() for link in self._links())]
 
     def poll(self) -> list[RawEvent]:
         """Take in what has come; the events among it, with their rank and times of our clock."""
-        events = [event for guest in self._reception.poll() for event in self._welcome(guest)]
+        events = [event for caller in self._handshake.poll() for event in self._welcome(caller)]
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
@@ -212,27 +212,27 @@ class RemoteRanks:
         due = time.monotonic() - self._told_at >= _TELL_SECONDS
         for record in self._records.values():
             if record.link is not None and (due or record.needs_clock):
-                record.link.send("clock", asked_at=time.monotonic())
+                record.link.send(messages.ClockQuestion(time.monotonic()))
         if due:
             self._told_at = time.monotonic()
-            self.send("views", views=codec.encode(views), agents=self._encode_places())
+            self.send(messages.AllStates(views, self._locations()))
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, message: messages.Message) -> None:
         """Send one message to every agent that is connected."""
         for link in self._links():
-            link.send(kind, **fields)
+            link.send(message)
 
     def await_greetings(self) -> None:
         """Wait two seconds at most until every agent is connected, so that all can be told something."""
         self._poll_while(lambda record: record.link is None, _GATHER_SECONDS)
 
     def collect_dumps(self) -> tuple[RankDump, ...]:
-        """What the ranks of agents that were sent `dump` told, as far as it comes within a second."""
+        """What the ranks of agents that were sent a DumpRequest told, as far as it comes within a second."""
         self._poll_while(lambda record: record.link is not None and record.dumps is None, _DUMP_SECONDS)
         return tuple(dump for record in self._records.values() for dump in record.dumps or ())
 
     def await_end(self) -> None:
-        """Wait until every agent that was sent `end` has killed its rank; kill those that do not answer."""
+        """Wait until every agent that was sent an EndRequest has killed its rank; kill those that do not answer."""
         self._poll_while(_is_ending, _END_SECONDS)
         for record in self._records.values():
             if not record.ended and not record.lost:
@@ -247,7 +247,7 @@ class RemoteRanks:
 
     def close(self) -> None:
         """Close every line that is still open."""
-        self._reception.close()
+        self._handshake.close()
         for link in self.release_links():
             link.close()
 
@@ -255,11 +255,12 @@ class RemoteRanks:
         """The lines to the agents that are connected."""
         return [record.link for record in self._records.values() if record.link is not None]
 
-    def _encode_places(self) -> dict[str, Any]:
-        """Where each agent that has come is, this one too, as agents tell each other."""
-        places = {rank: record.place for rank, record in self._records.items() if record.place is not None}
-        places[self._own_rank] = self._own
-        return {str(rank): codec.encode(place) for rank, place in places.items()}
+    def _locations(self) -> tuple[tuple[int, messages.AgentLocation], ...]:
+        """Where each agent that has come is, this one too."""
+        others = (
+            (rank, record.location) for rank, record in self._records.items() if record.location is not None
+        )
+        return (*others, (self._own_rank, self._own))
 
     def _poll_while(self, condition: Callable[[RemoteRecord], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -267,23 +268,25 @@ class RemoteRanks:
             time.sleep(0.01)
             self.poll()
 
-    def _welcome(self, guest: Guest) -> list[RawEvent]:
+    def _welcome(self, caller: Caller) -> list[RawEvent]:
         """Take the agent as that of its rank; the events that came with its greeting."""
-        link, rank = guest.link, guest.hello["rank"]
-        size = guest.hello.get("world_size", self._world_size)
-        if size != self._world_size:
-            link.send("failed", exit_status=int(ExitStatus.USAGE))
-            raise sizes_differ(self._own_rank, self._world_size, rank, size)
-        record = self._records.get(rank)
-        if record is None or record.link is not None:
-            link.send("refused", rank=rank)
+        link, hello = caller.link, caller.hello
+        if not isinstance(hello, messages.Hello):  # no agent
             link.close()
             return []
-        place: AgentPlace = codec.decode(AgentPlace, guest.hello["place"])
+        rank = hello.rank
+        if hello.world_size != self._world_size:
+            link.send(messages.FailedRun(int(ExitStatus.USAGE)))
+            raise sizes_differ(self._own_rank, self._world_size, rank, hello.world_size)
+        record = self._records.get(rank)
+        if record is None or record.link is not None:
+            link.send(messages.RefusedRank(rank))
+            link.close()
+            return []
         record.link, record.lost = link, False
-        record.place = replace(place, address=self._address_of(link, guest.hello["port"]))
+        record.location = replace(hello.location, address=self._address_of(link, hello.port))
         self._told_at = 0.0  # let the others know at once
-        return [event for message in guest.messages for event in self._take(record, message)]
+        return [event for message in caller.messages for event in self._read(record, message)]
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
         """Where other machines reach the agent at the other end, as far as the line shows it."""
@@ -292,28 +295,27 @@ class RemoteRanks:
 
     def _receive(self, record: RemoteRecord, link: Link) -> list[RawEvent]:
         try:
-            messages = link.receive()
+            received = link.receive()
         except LinkLostError:
             record.lose()
             return []
-        return [event for message in messages for event in self._take(record, message)]
+        return [event for message in received for event in self._read(record, message)]
 
-    def _take(self, record: RemoteRecord, message: dict[str, Any]) -> list[RawEvent]:
-        kind = message["kind"]
-        if kind == "report":
-            return record.take_report(message)
-        if kind == "clock":
-            return record.take_clock(message)
-        if kind == "ended":
-            record.ended, record.unkillable = True, tuple(message["unkillable"])
-        elif kind == "dump":
-            record.dumps = codec.decode(tuple[RankDump, ...], message["dumps"])
-        elif kind == "interrupted":
-            self.interrupted = True
-        elif kind == "start_failure":
-            failure = codec.decode(StartFailure, message["failure"])
-            failed = FailedStart((record.rank,), message["host"], failure, message["stderr"])
-            self._start_failures[record.rank] = failed
+    def _read(self, record: RemoteRecord, message: messages.Message) -> list[RawEvent]:
+        match message:
+            case messages.RankState():
+                return record.update(message)
+            case messages.ClockAnswer():
+                return record.compare_clocks(message)
+            case messages.Ended():
+                record.ended, record.unkillable = True, message.unkillable
+            case messages.Dumps():
+                record.dumps = message.dumps
+            case messages.Interrupted():
+                self.interrupted = True
+            case messages.FailedLaunch():
+                failed = FailedStart((record.rank,), message.host, message.failure, message.stderr)
+                self._start_failures[record.rank] = failed
         return []
 
 
