@@ -173,12 +173,12 @@ def test_another_number_of_ranks_is_told_as_such(group: Group) -> None:
 
 
 def test_a_rank_that_never_comes_is_named(group: Group) -> None:
-    outcome = group.start("rounds", ranks=(0, 1), rendezvous_seconds=1.0).end()
+    outcome = group.start("rounds", ranks=(0, 1), rendezvous_seconds=4.0).end()
     assert outcome.incidents == [("not_started", 2)]
     assert outcome.statuses == [1, 1]
 
 
 def test_a_lowest_rank_that_never_comes_is_named_by_the_next(group: Group) -> None:
-    outcome = group.start("rounds", ranks=(1, 2), rendezvous_seconds=1.0).end()
+    outcome = group.start("rounds", ranks=(1, 2), rendezvous_seconds=4.0).end()
     assert outcome.incidents[0] == ("not_started", 0)
     assert [report["reporter"] for report in outcome.reports] == [1]
