@@ -11,8 +11,6 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gpudiag_api.service import Service
-
 LIVE = "live"
 KEPT_EVENTS = 120  # two minutes of ticks
 _MAX_WAITING = 64  # of one listener; it loses the oldest
@@ -154,21 +152,21 @@ class Hub:
         return min(int(number), self._number)
 
 
-def stream_events(service: Service, last_id: str | None) -> Response:
+def stream_events(hub: Hub, last_id: str | None) -> Response:
     """A response that goes on until the caller leaves or the service stops."""
-    return _Stream(service, last_id)
+    return _Stream(hub, last_id)
 
 
 class _Stream(Response):
     """One listener's response."""
 
-    def __init__(self, service: Service, last_id: str | None) -> None:
+    def __init__(self, hub: Hub, last_id: str | None) -> None:
         super().__init__()
-        self._service = service
+        self._hub = hub
         self._last_id = last_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hub = self._service.hub
+        hub = self._hub
         listener = hub.listen(self._last_id)
         left = asyncio.create_task(_wait_for_leaving(receive))
         left.add_done_callback(lambda _: listener.wake())

@@ -62,7 +62,7 @@ def _add_events(router: APIRouter, service: Service) -> None:
                 503, "service.streams", f"{service.settings.max_streams} listen already", "poll instead"
             )
         service.watch.note_look()
-        return stream_events(service, request.headers.get("last-event-id"))
+        return stream_events(service.hub, request.headers.get("last-event-id"))
 
     @router.get("/api/v1/poll", responses=answers(None), summary="The same events without a stream")
     async def poll(request: Request, since: Annotated[str | None, Query(max_length=64)] = None) -> Response:
