@@ -1,6 +1,5 @@
 """The command tree: each command is imported only when it is the one that was asked for."""
 
-import gc
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -8,6 +7,7 @@ import click
 
 from gpudiag import __version__
 from gpudiag.cli.failures import nearest
+from gpudiag.cli.fast_path import collect_from_here
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.streams import raise_again
 from gpudiag.errors import ExitStatus, UsageError
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
         place = COMMANDS[cmd_name]
         command = getattr(import_module(place.module), place.name)
         raise_again()
-        _start_collecting()
+        collect_from_here()
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.module}:{place.name} is not a command")
         return command
@@ -98,12 +98,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
 
 
-def _start_collecting() -> None:
-    """Let garbage be collected from here on, and leave alone what the imports made: it stays."""
-    gc.freeze()
-    gc.enable()
-
-
 @click.group(
     "gpudiag",
     cls=LazyGroup,
@@ -123,5 +117,5 @@ def gpudiag(context: click.Context) -> ExitStatus | None:
         return None
     from gpudiag.cli.overview import overview  # imported late: the other commands do without it
 
-    _start_collecting()
+    collect_from_here()
     return overview(context.obj)

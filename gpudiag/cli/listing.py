@@ -1,4 +1,4 @@
-"""What `gpudiag list` does once its arguments are known. It does without click: see `plain_options`."""
+"""What `gpudiag list` does once its arguments are known. It does without click: see `cli/fast_path.py`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest, take_devices
+from gpudiag.runs.devices import DeviceRequest, take_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
     from typing import NoReturn
 
     from gpudiag.model.history import KnownGpus
     from gpudiag.model.reading import Reading
     from gpudiag.probe.start import StartedProbes
-
-_PLAIN_FLAGS = ("--json", "--wide")
 
 
 @noun
@@ -36,17 +33,6 @@ class ListOptions:
     ids: bool = False
     watch_seconds: float | None = None
     output: Path | None = None
-
-
-def plain_options(argv: Sequence[str]) -> ListOptions | None:
-    """The options of a listing that scripts call over and over; None where a parser is needed.
-
-    Loading click takes a third of the time of such a listing, and flags without values need no parser.
-    """
-    if not argv or argv[0] != "list" or not set(argv[1:]).issubset(_PLAIN_FLAGS):
-        return None
-    request = DeviceRequest(deadline_seconds=DEADLINE_SECONDS)
-    return ListOptions(request, wide="--wide" in argv, as_json="--json" in argv)
 
 
 def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitStatus:

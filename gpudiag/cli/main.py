@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
+from gpudiag.cli.fast_path import leave_at_once, list_unparsed, load_without_collecting, start_early
 from gpudiag.cli.streams import end_quietly, guard_standard_streams
-from gpudiag.runs.early import start_early
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
-    from typing import NoReturn
-
     import click
 
     from gpudiag.probe.start import StartedProbes
@@ -28,7 +25,7 @@ _INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by 
 def run() -> NoReturn:
     """The console script: run the command line on the process's own arguments, and exit."""
     end_quietly()
-    gc.disable()  # until the command's own work starts (commands.py): imports make no garbage, 5 ms saved
+    load_without_collecting()
     _open_standard_files()
     guard_standard_streams()
     # Before the imports that it overlaps with; a shell that completes words asks no GPU.
@@ -43,8 +40,7 @@ def run() -> NoReturn:
         status = end.code if isinstance(end.code, int) else _INTERRUPTED
     _flush()
     if started is not None:
-        # A listing has nothing to clean up, here or on SIGTERM: the kernel kills its children with it.
-        os._exit(status)
+        leave_at_once(status)
     sys.exit(status)
 
 
@@ -65,13 +61,8 @@ def _invoke(argv: Sequence[str], started: StartedProbes | None) -> int:
     """The exit status of the command that the arguments name; its exceptions pass through."""
     if _COMPLETE_VARIABLE in os.environ:
         return _complete(os.environ[_COMPLETE_VARIABLE])
-    if argv and argv[0] == "list":
-        from gpudiag.cli.listing import list_machine, plain_options
-
-        options = plain_options(argv)
-        if options is not None:
-            return list_machine(options, started)
-    return _invoke_parsed(argv, started)
+    status = list_unparsed(argv, started)
+    return _invoke_parsed(argv, started) if status is None else status
 
 
 def _invoke_parsed(argv: Sequence[str], started: StartedProbes | None) -> int:

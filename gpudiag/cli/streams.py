@@ -6,11 +6,7 @@ import io
 import os
 import signal
 import sys
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from typing import TextIO
+from typing import TextIO
 
 _INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which is not loaded by then
 

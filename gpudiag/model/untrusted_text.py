@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Sequence
+import re
+from collections.abc import Sequence
+from functools import cache
 
 # C0 but tab and line feed, DEL and C1, marks that turn the direction of text, and half characters (undecodable bytes).
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _COLOURS_OF_OURS = r"\x1b\[(?:3[123]|[012])m"  # render/style.py
-_PATTERNS = {False: f"[{_CONTROLS}]", True: f"(?!{_COLOURS_OF_OURS})[{_CONTROLS}]"}
+_STEERING = {False: re.compile(f"[{_CONTROLS}]"), True: re.compile(f"(?!{_COLOURS_OF_OURS})[{_CONTROLS}]")}
 
 MASK = "***"
 
@@ -42,8 +40,6 @@ _SECRETS = {
     ),
 }
 
-_compiled: dict[bool, re.Pattern[str]] = {}
-
 
 def escape_controls(text: str) -> str:
     r"""The text with every character that does not print written as its escape: `\x1b`, `\u202e`.
@@ -60,18 +56,11 @@ def escape_steering(text: str, *, colours: bool = False) -> str:
 
     `colours` says that the text may hold those of our own output; they stay.
     """
-    if colours not in _compiled:
-        import re  # late: the quickest command pays for every import
-
-        _compiled[colours] = re.compile(_PATTERNS[colours])
-    return _compiled[colours].sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING[colours].sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
-
-
-_compiled_secrets: dict[str, re.Pattern[str]] = {}
 
 
 def mask_text(text: str) -> str:
@@ -115,10 +104,7 @@ def _mask_userinfo(found: re.Match[str]) -> str:
     return f"{scheme}{user}:{MASK}@"
 
 
+@cache
 def _pattern(name: str) -> re.Pattern[str]:
     """A compiled pattern; the first text that needs it pays for it."""
-    if name not in _compiled_secrets:
-        import re
-
-        _compiled_secrets[name] = re.compile(rf"(?i:{_NAME})" if name == "name" else _SECRETS[name])
-    return _compiled_secrets[name]
+    return re.compile(rf"(?i:{_NAME})" if name == "name" else _SECRETS[name])

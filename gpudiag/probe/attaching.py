@@ -6,10 +6,8 @@ driver start it, one GPU after the other. A program that is killed meanwhile lea
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from collections.abc import Sequence
+from typing import Any
 
 HANDLE_CALL = "nvmlDeviceGetHandleByIndex"
 # Published: 3.1 to 4.3 s a GPU on 8 B200 with confidential computing (tinfoilsh/cvmimage pull request 363), more than

@@ -7,27 +7,28 @@ deadline the parent takes what came, kills the child and does not wait for it: a
 uninterruptible sleep cannot be reaped, and the user's shell must not wait for it either, so a child
 keeps none of our file descriptors.
 
-A message is plain data (None, bool, int, float, str, list, tuple, dict with str keys). This file is
-loaded before the fork by the quickest command, so it imports next to nothing.
+A message is plain data (None, bool, int, float, str, list, tuple, dict with str keys).
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import gc
+import json
 import marshal
 import os
 import select
+import signal
 import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
 from time import monotonic, sleep
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
+from typing import Any
 
 RESULT_FD = 3  # where a program writes its messages
 OUTLIVES = "outlives"  # a message ("outlives", True): from now on the child is left to end by itself
-_SIGKILL = 9  # signal.SIGKILL; importing signal would cost the quickest command 3 ms
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READ_BYTES = 1 << 16
 _NOISE_BYTES = 4096  # of a program's own output, kept as evidence
@@ -36,9 +37,7 @@ _REAP_SECONDS = 0.1  # how long a killed child may take to become reapable befor
 
 def marshal_writer(fd: int) -> Callable[[Any], None]:
     """An `emit` for a forked child: whole messages, from any thread."""
-    from _thread import allocate_lock
-
-    lock = allocate_lock()
+    lock = Lock()
 
     def emit(message: Any) -> None:
         body = marshal.dumps(message)
@@ -262,8 +261,6 @@ def run_guarded(entry: str, deadline_seconds: float, *arguments: Any) -> Guarded
 
 def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any]) -> None:
     """The whole life of a forked child; never returns."""
-    import gc
-
     try:
         gc.disable()  # it lives for one answer
         die_with(parent)
@@ -292,17 +289,13 @@ def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None])
 
 def die_with(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that started it ends, however it ends."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
 
 
 def _forget_signals() -> None:
     """Drop the handlers inherited from the parent; Ctrl-C is the parent's to handle."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -320,8 +313,6 @@ def _close_all_but(*kept: int) -> None:
 
 def _fork_to_exec() -> int:
     """`os.fork`, without the warning about threads: the child calls exec at once."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -331,8 +322,6 @@ def _exec(
     parent: int, result_write: int, noise_write: int, argv: Sequence[str], environment: Mapping[str, str]
 ) -> None:
     """Become the program `argv`; never returns."""
-    import fcntl
-
     try:
         die_with(parent)
         os.setpgid(0, 0)
@@ -356,8 +345,6 @@ def _has_threads() -> bool:
 
 
 def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:
-    import json
-
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     argv = [sys.executable, "-m", "gpudiag.probe.guarded", entry, json.dumps(arguments)]
     return start_program(argv, environment)
@@ -366,7 +353,7 @@ def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:
 def _kill(pid: int, *, group: bool) -> None:
     for kill, target in ((os.killpg, pid), (os.kill, pid)) if group else ((os.kill, pid),):
         try:
-            kill(target, _SIGKILL)
+            kill(target, signal.SIGKILL)
         except ProcessLookupError:
             continue  # it has ended, or leads no group yet
 
@@ -404,8 +391,6 @@ def _how(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process exited with status {code}"
-    import signal
-
     return f"its process was killed by {signal.Signals(-code).name}"
 
 

@@ -1,16 +1,13 @@
 """Readings as plain data while they are gathered: values, and for each absence the reason.
 
 Children gather sheets and send them through the guard's pipe; only the parent makes nouns of them.
-A sheet's document has the form of the JSON documents: values, `missing`, `missing_detail`. Nothing
-here imports more than the standard library's core: the quickest command pays for every import.
+A sheet's document has the form of the JSON documents: values, `missing`, `missing_detail`.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 # The words of model.MissingReason; a test holds the two lists against each other.
 NOT_SUPPORTED = "not_supported"

@@ -1,18 +1,14 @@
 """Start asking NVML and the host before anything else is loaded; `inventory.take_snapshot` collects.
 
-The quickest command forks these children first and imports the rest of itself while they work, so
-this file imports next to nothing.
+The quickest command forks these children first and imports the rest of itself while they work (cli/fast_path.py).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 
 from gpudiag.probe.guard import GuardedChild, start_guarded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 SIMULATED = "GPUDIAG_SIMULATED"  # the scenario's name; set by `gpudiag simulate`
 _HOST_ROOT = "GPUDIAG_HOST_ROOT"

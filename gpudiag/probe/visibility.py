@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing
 from gpudiag.model.untrusted_text import mask_text
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # What Slurm sets for a job step: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 _SLURM_LISTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")

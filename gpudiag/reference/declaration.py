@@ -1,19 +1,17 @@
 """What the table of readings is written in: how NVML is asked, how often, and under which names a reading is shown.
 
-Plain classes, and nothing imported: the child that asks NVML loads the table before anything else is there.
+Plain classes: the child that asks NVML loads the table before anything else is there.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
-    Form = Literal["number", "positive", "text", "switch", "flag"] | tuple[str | None, ...]
-    Tier = Literal["once", "fast", "slow"]
-    HistoryKind = Literal["mean", "last", "bits"]
-    MetricKind = Literal["gauge", "counter"]
+Form = Literal["number", "positive", "text", "switch", "flag"] | tuple[str | None, ...]
+Tier = Literal["once", "fast", "slow"]
+HistoryKind = Literal["mean", "last", "bits"]
+MetricKind = Literal["gauge", "counter"]
 
 COUNTER: MetricKind = "counter"
 
@@ -85,8 +83,7 @@ class ByHand:
         self.fields = fields
 
 
-if TYPE_CHECKING:
-    Question = Call | Field | ByHand
+Question = Call | Field | ByHand
 
 
 class Family:

@@ -6,13 +6,11 @@ the driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms a direction
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from gpudiag.probe.host.processes import read_process
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, code_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from pathlib import Path
 from select import select
 from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import decode, encode
@@ -20,11 +22,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.store.state_folder import SYSTEM_DIRECTORY, VARIABLE, own_machine_key, state_directory
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
     from gpudiag.model.reading import Reading
 
 # It has been read long before the GPUs have; a disk that hangs costs no more than this.

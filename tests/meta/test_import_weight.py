@@ -1,10 +1,13 @@
 """`gpudiag list` is for prologs and prompts: it must not load what it does not need."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 from tests.cli.simulated import TIME_LIMIT_SECONDS, simulated_machine
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "fastapi", "pydantic", "sqlalchemy", "GPUtil", "asyncio", "concurrent.futures", "multiprocessing"}  # fmt: skip
 PRINT_MODULES = """
 import json, sys
@@ -27,6 +30,19 @@ def modules_after(*argv: str) -> tuple[int, set[str]]:
         )
     status, modules = json.loads(done.stderr.splitlines()[-1])
     return status, set(modules)
+
+
+def test_only_the_fast_path_is_written_for_time() -> None:
+    """Elsewhere modules import like those of any other project."""
+    tricks = re.compile(
+        r"^TYPE_CHECKING = False|^\s*(?:from|import) _[a-z]|\bgc\.(?:enable|disable)\(", re.MULTILINE
+    )
+    found = [path for path in (ROOT / "gpudiag").rglob("*.py") if tricks.search(path.read_text())]
+    # A guarded child lives for one answer, whoever asks.
+    assert sorted(str(path.relative_to(ROOT)) for path in found) == [
+        "gpudiag/cli/fast_path.py",
+        "gpudiag/probe/guard.py",
+    ]
 
 
 def test_list_loads_nothing_heavy() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from gpudiag.probe.host.processes import parse_container_id
 from gpudiag.probe.sheet import Sheet, reason_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # A file whose presence names the runtime.
 _MARKS = (

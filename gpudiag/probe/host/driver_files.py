@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 from gpudiag.probe.host.pci import bus_id_of_address
 from gpudiag.probe.sheet import ERROR, Absent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _VERSION = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _UUID = re.compile(r"GPU UUID:\s+(GPU-[0-9a-fA-F-]+)\s")

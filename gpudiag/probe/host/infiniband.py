@@ -6,13 +6,10 @@ Source: kernel documentation, ABI/stable/sysfs-class-infiniband.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from gpudiag.probe.host.pci import parse_numa_node
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _COUNTERS = (
     "link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors",

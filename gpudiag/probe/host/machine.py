@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.host.container import read_container
@@ -16,11 +18,6 @@ from gpudiag.probe.host.network import read_interfaces
 from gpudiag.probe.host.pci import read_pci_devices
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
 from gpudiag.units import KIB, parse_size_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _CPUINFO_BYTES = 4096  # enough for the first processor; the rest costs an interrupt each on a large host
 _MODEL_NAMES = ("model name", "Model", "Processor")  # x86; boards of other architectures

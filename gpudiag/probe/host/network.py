@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-from _socket import AF_INET6, AF_NETLINK, SOCK_RAW, if_indextoname, inet_aton, inet_ntop, socket
+from collections.abc import Iterator
+from socket import AF_INET6, AF_NETLINK, SOCK_RAW, if_indextoname, inet_aton, inet_ntop, socket
+from typing import Any
 
 from gpudiag.probe.sheet import NOT_SUPPORTED, Absent, Sheet, reason_of
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 # linux/netlink.h, linux/rtnetlink.h, linux/if_addr.h
 _NETLINK_ROUTE = 0

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 _NVIDIA = "10de"
 # PCI class codes ("PCI Code and ID Assignment"): VGA, 3D controller, other bridge (an NVSwitch).

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Fields 3 and 22 of proc_pid_stat(5), counted behind the command in brackets.
 _STAT_STATE, _STAT_START_TICKS = 0, 19

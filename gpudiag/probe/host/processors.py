@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from gpudiag.probe.sheet import ERROR, SOURCE_ABSENT, Absent, Sheet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _CPUINFO_BYTES = 8192  # enough for the first processor's flags
 _NODE = re.compile(r"node(\d+)")

@@ -5,13 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from typing import Any
 
 from gpudiag.probe.sheet import ERROR, SOURCE_ABSENT, Absent, Sheet
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from typing import Any
 
 _TIMEX_BYTES = 512  # more than sizeof(struct timex) anywhere; with modes = 0 the call only reads
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronized

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.probe.sheet import SOURCE_ABSENT, Absent, Sheet
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 _PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "GLOO_", "NSIGHT_", "OMP_", "TP_SOCKET_", "CUBLAS_")
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH",

@@ -7,7 +7,9 @@ read in a thread of its own and sent when it is done, so that one that hangs cos
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from threading import Thread
+from typing import Any
 
 from gpudiag.probe.host.infiniband import read_infiniband_ports
 from gpudiag.probe.host.limits import (
@@ -22,12 +24,7 @@ from gpudiag.probe.host.services import read_clock, read_fabric_manager
 from gpudiag.probe.host.settings import read_name_addresses, read_settings, read_user
 from gpudiag.probe.sheet import NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    Emit = Callable[[Any], None]
+Emit = Callable[[Any], None]
 
 _IOMMU_GROUPS = "sys/kernel/iommu_groups"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.sheet import (
     DEVICE_LOST,
@@ -16,12 +19,6 @@ from gpudiag.probe.sheet import (
     Sheet,
 )
 from gpudiag.reference.vocabulary import ENABLE_STATES, word_of
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
 
 SUCCESS = 0
 INVALID_ARGUMENT = 2

@@ -23,9 +23,11 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from time import monotonic
+from typing import Any
 
 from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
 from gpudiag.probe.host.processes import read_process
@@ -46,12 +48,7 @@ from gpudiag.probe.nvml.outliving import Outliving
 from gpudiag.probe.sheet import Sheet
 from gpudiag.probe.start import SIMULATED
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    Emit = Callable[[Any], None]
+Emit = Callable[[Any], None]
 
 _LIBRARY = "libnvidia-ml.so.1"
 _QUICK_SECONDS = 0.02  # a GPU that takes longer must not hold up the others

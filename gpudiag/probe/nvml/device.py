@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text, bus_id_of, enable_state, known, word
 from gpudiag.probe.nvml.details import (
     conclude_inforom,
@@ -24,19 +27,9 @@ from gpudiag.probe.nvml.memory import (
     read_row_remap_histogram,
 )
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent
-from gpudiag.reference.declaration import ByHand, Call, Field, by_question
+from gpudiag.reference.declaration import ByHand, Call, Declared, Field, Question, Tier, by_question
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import reasons_of
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from gpudiag.reference.declaration import Declared, Question, Tier
-
-    Plan = list[tuple[Question, tuple[Declared, ...]]]
 
 _NO_SUBSYSTEM = "00000000"
 
@@ -125,6 +118,9 @@ BY_HAND: dict[str, Callable[[Ask, DeviceSheet], None]] = {
     "sram_threshold": read_sram_threshold,
     "throttle_seconds": read_throttle_seconds,
 }
+
+
+Plan = list[tuple[Question, tuple[Declared, ...]]]
 
 
 def plan_of(*names: str) -> Plan:

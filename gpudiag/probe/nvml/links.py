@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpudiag.probe.nvml.ask import (
     INVALID_ARGUMENT,
     Ask,
@@ -12,10 +14,6 @@ from gpudiag.probe.nvml.ask import (
     reason_of,
 )
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _LINK_COUNT_FIELD = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
 _LINKS_BEFORE_THE_COUNT = 6  # a driver too old for that field knows GPUs of at most six links (Volta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from gpudiag.probe.nvml.ask import (
     INVALID_ARGUMENT,
@@ -14,11 +15,6 @@ from gpudiag.probe.nvml.ask import (
     reason_of,
 )
 from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Absent, Sheet
-
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    from typing import Any
 
 # nvmlMemoryLocation_t; 5 (texture_shm) counts what 4 counts.
 _LOCATIONS = (

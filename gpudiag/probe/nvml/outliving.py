@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import sleep
+from typing import Any
 
 from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 class Outliving:

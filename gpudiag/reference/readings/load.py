@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gpudiag.reference.declaration import ByHand, Call, Dcgm, Declared, Fact, Family, Field, Metric, Otel
 from gpudiag.units import MILLIWATTS_PER_WATT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
 
 _HERTZ_PER_MHZ = 1e6
 _PERCENT = 100.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gpudiag.reference.declaration import (
     COUNTER,
     ByHand,
@@ -15,10 +17,6 @@ from gpudiag.reference.declaration import (
     Otel,
 )
 from gpudiag.units import MIB
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
 
 # Metrics of which several readings are samples.
 _ECC_ERRORS = Family("ecc_errors", "ECC errors; volatile ones since the driver was loaded.", COUNTER)

@@ -1,0 +1,75 @@
+"""The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick that is done for time.
+
+A listing stands in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
+while this process still imports, a listing whose flags have no values is not parsed by click, no garbage is looked for
+while modules load, and a listing ends without tearing the interpreter down. For that, this file and `cli/main.py` import
+each thing when it is needed. No other file is written for time:
+tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from gpudiag.errors import ExitStatus
+    from gpudiag.probe.start import StartedProbes
+
+_PLAIN_FLAGS = ("--json", "--wide")
+
+
+def load_without_collecting() -> None:
+    """Look for no garbage until the command's own work starts: imports make none, and looking takes 5 ms."""
+    gc.disable()
+
+
+def collect_from_here() -> None:
+    """Look for garbage from here on, and leave alone what the imports made: it stays."""
+    gc.freeze()
+    gc.enable()
+
+
+def start_early(argv: Sequence[str]) -> StartedProbes | None:
+    """NVML and the host being asked, where these arguments will want them; None where they may not.
+
+    Whoever wants another command, or other sources, does not need what was started; it dies with us.
+    """
+    if argv and not (_asks_nvml(argv) if argv[0] == "list" else _is_instant(argv)):
+        return None
+    from gpudiag.probe.start import start_probes
+
+    return start_probes()
+
+
+def list_unparsed(argv: Sequence[str], started: StartedProbes | None) -> ExitStatus | None:
+    """The exit status of a listing that scripts call over and over, done; None where a parser is needed."""
+    if not argv or argv[0] != "list" or not set(argv[1:]).issubset(_PLAIN_FLAGS):
+        return None
+    from gpudiag.cli.listing import ListOptions, list_machine
+    from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest
+
+    request = DeviceRequest(deadline_seconds=DEADLINE_SECONDS)
+    return list_machine(ListOptions(request, wide="--wide" in argv, as_json="--json" in argv), started)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End the process: a listing has nothing to clean up, and the kernel kills its children with it."""
+    os._exit(status)
+
+
+def _asks_nvml(argv: Sequence[str]) -> bool:
+    """Whether `list` with these arguments asks NVML, as far as can be told without parsing them."""
+    return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
+
+
+def _is_instant(argv: Sequence[str]) -> bool:
+    """Whether this is a preflight that has to be done within two seconds, a GPU that hangs included."""
+    if argv[0] != "preflight" or any(word in ("-h", "--help", "--list") for word in argv):
+        return False
+    if "--level" not in argv:
+        return "--level=instant" in argv
+    place = argv.index("--level")
+    return list(argv[place + 1 : place + 2]) == ["instant"]
