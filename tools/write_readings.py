@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Device, DeviceId
-from gpudiag.model.hints import type_hints
 from gpudiag.model.live import LiveDevice
 from gpudiag.model.reading import Missing
 from gpudiag.reference.declaration import COUNTER, ByHand, Call, Declared, Field

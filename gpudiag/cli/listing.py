@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpudiag.errors import ExitStatus, SourceFailedError
-from gpudiag.model.codec import dumps
+from gpudiag.model.codec import dumps, noun
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.runs.devices import DeviceRequest, take_devices
 

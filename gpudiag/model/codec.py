@@ -1,4 +1,4 @@
-"""Every document to JSON and back: the one serialiser.
+"""What a document is made of, and the one way to JSON and back: for files, the store, the API and the probes' pipes.
 
 A document is a noun with a `SCHEMA` name and version, written first. A missing reading is null, with
 its reason under `missing` and the source's words, where there are any, under `missing_detail`:
@@ -7,26 +7,118 @@ its reason under `missing` and the source's words, where there are any, under `m
      "missing": {"fan_speed_percent": "not_supported"}}
 
 Fields that a reader does not know are ignored and fields that it misses take their defaults, so that
-documents of the same major version stay readable when fields are added.
+documents of the same major version stay readable when fields are added. A sheet (`probe.sheet`) is a noun's
+document that a child of ours gathered: `read_sheet` reads it, and one value that does not fit costs only itself.
+
+Everything here is the standard library's: ranks run in the user's interpreter, and the quickest command pays for
+every import (docs/decisions/0021).
 """
 
+import builtins
 import json
-from dataclasses import MISSING, fields
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 from gpudiag.errors import UsageError
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 
 _T = TypeVar("_T")
+
+# The codec writes such a field's members beside it instead of under its name.
+FLATTEN = {"flatten": True}
+_NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does not have it")
+_REASONS = {reason.value: reason for reason in MissingReason}
+_NO_WORDS: dict[str, str] = {}
+_Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be missing in a sheet
 
 
 class Noun(Protocol):
     """A dataclass that is a document of its own."""
 
     SCHEMA: str
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def noun(cls: type[_T]) -> type[_T]:
+    """The class as a frozen dataclass with slots, whose methods are shared instead of generated.
+
+    The nouns of a snapshot are made on every `gpudiag list`, and the methods that `dataclass` generates for
+    their many fields took a tenth of its time to compile. Everything else is a dataclass's: `fields`,
+    `replace`, keyword arguments, defaults, slots.
+    """
+    made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    made.__init__ = _init
+    made.__setattr__ = made.__delattr__ = _refuse
+    made.__eq__ = _equals
+    made.__hash__ = _hash
+    made.__repr__ = _show
+    made.__reduce__ = _reduce
+    return made  # type: ignore[no-any-return]
+
+
+def _init(self: Any, *values: Any, **named: Any) -> None:
+    kind: Any = type(self)
+    names = kind.__match_args__
+    given = dict(zip(names, values, strict=False))
+    if len(values) > len(names) or not given.keys().isdisjoint(named):
+        raise TypeError(f"{kind.__name__}: more values than fields, or one field twice")
+    given |= named
+    if len(given) < len(names):
+        given = _defaults(kind) | given
+    if len(given) != len(names) or given.keys() - names:
+        wrong = given.keys() ^ set(names)
+        raise TypeError(f"{kind.__name__}: not given or not known: {', '.join(sorted(wrong))}")
+    for name, value in given.items():
+        object.__setattr__(self, name, value)
+
+
+@cache
+def _defaults(noun_type: Any) -> dict[str, Any]:
+    """The fields that need not be given; a factory is called once, for what it makes is frozen too."""
+    defaults = {}
+    for one in fields(noun_type):
+        if one.default_factory is not MISSING:
+            defaults[one.name] = one.default_factory()
+        elif one.default is not MISSING:
+            defaults[one.name] = one.default
+    return defaults
+
+
+def _refuse(self: Any, name: str, value: object = None) -> None:
+    raise FrozenInstanceError(f"{type(self).__name__} is frozen: {name!r} cannot be changed")
+
+
+def _values(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, name) for name in self.__match_args__)
+
+
+def _equals(self: Any, other: object) -> Any:
+    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+def _show(self: Any) -> str:
+    named = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+    return f"{type(self).__qualname__}({', '.join(named)})"
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return type(self), _values(self)
+
+
+def all_missing(noun_type: type[_T], why: Missing, **given: Any) -> _T:
+    """A noun whose fields are all missing for one reason, but the given ones."""
+    made: Any = noun_type
+    return made(**{one.name: given.get(one.name, why) for one in fields(made)})  # type: ignore[no-any-return]
 
 
 def to_document(noun: Any) -> dict[str, Any]:
@@ -57,7 +149,7 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
     missing: dict[str, str] = {}
     details: dict[str, str] = {}
     noun_type: Any = type(noun)
-    for name, flatten in _field_plan(noun_type):
+    for name, flatten in _written_fields(noun_type):
         value = getattr(noun, name)
         if isinstance(value, Missing):
             document[name] = None
@@ -79,9 +171,9 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
 
 
 @cache
-def _field_plan(noun_type: Any) -> tuple[tuple[str, bool], ...]:
+def _written_fields(noun_type: Any) -> tuple[tuple[str, bool], ...]:
     """Each field's name, and whether its members are written beside it."""
-    return tuple((field.name, bool(field.metadata.get("flatten"))) for field in fields(noun_type))
+    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in fields(noun_type))
 
 
 def format_time(moment: datetime) -> str:
@@ -115,22 +207,325 @@ def from_document(document: Any) -> Any:
     return decode(noun_type(document["schema"]), document)
 
 
+class _MisfitError(Exception):
+    """Data that is not of the expected type; the path to it grows from the inside."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+        self.path: list[str] = []
+
+    def place(self) -> str:
+        """Where it is: `.devices[0].power_draw_watts`."""
+        return "".join(reversed(self.path))
+
+
 def decode(expected: type[_T], data: Any) -> _T:
     """`data`, as `encode` wrote it, as a value of the expected type.
 
     Raises:
         UsageError: it does not fit, with the path of the field that does not.
     """
-    from gpudiag.model.decoding import decode_value
-
-    value: _T = decode_value(expected, data, "document")
+    try:
+        kind: Any = expected
+        value: _T = _reader(kind)(data, None)
+    except _MisfitError as misfit:
+        raise UsageError(f"document{misfit.place()} {misfit.words}") from misfit
     return value
 
 
-def default_of(field: Any) -> Any:
-    """A field's default, or NOT_ASKED for a document written before the field existed."""
-    if field.default is not MISSING:
-        return field.default
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return Missing(MissingReason.NOT_ASKED, "the document does not have it")
+def read_sheet(noun_type: type[_T], document: dict[str, Any], otherwise: Missing = NOT_ASKED) -> _T:
+    """The noun that a child's sheet describes.
+
+    `otherwise` is why a field is missing that the sheet does not have. A value that does not fit its field is
+    missing as an error: only the reading is lost, and the document can still be written.
+    """
+    read: _T = _noun(noun_type, document, otherwise)
+    return read
+
+
+def readings_of(noun_type: Any, document: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a child's sheet has something to say of, by name."""
+    absent = document.get("missing", _NO_WORDS)
+    told = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
+    return {plan.name: _field(plan, document, NOT_ASKED) for plan in told}
+
+
+def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
+    """One sheet of what several say about the same thing."""
+    joined: dict[str, Any] = {}
+    for sheet in sheets:
+        notes = {note: joined.get(note, {}) | sheet.get(note, {}) for note in ("missing", "missing_detail")}
+        joined |= sheet | notes
+    return joined
+
+
+def missing_of(document: dict[str, Any], name: str) -> Missing | None:
+    """The reason and words for a field that a document says is missing; None where it does not."""
+    reason = document.get("missing", _NO_WORDS).get(name)
+    if reason is None:
+        return None
+    return Missing(_one_of(_REASONS, reason), document.get("missing_detail", _NO_WORDS).get(name, ""))
+
+
+class _Plan:
+    """One field of a noun, as reading it needs it; its type is looked at when a value is no plain one."""
+
+    __slots__ = ("_noun_type", "_reader", "default", "factory", "flatten", "name", "scalar")
+
+    def __init__(self, noun_type: Any, one: "Field[Any]") -> None:
+        self.name = one.name
+        self.scalar = _SCALARS.get(one.type)
+        self.flatten = bool(one.metadata.get("flatten"))
+        self.default = one.default
+        self.factory = one.default_factory
+        self._noun_type = noun_type
+        self._reader: _Reader | None = None
+
+    def type(self) -> Any:
+        """The field's type."""
+        return field_type(self._noun_type, self.name)
+
+    def read(self, data: Any, otherwise: Missing | None) -> Any:
+        """The value of the field; what it is made of has sheets of its own."""
+        if self._reader is None:
+            self._reader = _reader(self.type())
+        return self._reader(data, None if otherwise is None else NOT_ASKED)
+
+    def may_be_missing(self) -> bool:
+        """Whether the field's type has room for a reason."""
+        return Missing in get_args(self.type())
+
+
+# Types of fields, also as they are written where annotations are text, whose values need no second look.
+_SCALARS: dict[Any, type] = {
+    written: kind
+    for kind in (str, int, float, bool)
+    for written in (kind, kind.__name__, kind | Missing, f"Reading[{kind.__name__}]")
+}
+
+
+@cache
+def _field_plan(noun_type: Any) -> tuple[_Plan, ...]:
+    return tuple(_Plan(noun_type, one) for one in fields(noun_type))
+
+
+def _noun(noun_type: Any, document: Any, otherwise: Missing | None) -> Any:
+    """The noun of a document, or (with `otherwise`) of a sheet."""
+    if type(document) is not dict:
+        raise _MisfitError(f"should be an object, not {document!r}")
+    values = {}
+    for plan in _field_plan(noun_type):
+        value = document.get(plan.name)
+        if plan.scalar is not None and type(value) is plan.scalar:
+            values[plan.name] = value
+        else:
+            values[plan.name] = _field(plan, document, otherwise)
+    return noun_type(**values)
+
+
+def _field(plan: _Plan, document: dict[str, Any], otherwise: Missing | None) -> Any:
+    """The value of a field that is more than a plain value, or has none."""
+    if plan.flatten:
+        return _noun(plan.type(), document, otherwise)
+    name = plan.name
+    try:
+        if name not in document and (otherwise is None or name not in document.get("missing", _NO_WORDS)):
+            return _absent_field(plan, otherwise)
+        data = document.get(name)
+        why = missing_of(document, name) if data is None else None
+        return plan.read(data, otherwise) if why is None else why
+    except _MisfitError as misfit:
+        misfit.path.append(f".{name}")
+        if otherwise is None or not plan.may_be_missing():
+            raise
+        return Missing(MissingReason.ERROR, f"{misfit.place().removeprefix('.')} {misfit.words}")
+
+
+def _absent_field(plan: _Plan, otherwise: Missing | None) -> Any:
+    if plan.factory is not MISSING:
+        return plan.factory()
+    if otherwise is not None and (plan.default is MISSING or isinstance(plan.default, Missing)):
+        return otherwise
+    if plan.default is not MISSING:
+        return plan.default
+    if not plan.may_be_missing():
+        raise _MisfitError("is not in the document")
+    return _NEWER_THAN_THE_DOCUMENT
+
+
+@cache
+def _reader(expected: Any) -> _Reader:
+    """What makes a value of that type of JSON data."""
+    origin = get_origin(expected)
+    if origin in (Union, types.UnionType):
+        return _reader_of_union(get_args(expected))
+    if expected is Any:
+        return lambda data, _: data
+    if origin is tuple:
+        return _reader_of_tuple(get_args(expected))
+    if origin is dict:
+        return _reader_of_dict(_reader(get_args(expected)[1]))
+    if origin is Literal:
+        words = {word: word for word in get_args(expected)}
+        return lambda data, _: _one_of(words, data)
+    if expected is datetime:
+        return _read_time
+    if isinstance(expected, type) and issubclass(expected, Enum):
+        members = {member.value: member for member in expected}
+        return lambda data, _: _one_of(members, data)
+    if is_dataclass(expected):
+        return lambda data, otherwise: _noun(expected, data, otherwise)
+    return lambda data, _: _scalar(expected, data)
+
+
+def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
+    candidates: list[Any] = [member for member in members if member not in (type(None), Missing)]
+    scalars = {member for member in candidates if member in (str, int, float, bool)}
+    kinds = [member for member in candidates if is_dataclass(member)]
+    of_list = next((_reader(member) for member in candidates if get_origin(member) is tuple), None)
+    of_other = _reader_of_kinds(kinds) if len(kinds) > 1 else _reader(candidates[0])
+
+    def read(data: Any, otherwise: Missing | None) -> Any:
+        if data is None:
+            if type(None) in members:
+                return None
+            raise _MisfitError("is null without a reason under `missing`")
+        if type(data) in scalars:
+            return data
+        if of_list is not None and isinstance(data, list):
+            return of_list(data, otherwise)
+        return of_other(data, otherwise)
+
+    return read
+
+
+def _reader_of_kinds(kinds: list[Any]) -> _Reader:
+    """For nouns that their `kind` tells apart."""
+    by_kind = {get_args(type_hints(kind)["kind"])[0]: kind for kind in kinds}
+
+    def read(data: Any, otherwise: Missing | None) -> Any:
+        try:
+            kind = _one_of(by_kind, _object(data).get("kind"))
+        except _MisfitError as misfit:
+            misfit.path.append(".kind" if isinstance(data, dict) else "")
+            raise
+        return _noun(kind, data, otherwise)
+
+    return read
+
+
+def _reader_of_tuple(members: tuple[Any, ...]) -> _Reader:
+    of_any_length = len(members) == 2 and members[1] is Ellipsis
+    readers = [_reader(member) for member in members if member is not Ellipsis]
+
+    def read(data: Any, otherwise: Missing | None) -> tuple[Any, ...]:
+        if not isinstance(data, list):
+            raise _MisfitError(f"should be a list, not {data!r}")
+        if not of_any_length and len(data) != len(readers):
+            raise _MisfitError(f"should have {len(readers)} members, not {len(data)}")
+        values: list[Any] = []
+        try:
+            for one, item in zip(readers * len(data) if of_any_length else readers, data, strict=True):
+                values.append(one(item, otherwise))
+        except _MisfitError as misfit:
+            misfit.path.append(f"[{len(values)}]")
+            raise
+        return tuple(values)
+
+    return read
+
+
+def _reader_of_dict(of_value: _Reader) -> _Reader:
+    def read(data: Any, otherwise: Missing | None) -> dict[str, Any]:
+        values = {}
+        for key, item in _object(data).items():
+            try:
+                values[key] = of_value(item, otherwise)
+            except _MisfitError as misfit:
+                misfit.path.append(f".{key}")
+                raise
+        return values
+
+    return read
+
+
+def _scalar(expected: type, data: Any) -> Any:
+    if expected is float and type(data) is int:
+        return float(data)
+    if type(data) is not expected:
+        raise _MisfitError(f"should be {expected.__name__}, not {data!r}")
+    return data
+
+
+def _read_time(data: Any, otherwise: Missing | None) -> datetime:
+    """The moment that a document writes as text, and a sheet as Unix time."""
+    if otherwise is not None and isinstance(data, int | float):
+        return datetime.fromtimestamp(data, UTC)
+    try:
+        return datetime.fromisoformat(data)
+    except (TypeError, ValueError) as error:
+        raise _MisfitError(f"should be a time such as 2026-11-20T21:04:05.123Z, not {data!r}") from error
+
+
+def _one_of(allowed: dict[Any, Any], data: Any) -> Any:
+    if not isinstance(data, str | int) or data not in allowed:
+        raise _MisfitError(f"should be one of {', '.join(map(str, allowed))}, not {data!r}")
+    return allowed[data]
+
+
+def _object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise _MisfitError(f"should be an object, not {data!r}")
+    return data
+
+
+@cache
+def type_hints(noun_type: Any) -> dict[str, Any]:
+    """Each field's type by the field's name."""
+    return {one.name: field_type(noun_type, one.name) for one in fields(noun_type)}
+
+
+@cache
+def field_type(noun_type: Any, name: str) -> Any:
+    """The type of one field.
+
+    Snapshots are made by the quickest command, so what it may not need stands behind TYPE_CHECKING in their
+    modules. It is loaded when the field is read, or its type asked for.
+    """
+    [written] = [one.type for one in fields(noun_type) if one.name == name]
+    if not isinstance(written, str):
+        return written
+    return _evaluated(written, noun_type.__module__)
+
+
+@cache
+def _evaluated(annotation: str, module: str) -> Any:
+    own = vars(sys.modules[module])
+    return eval(annotation, own, _NamesForTypes(own))  # noqa: S307 - an annotation in our own source
+
+
+class _NamesForTypes(dict[str, Any]):
+    """What the annotations of a module may name beyond what it has loaded."""
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        super().__init__(datetime=datetime)
+        self._own = own
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._own or hasattr(builtins, name):
+            raise KeyError(name)
+        return next(vars(module)[name] for module in _late_modules() if name in vars(module))
+
+
+def _late_modules() -> Iterator[types.ModuleType]:
+    """The modules whose nouns others name for the type checker alone; each is loaded when it is its turn."""
+    from gpudiag.model import host
+
+    yield host
+    from gpudiag.model import host_state, kernel_log
+
+    yield from (host_state, kernel_log)
+    from gpudiag.model import active, training
+
+    yield from (active, training)

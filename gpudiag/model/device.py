@@ -9,19 +9,14 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
-from gpudiag.model.noun import noun
+from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # model.codec loads these for whoever needs to know the types
     from datetime import datetime
 
     from gpudiag.model.host import Machine
     from gpudiag.model.kernel_log import KernelEvent
-
-    pass
-
-# The codec writes such a field's members beside it instead of under its name.
-FLATTEN = {"flatten": True}
 
 
 class SourceState(StrEnum):

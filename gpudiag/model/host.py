@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpudiag.model.noun import noun
+from gpudiag.model.codec import noun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-if TYPE_CHECKING:  # model.hints loads it for whoever needs to know the types
+if TYPE_CHECKING:  # model.codec loads it for whoever needs to know the types
     from gpudiag.model.host_state import HostState
 
 

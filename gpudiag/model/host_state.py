@@ -1,6 +1,6 @@
 """How a host is set up and how it is doing: limits, cgroup, processors, disks, clock, fabric, settings."""
 
-from gpudiag.model.noun import noun
+from gpudiag.model.codec import noun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 

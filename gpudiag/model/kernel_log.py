@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpudiag.model.noun import noun
+from gpudiag.model.codec import noun
 from gpudiag.model.reading import Missing, Reading
 
 # The kernel counts from boot, a syslog daemon writes when it comes to it, and the clock may be set meanwhile.

@@ -5,7 +5,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from gpudiag.model.device import FLATTEN, DeviceId, GpuProcess, MigInstance, SourceStatus
+from gpudiag.model.codec import FLATTEN
+from gpudiag.model.device import DeviceId, GpuProcess, MigInstance, SourceStatus
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import NOT_ASKED, Reading
 

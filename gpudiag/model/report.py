@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
 
-from gpudiag.model.device import FLATTEN, Snapshot
+from gpudiag.model.codec import FLATTEN
+from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Measures
 from gpudiag.model.reading import Reading

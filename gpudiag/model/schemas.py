@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
+from gpudiag.model.codec import type_hints
 from gpudiag.model.documents import noun_type
-from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import Missing, MissingReason
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

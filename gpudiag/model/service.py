@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
 
-from gpudiag.model.device import FLATTEN, Device, Disagreement, GpuProcess, SourceStatus, TorchFacts
+from gpudiag.model.codec import FLATTEN
+from gpudiag.model.device import Device, Disagreement, GpuProcess, SourceStatus, TorchFacts
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
 from gpudiag.model.finding import Finding

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Device, DeviceView, Disagreement, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.host import Machine
-from gpudiag.model.noun import noun
 from gpudiag.model.reading import Missing, MissingReason, Reading, Scalar
 from gpudiag.probe.identity import pci_gpus
 from gpudiag.probe.visibility import cuda_visible, explain_given

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.model.codec import all_missing
 from gpudiag.model.device import Device, DeviceId, SourceState
 from gpudiag.model.host import DISPLAY_CLASSES, Machine, PciDevice
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.nouns import all_missing
 from gpudiag.probe.nvml.answer import reason_of_state
 
 _PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine

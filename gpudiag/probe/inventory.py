@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
-from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
 from gpudiag.probe.disagreements import Gathered, find_disagreements

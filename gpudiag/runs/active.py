@@ -25,21 +25,15 @@ from gpudiag.model.active import (
     SustainedResult,
     TelemetryPoint,
 )
-from gpudiag.model.codec import decode, encode
+from gpudiag.model.codec import decode, encode, read_sheet
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
-from gpudiag.probe.nouns import reading_of
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
 from gpudiag.runs.workplace import Workplace, why_no_peers
 from gpudiag.units import GIB, MIB
-
-_SENSORS = (
-    "sm_clock_mhz", "temperature_celsius", "power_draw_watts", "pcie_generation", "pcie_width",
-    "clocks_event_reasons",
-)  # fmt: skip
 
 _ENTRY = "gpudiag.bandwidth.rank_main:run"
 # Each level adds to the tests of the level before it.
@@ -82,8 +76,9 @@ class TelemetryReader:
         """End the reading; every point that came."""
         self.drain()
         self._child.give_up()
-        points = (point for message in self._child.messages if message[0] == "points" for point in message[1])
-        return tuple(decode(TelemetryPoint, point) for point in points)
+        return tuple(
+            read_sheet(TelemetryPoint, sheet) for kind, sheet in self._child.messages if kind == "point"
+        )
 
 
 def stream_telemetry(emit: Callable[[Any], None], interval_seconds: float, started: float) -> None:
@@ -118,15 +113,8 @@ def _watch_gpu(
         due = time.monotonic() + interval_seconds
         sheet = DeviceSheet()
         read_sensors(ask, sheet)
-        document = sheet.document()
         at_seconds = time.monotonic() - started
-        readings = {name: reading_of(document, name) for name in _SENSORS}
-        reasons = readings["clocks_event_reasons"]
-        told = reasons if isinstance(reasons, Missing) else tuple(reasons)
-        point = TelemetryPoint(
-            at_seconds=at_seconds, device_uuid=uuid, **{**readings, "clocks_event_reasons": told}
-        )
-        emit(("points", [encode(point)]))
+        emit(("point", {"at_seconds": at_seconds, "device_uuid": uuid, **sheet.document()}))
         time.sleep(max(0.0, due - time.monotonic()))
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.model.noun import noun
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 

@@ -13,12 +13,11 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from gpudiag.model.codec import from_document
+from gpudiag.model.codec import all_missing, from_document
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.inventory import Answers
-from gpudiag.probe.nouns import all_missing
 from gpudiag.probe.nvml.answer import NvmlAnswer
 from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.probe.visibility import read_allocation

@@ -9,22 +9,29 @@ from dataclasses import replace
 from time import CLOCK_BOOTTIME, clock_gettime, monotonic
 from typing import Any
 
+from gpudiag.model.codec import all_missing, read_sheet, readings_of
 from gpudiag.model.device import Device, SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU
-from gpudiag.probe.nouns import reading_of
-from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
+from gpudiag.probe.nvml.answer import (
+    GONE,
+    NvmlAnswer,
+    NvmlFailure,
+    NvmlLibrary,
+    make_answer,
+    responding_of,
+    unread_device,
+    whole_device,
+    why_late,
+)
+from gpudiag.reference.readings import READINGS
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 
-# Who a GPU is: all that is kept of one that does not answer.
-_IDENTITY = (
-    "uuid", "bus_id", "name", "serial", "vbios_version", "board_part_number", "architecture",
-    "compute_capability",
-)  # fmt: skip
-_NOTES = ("missing", "missing_detail", "failed_calls")
-
-Sheet = dict[str, Any]
+# Who a GPU is, beside its id: all that is kept of one that does not answer.
+_IDENTITY = tuple(
+    one.name for one in READINGS if one.tier == "once" and one.name in Device.__dataclass_fields__
+)
 
 
 class NvmlPicture:
@@ -36,17 +43,17 @@ class NvmlPicture:
 
     def _forget(self) -> None:
         self.count: int | None = None
-        self.failure: Sheet | None = None
+        self.failure: NvmlFailure | None = None
         self.starting: tuple[str, float] | None = None  # the call, and since when
         self.tick_at: float | None = None  # Unix time of the last tick that was taken
         self.tick_seconds: float | None = None
         self._ticked_at: float | None = None  # since the machine was started, sleep included
         self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
-        self._library: Sheet = {}
-        self._full: dict[int, Sheet] = {}
-        self._fast: dict[int, Sheet] = {}
-        self._processes: dict[int, dict[str, Sheet]] = {}
-        self._peers: dict[int, list[Sheet]] = {}
+        self._library: NvmlLibrary | None = None
+        self._devices: dict[int, Device] = {}  # with the newest readings
+        self._fast: dict[int, dict[str, Any]] = {}  # those that came since the GPU was read whole
+        self._peers: dict[int, dict[str, Any]] = {}
+        self._failed_calls: dict[int, dict[str, str]] = {}
         self._late: dict[int, tuple[str, float]] = {}  # the call, and since when (monotonic)
 
     def take(self, message: Mapping[str, Any], now: float | None = None) -> bool:
@@ -91,7 +98,7 @@ class NvmlPicture:
         if (
             self.failure is not None
             or not self.count
-            or self._full
+            or self._devices
             or self._late
             or self.starting is not None
         ):
@@ -100,54 +107,54 @@ class NvmlPicture:
 
     def lost(self) -> list[int]:
         """The GPUs that NVML calls lost, or that want a reset before they answer."""
-        return [index for index, sheet in self._full.items() if _why_gone(sheet) is not None]
+        return [index for index, device in self._devices.items() if _is_gone(device)]
 
     def answer(self, now: float | None = None) -> NvmlAnswer:
         """What NVML says, as `probe.nvml_answer` tells it."""
-        asked = _Asked(self, self.late(now))
-        answer = nvml_answer_of(asked)
-        if self.starting is not None and self.count is not None and asked.seconds >= DEADLINE_SECONDS:
-            reason = f"no answer from {self.starting[0]} within {asked.seconds:.0f} s"
-            answer = replace(
-                answer, status=replace(answer.status, state=SourceState.TIMED_OUT, reason=reason)
-            )
-        return answer
+        late = self.late(now)
+        waited = [seconds for _, seconds in late.values()]
+        if self.starting is not None:
+            waited.append(monotonic() - self.starting[1])
+        seconds = max(waited, default=self.tick_seconds or 0.0)
+        if self.count is None:
+            call = "nvmlInit" if self.starting is None else self.starting[0]
+            silence = NvmlFailure(SourceState.TIMED_OUT, f"no answer from {call} within {seconds:.1f} s")
+            return make_answer(None, self.failure or silence, None, {}, seconds)
+        rows = [self._row(index, late, seconds) for index in range(self.count)]
+        failed = {index: calls for index, calls in self._failed_calls.items() if index not in late}
+        answer = make_answer(self._library, None, rows, failed, seconds)
+        if self.starting is None or seconds < DEADLINE_SECONDS:
+            return answer
+        reason = f"no answer from {self.starting[0]} within {seconds:.0f} s"
+        return replace(answer, status=replace(answer.status, state=SourceState.TIMED_OUT, reason=reason))
+
+    def _row(self, index: int, late: Mapping[int, tuple[str, float]], seconds: float) -> Device:
+        device = self._devices.get(index)
+        if device is not None and index not in late:
+            return device
+        call, silent_seconds = late.get(index, (HANDLE_CALL, 0.0))
+        attaching = self._is_attached(call, silent_seconds)
+        if device is None:
+            return unread_device(index, {}, why_late(call, 0, seconds, attaching=attaching))
+        identity = (device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _IDENTITY))
+        known = sum(not isinstance(reading, Missing) for reading in identity)
+        return _silenced(device, why_late(call, known, seconds, attaching=attaching))
 
     def with_fast(self, device: Device) -> Device:
-        """The device with the newest fast readings; as it is where it gave none since it was read whole."""
-        index = device.id.nvml_index
-        sheet = None if isinstance(index, Missing) else self._fast.get(index)
-        if sheet is None or isinstance(device.responding, Missing):
-            return device
-        names = [name for name in sheet if name not in _NOTES] + list(sheet["missing"])
-        readings = {name: reading_of(sheet, name) for name in names}
-        reasons = readings.get("clocks_event_reasons")
-        if isinstance(reasons, list):
-            readings["clocks_event_reasons"] = tuple(reasons)
-        return replace(device, **readings)
+        """The device of a snapshot with the newest fast readings, as it is where there are none.
 
-    def messages(self, late: Mapping[int, tuple[str, float]]) -> list[Any]:
-        """The messages that `probe.nvml` would have sent."""
-        if self.failure is not None:
-            return [("failed", self.failure)]
-        if self.count is None:
-            return [] if self.starting is None else [("asking", self.starting[0])]
-        told: list[Any] = [("library", self._library), ("count", self.count)]
-        for index in range(self.count):
-            full = self._full.get(index)
-            if index in late or full is None:
-                call = late[index][0] if index in late else HANDLE_CALL
-                told.append(("late", index, call, _identity(full or {})))
-                if self._is_attached(call, late.get(index, ("", 0.0))[1]):
-                    told.append(("being_attached", index))
-                continue
-            told.append(("device", index, _overlaid(full, self._fast.get(index))))
-            told += [
-                ("process", int(pid), document) for pid, document in self._processes.get(index, {}).items()
-            ]
-            if index in self._peers:
-                told.append(("peers", index, {"peers": self._peers[index]}))
-        return told
+        What NVML does not have may have come from another source: a reading that is not supported changes nothing.
+        """
+        index = device.id.nvml_index
+        fast = None if isinstance(index, Missing) else self._fast.get(index)
+        if fast is None or isinstance(device.responding, Missing):
+            return device
+        told = {
+            name: reading
+            for name, reading in fast.items()
+            if not (isinstance(reading, Missing) and reading.reason is MissingReason.NOT_SUPPORTED)
+        }
+        return replace(device, **told)
 
     def _take_starting(self, message: Mapping[str, Any], now: float) -> bool:
         since = now - message["seconds"] if self.starting is None else self.starting[1]
@@ -156,17 +163,19 @@ class NvmlPicture:
         return bool(self.late(now)) != before or self.count is None
 
     def _take_failed(self, message: Mapping[str, Any], _now: float) -> bool:
-        changed: bool = message["document"] != self.failure
+        failure = read_sheet(NvmlFailure, message["document"])
+        changed = failure != self.failure
         self._forget()  # nothing that was known of the GPUs holds any more
-        self.failure = dict(message["document"])
+        self.failure = failure
         return changed
 
     def _take_library(self, message: Mapping[str, Any], now: float) -> bool:
-        if message["count"] != self.count or message["document"] != self._library:
+        library = read_sheet(NvmlLibrary, message["document"])
+        if message["count"] != self.count or library != self._library:
             self._forget()  # another driver, or other GPUs
             self._counted_at = now
         self.failure = self.starting = None
-        self._library, self.count = dict(message["document"]), message["count"]
+        self._library, self.count = library, message["count"]
         return True
 
     def _take_tick(self, message: Mapping[str, Any], now: float) -> bool:
@@ -174,24 +183,45 @@ class NvmlPicture:
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
-            self._full[int(text)] = answer["document"]
-            self._processes[int(text)] = answer["processes"]
-            self._fast.pop(int(text), None)
+            self._take_whole(int(text), answer)
         for text, sheet in message["fast"].items():
             changed |= self._take_fast(int(text), sheet)
         for text, documents in message["peers"].items():
-            self._peers[int(text)] = documents
+            self._take_peers(int(text), documents)
         late_before = self.late(now).keys()
         self._note_late(message, now)
         return changed or self.late(now).keys() != late_before
 
-    def _take_fast(self, index: int, sheet: Sheet) -> bool:
-        if _why_gone(sheet) is not None and index in self._full:
-            self._full[index] = _lost(self._full[index], sheet)
+    def _take_whole(self, index: int, answer: Mapping[str, Any]) -> None:
+        described = {int(pid): sheet for pid, sheet in answer["processes"].items()}
+        device = whole_device(index, answer["document"], described)
+        self._devices[index] = device
+        if index in self._peers and device.responding is True:
+            self._devices[index] = replace(device, **self._peers[index])
+        self._failed_calls[index] = answer["document"].get("failed_calls", {})
+        self._fast.pop(index, None)
+
+    def _take_fast(self, index: int, sheet: dict[str, Any]) -> bool:
+        """Take the newest readings in; True where the GPU as a whole has fallen silent, or answers again."""
+        before = self._devices.get(index)
+        if before is None:
+            return False
+        fast = readings_of(Device, sheet)
+        device = replace(before, **fast)
+        responding = responding_of(device)
+        if isinstance(responding, Missing) and responding.reason in GONE:
+            self._devices[index] = _silenced(device, responding)
+            self._failed_calls.pop(index, None)
             self._fast.pop(index, None)
             return True
-        self._fast[index] = sheet
-        return False
+        self._devices[index] = replace(device, responding=responding)
+        self._fast[index] = fast
+        return responding != before.responding
+
+    def _take_peers(self, index: int, documents: list[Any]) -> None:
+        self._peers[index] = readings_of(Device, {"peers": documents})
+        if index in self._devices:
+            self._devices[index] = replace(self._devices[index], **self._peers[index])
 
     def _note_late(self, message: Mapping[str, Any], now: float) -> None:
         answered = {int(text) for tier in ("fast", "slow") for text in message[tier]}
@@ -202,8 +232,8 @@ class NvmlPicture:
             # A child that took another's place counts anew; the GPU has been silent for longer.
             since = self._late[index][1] if index in self._late else now - seconds
             self._late[index] = (call, since)
-            if unfinished is not None and index not in self._full:
-                self._full[index] = _identity(unfinished)
+            if unfinished is not None and index not in self._devices:
+                self._devices[index] = whole_device(index, unfinished, {})
 
     def _take_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False
@@ -212,50 +242,12 @@ class NvmlPicture:
         return False
 
 
-class _Asked:
-    """The picture as `nvml_answer_of` wants it."""
-
-    def __init__(self, picture: NvmlPicture, late: Mapping[int, tuple[str, float]]) -> None:
-        self.messages = picture.messages(late)
-        self.ending: str | None = "timed_out" if late or picture.failure is None else "finished"
-        self.detail = ""
-        self.started_at = 0.0
-        waited = [seconds for _, seconds in late.values()]
-        if picture.starting is not None:
-            waited.append(monotonic() - picture.starting[1])
-        self.seconds = max(waited, default=picture.tick_seconds or 0.0)
+def _is_gone(device: Device) -> bool:
+    """Whether NVML says that the GPU is lost, or wants a reset before it answers."""
+    return isinstance(device.responding, Missing) and device.responding.reason in GONE
 
 
-def _identity(sheet: Mapping[str, Any]) -> Sheet:
-    known = {name: sheet[name] for name in _IDENTITY if name in sheet}
-    missing = {name: reason for name, reason in sheet.get("missing", {}).items() if name in _IDENTITY}
-    return {**known, "missing": missing, "missing_detail": {}}
-
-
-def _overlaid(full: Mapping[str, Any], fast: Mapping[str, Any] | None) -> Sheet:
-    """The whole sheet with the newer readings of the fast one."""
-    if fast is None:
-        return dict(full)
-    fresh = {name for name in fast if name not in _NOTES} | set(fast["missing"])
-    overlaid: Sheet = {name: value for name, value in full.items() if name not in fresh}
-    overlaid |= {name: value for name, value in fast.items() if name not in _NOTES}
-    for note in _NOTES[:2]:
-        kept = {name: words for name, words in full[note].items() if name not in fresh}
-        overlaid[note] = {**kept, **fast[note]}
-    return overlaid
-
-
-def _why_gone(sheet: Mapping[str, Any]) -> str | None:
-    """The reason why the whole GPU gives nothing any more; None where it does."""
-    reasons = (MissingReason.DEVICE_LOST.value, MissingReason.RESET_REQUIRED.value)
-    return next((reason for reason in reasons if reason in sheet["missing"].values()), None)
-
-
-def _lost(full: Mapping[str, Any], fast: Mapping[str, Any]) -> Sheet:
-    """The sheet of a GPU that was lost between two whole readings: its identity, and nothing else."""
-    identity = _identity(full)
-    lost = _why_gone(fast) or MissingReason.DEVICE_LOST.value
-    fields = {*full, *full["missing"]} - {*_NOTES, *identity, *identity["missing"]}
-    details = {name: words for name, words in fast["missing_detail"].items() if words}
-    missing = {**identity["missing"], **dict.fromkeys(fields, lost)}
-    return {**identity, "missing": missing, "missing_detail": details}
+def _silenced(device: Device, why: Missing) -> Device:
+    """The device when it does not answer: who it is, and the reason in place of every reading."""
+    identity = {name: getattr(device, name) for name in _IDENTITY}
+    return all_missing(Device, Missing(why.reason), id=device.id, responding=why, **identity)

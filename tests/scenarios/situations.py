@@ -12,10 +12,9 @@ import pytest
 
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads
+from gpudiag.model.codec import loads, type_hints
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.hints import type_hints
 from gpudiag.model.history import History
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading

@@ -17,11 +17,11 @@ from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, She
 _STAT_STATE, _STAT_START_TICKS = 0, 19
 _HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at_seconds", "state")
+_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state")
 
 
 def read_process(pid: int, root: str = "/") -> dict[str, Any]:
-    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at_seconds`.
+    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at`.
 
     The start is in Unix time. In a container NVML reports the host's pids, which the container's /proc
     does not know.
@@ -40,7 +40,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet.read("command", _command, directory)
     sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
     sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
-    sheet.read("started_at_seconds", _started_at, directory, root)
+    sheet.read("started_at", _started_at, directory, root)
     return sheet.document()
 
 

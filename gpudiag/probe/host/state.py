@@ -30,7 +30,7 @@ _IOMMU_GROUPS = "sys/kernel/iommu_groups"
 
 
 def stream_host_state(emit: Emit, root: str = "/", environment: Mapping[str, str] | None = None) -> None:
-    """Send ("topic", NAME, {...}) for every field of model.HostState: a sheet's document with that field."""
+    """Send ("topic", {...}) for every field of model.HostState: a sheet's document with that field."""
     threads = [
         Thread(target=_send, args=(emit, name, read), daemon=True)
         for name, read in _topics(root, os.environ if environment is None else environment)
@@ -63,7 +63,7 @@ def _topics(root: str, environment: Mapping[str, str]) -> tuple[tuple[str, Calla
 def _send(emit: Emit, name: str, read: Callable[[], Any]) -> None:
     sheet = Sheet()
     sheet.read(name, read)
-    emit(("topic", name, sheet.document()))
+    emit(("topic", sheet.document()))
 
 
 def read_memory_errors(root: str = "/") -> dict[str, int]:

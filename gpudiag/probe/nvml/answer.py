@@ -1,42 +1,30 @@
 """NVML's answer as typed values, from what the guarded child sent before its deadline; or why there is none."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 from typing import Any, Protocol
 
-from gpudiag.model.device import (
-    Device,
-    DeviceId,
-    EccLocation,
-    FabricState,
-    FailedCall,
-    GpuProcess,
-    MigInstance,
-    NvLink,
-    PcieErrorCounts,
-    PeerAccess,
-    RowRemapHistogram,
-    SourceState,
-    SourceStatus,
-    ThrottleSeconds,
-)
+from gpudiag.model.codec import join_sheets, missing_of, noun, read_sheet
+from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Machine
-from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
-from gpudiag.probe.nouns import missing_of, noun_of, reading_of
 
 SOURCE = "nvml"
-_LISTS = {"mig_instances": MigInstance, "nvlinks": NvLink, "ecc_locations": EccLocation}
-# Readings that are objects.
-_PARTS = {"throttle_seconds": ThrottleSeconds, "pcie_errors": PcieErrorCounts}
+GONE = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these answers nothing that anybody can work with.
 _VITAL_FIELDS = (
     "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
     "sm_clock_mhz",
 )  # fmt: skip
+_NOTES = {"missing", "missing_detail"}
+_NOT_DESCRIBED = {
+    "visible": False,
+    "missing": dict.fromkeys(_OF_PROC, MissingReason.TIMED_OUT.value),
+    "missing_detail": dict.fromkeys(_OF_PROC, "its files in /proc gave no answer by the deadline"),
+}
 
 
 @noun
@@ -47,6 +35,17 @@ class NvmlFailure:
     words: str  # NVML's own
     code: int | None = None
     library: str | None = None  # the file that was loaded
+
+
+@noun
+class NvmlLibrary:
+    """What NVML says of itself, and which of those questions failed, in NVML's words."""
+
+    driver_version: Reading[str]
+    nvml_version: Reading[str]
+    cuda_driver_version: Reading[str]
+    confidential_computing: Reading[str] = NOT_ASKED
+    failed_calls: dict[str, str] = field(default_factory=dict)
 
 
 @noun
@@ -83,23 +82,44 @@ def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
             SourceStatus(SOURCE, SourceState.NOT_ASKED), None, NOT_ASKED, NOT_ASKED, NOT_ASKED, ()
         )
     messages = _Messages(child)
-    failure = messages.failure()
+    devices = None if messages.count is None else [messages.device(index) for index in range(messages.count)]
+    return make_answer(messages.library, messages.failure(), devices, messages.failed_calls, child.seconds)
+
+
+def make_answer(
+    library: NvmlLibrary | None,
+    failure: NvmlFailure | None,
+    devices: Iterable[Device] | None,
+    failed_calls: Mapping[int, Mapping[str, str]],
+    seconds: float,
+) -> NvmlAnswer:
+    """The answer of these parts; no `devices`: NVML has not counted them."""
+    rows = () if devices is None else tuple(devices)
     state = SourceState.OK if failure is None else failure.state
-    if failure is None and messages.count == 0:
+    if failure is None and not rows:
         state = SourceState.NO_DEVICES
     why_not = Missing(reason_of_state(state), failure.words if failure else "")
-    library = messages.library
-    versions = {
-        name: why_not if library is None else reading_of(library, name)
-        for name in ("driver_version", "nvml_version", "cuda_driver_version", "confidential_computing")
-    }
-    count = why_not if messages.count is None else messages.count
+    about_none = {} if library is None else library.failed_calls
+    by_index: list[tuple[int | None, Mapping[str, str]]] = [(None, about_none), *sorted(failed_calls.items())]
     return NvmlAnswer(
-        SourceStatus(SOURCE, state, failure.words if failure else None, child.seconds, count),
+        SourceStatus(
+            SOURCE,
+            state,
+            failure.words if failure else None,
+            seconds,
+            why_not if devices is None else len(rows),
+        ),
         failure,
-        **versions,
-        devices=tuple(messages.device(index) for index in range(messages.count or 0)),
-        failed_calls=tuple(messages.failed_calls()),
+        why_not if library is None else library.driver_version,
+        why_not if library is None else library.nvml_version,
+        why_not if library is None else library.cuda_driver_version,
+        rows,
+        why_not if library is None else library.confidential_computing,
+        tuple(
+            FailedCall(function, index, words)
+            for index, calls in by_index
+            for function, words in calls.items()
+        ),
     )
 
 
@@ -115,36 +135,88 @@ def reason_of_state(state: SourceState) -> MissingReason:
     }.get(state, MissingReason.ERROR)
 
 
+def whole_device(index: int, sheet: dict[str, Any], described: Mapping[int, dict[str, Any]]) -> Device:
+    """The row of a GPU that was read; `described` is what /proc says of processes, by pid."""
+    no_handle = missing_of(sheet, "handle")
+    if no_handle is not None and sheet.keys() <= _NOTES:
+        return unread_device(index, {}, no_handle)
+    given: dict[str, Any] = {"nvml_index": index, "responding": True}
+    if "processes" in sheet:
+        given["processes"] = [
+            join_sheets(listed, described.get(listed["pid"], _NOT_DESCRIBED)) for listed in sheet["processes"]
+        ]
+    device = read_sheet(Device, {**sheet, **given})
+    responding = no_handle or responding_of(device)
+    return device if responding is True else replace(device, responding=responding)
+
+
+def unread_device(index: int, sheet: dict[str, Any], why: Missing) -> Device:
+    """The row of a GPU that was not read whole: what came, and the reason for the rest.
+
+    The words of the reason stand in `responding` alone.
+    """
+    not_nvmls = {"nvml_index": index, "missing": {"cuda_ordinal": MissingReason.NOT_ASKED.value}}
+    device = read_sheet(Device, join_sheets(not_nvmls, sheet), Missing(why.reason))
+    return replace(device, responding=why)
+
+
+def responding_of(device: Device) -> Reading[bool]:
+    """True, or the reason why the GPU as a whole gives nothing, by its readings."""
+    readings = [device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _OWN_READINGS)]
+    gone = [reading for reading in readings if isinstance(reading, Missing) and reading.reason in GONE]
+    if gone:
+        return next((why for why in gone if why.detail), gone[0])  # the words stand where it was noticed
+    vital = [getattr(device, name) for name in _VITAL_FIELDS]
+    absent = [why for why in vital if isinstance(why, Missing)]
+    failed = [why for why in absent if why.reason is MissingReason.ERROR]
+    if failed and len(absent) == len(vital):
+        return Counter(failed).most_common(1)[0][0]
+    return True
+
+
+_OWN_READINGS = tuple(name for name in Device.__match_args__ if name not in ("id", "responding"))
+
+
+def why_late(call: str, known: int, seconds: float, *, attaching: bool = False) -> Missing:
+    """Why a GPU has not been read whole: after `known` readings, the last call may have just begun."""
+    if attaching and call == HANDLE_CALL:
+        words = f"no handle yet after {seconds:.1f} s; it may take {SECONDS_PER_GPU:.0f} s a GPU"
+        return Missing(MissingReason.ATTACHING, words)
+    if known == 0:
+        return Missing(MissingReason.TIMED_OUT, f"no answer from {call} within {seconds:.1f} s")
+    count = "1 reading" if known == 1 else f"{known} readings"
+    words = f"not done within {seconds:.1f} s: {count} came, and none yet from {call}"
+    return Missing(MissingReason.TIMED_OUT, words)
+
+
 class _Messages:
     """The child's messages, sorted by what they are about."""
 
     def __init__(self, child: Asked) -> None:
         self._child = child
-        self.library: dict[str, Any] | None = None
+        self.library: NvmlLibrary | None = None
         self._asking = ""
         self.count: int | None = None
-        self._failed: dict[str, Any] | None = None
+        self._failed: NvmlFailure | None = None
         self._whole: dict[int, dict[str, Any]] = {}
         self._late: dict[int, tuple[str, dict[str, Any]]] = {}
         self._processes: dict[int, dict[str, Any]] = {}
         self._peers: dict[int, list[dict[str, Any]]] = {}
         self._late_peers: dict[int, tuple[str, int]] = {}
-        self._failed_calls: dict[int | None, dict[str, str]] = {}
-        self._told_attaching: set[int] = set()
+        self.failed_calls: dict[int, dict[str, str]] = {}
         for kind, *content in child.messages:
             getattr(self, f"_take_{kind}")(*content)
         self._stuck = self._stuck_pairs()
         attaching = Attaching(child.messages)
         until = attaching.until()
         in_time = until is not None and child.started_at + child.seconds < until
-        self._attaching = {*self._told_attaching, *(attaching.pending() if in_time else ())}
+        self._attaching = attaching.pending() if in_time else []
 
     def _take_asking(self, call: str) -> None:
         self._asking = call
 
     def _take_library(self, document: dict[str, Any]) -> None:
-        self.library = document
-        self._failed_calls[None] = document.get("failed_calls", {})
+        self.library = read_sheet(NvmlLibrary, document)
 
     def _take_count(self, count: int) -> None:
         self.count = count
@@ -155,15 +227,12 @@ class _Messages:
     def _take_attached(self, index: int, at: float) -> None:
         """When a handle came: `Attaching` reads it."""
 
-    def _take_being_attached(self, index: int) -> None:
-        self._told_attaching.add(index)
-
     def _take_failed(self, document: dict[str, Any]) -> None:
-        self._failed = document
+        self._failed = read_sheet(NvmlFailure, document)
 
     def _take_device(self, index: int, document: dict[str, Any]) -> None:
         self._whole[index] = document
-        self._failed_calls[index] = document.get("failed_calls", {})
+        self.failed_calls[index] = document.get("failed_calls", {})
 
     def _take_late(self, index: int, call: str, document: dict[str, Any]) -> None:
         self._late[index] = (call, document)
@@ -173,16 +242,10 @@ class _Messages:
 
     def _take_peers(self, index: int, document: dict[str, Any]) -> None:
         self._peers[index] = document["peers"]
-        self._failed_calls[index] = document.get("failed_calls", self._failed_calls.get(index, {}))
+        self.failed_calls[index] = document.get("failed_calls", self.failed_calls.get(index, {}))
 
     def _take_late_peers(self, index: int, call: str, other: int) -> None:
         self._late_peers[index] = (call, other)
-
-    def failed_calls(self) -> Iterator[FailedCall]:
-        """The calls that NVML answered with an error: those about no GPU first, then GPU by GPU."""
-        for index in sorted(self._failed_calls, key=lambda index: -1 if index is None else index):
-            for function, words in self._failed_calls[index].items():
-                yield FailedCall(function, index, words)
 
     def _stuck_pairs(self) -> dict[int, str]:
         """The GPUs that a question about two of them hangs on, and in what words.
@@ -203,11 +266,9 @@ class _Messages:
 
     def failure(self) -> NvmlFailure | None:
         """Why there is no count of GPUs, or why the child did not live to read them all."""
-        child, failed = self._child, self._failed
-        if failed is not None:
-            return NvmlFailure(
-                SourceState(failed["state"]), failed["words"], failed["code"], failed["library"]
-            )
+        child = self._child
+        if self._failed is not None:
+            return self._failed
         if child.ending in ("crashed", "raised"):
             return NvmlFailure(SourceState.FAILED, f"asking NVML failed: {child.detail}")
         if self.count is None:
@@ -218,112 +279,19 @@ class _Messages:
     def device(self, index: int) -> Device:
         """The row of one GPU, whole or with the reason for what is missing."""
         if index in self._whole:
-            document = self._whole[index]
-            responding = _responding(document)
-            if responding is True and index in self._stuck:
-                responding = Missing(MissingReason.TIMED_OUT, self._stuck[index])
-            return self._row(index, document, responding, None)
-        call, document = self._late.get(index, (HANDLE_CALL, {}))
+            peers = {"peers": self._peers[index]} if index in self._peers else {}
+            device = whole_device(index, {**self._whole[index], **peers}, self._processes)
+            if device.responding is True and index in self._stuck:
+                return replace(device, responding=Missing(MissingReason.TIMED_OUT, self._stuck[index]))
+            return device
+        call, sheet = self._late.get(index, (HANDLE_CALL, {}))
         child = self._child
-        if child.ending == "timed_out" and index in self._attaching and call == HANDLE_CALL:
-            words = f"no handle yet after {child.seconds:.1f} s; it may take {SECONDS_PER_GPU:.0f} s a GPU"
-            why = Missing(MissingReason.ATTACHING, words)
-        elif child.ending == "timed_out":
-            why = Missing(MissingReason.TIMED_OUT, _late_words(call, document, child.seconds))
+        if child.ending == "timed_out":
+            known = len(sheet.keys() - _NOTES)
+            why = why_late(call, known, child.seconds, attaching=index in self._attaching)
         else:
             why = Missing(MissingReason.ERROR, f"asking NVML failed in {call}: {child.detail}")
-        return self._row(index, document, why, why)
-
-    def _row(
-        self, index: int, document: dict[str, Any], responding: Reading[bool], rest: Missing | None
-    ) -> Device:
-        """`rest` is why the fields that the document does not have are missing."""
-        if rest is None and isinstance(responding, Missing) and len(document) <= 2:
-            rest = responding
-        if rest is not None:
-            document = _completed(document, rest)
-        uuid, bus_id = reading_of(document, "uuid"), reading_of(document, "bus_id")
-        given: dict[str, Any] = {
-            name: _nouns(noun_type, reading_of(document, name)) for name, noun_type in _LISTS.items()
-        }
-        histogram = reading_of(document, "row_remap_histogram")
-        given["row_remap_histogram"] = (
-            histogram if isinstance(histogram, Missing) else RowRemapHistogram(**histogram)
-        )
-        for name, noun_type in _PARTS.items():
-            part = reading_of(document, name)
-            given[name] = part if isinstance(part, Missing) else noun_of(noun_type, part)
-        given["fabric"] = _fabric(reading_of(document, "fabric"))
-        if index in self._peers:
-            given["peers"] = _nouns(PeerAccess, self._peers[index])
-        reasons = reading_of(document, "clocks_event_reasons")
-        given["clocks_event_reasons"] = reasons if isinstance(reasons, Missing) else tuple(reasons)
-        processes = reading_of(document, "processes")
-        given["processes"] = (
-            processes if isinstance(processes, Missing) else tuple(map(self._process, processes))
-        )
-        return noun_of(Device, document, id=DeviceId(uuid, bus_id, index), responding=responding, **given)
-
-    def _process(self, listed: Mapping[str, Any]) -> GpuProcess:
-        described = self._processes.get(listed["pid"])
-        if described is None:
-            why = Missing(MissingReason.TIMED_OUT, "its files in /proc gave no answer by the deadline")
-            absent: dict[str, Any] = dict.fromkeys(_OF_PROC, why)
-            return noun_of(GpuProcess, listed, visible=False, **absent)
-        given = {name: reading_of(described, name) for name in _OF_PROC}
-        started = reading_of(described, "started_at_seconds")
-        given["started_at"] = (
-            started if isinstance(started, Missing) else datetime.fromtimestamp(started, UTC)
-        )
-        return noun_of(GpuProcess, listed, visible=described["visible"], **given)
-
-
-def _late_words(call: str, document: Mapping[str, Any], seconds: float) -> str:
-    """What is known of a GPU that was not done in time: after answers, the last call may have just begun."""
-    readings = len(document.keys() - {"missing", "missing_detail"})
-    if readings == 0:
-        return f"no answer from {call} within {seconds:.1f} s"
-    count = "1 reading" if readings == 1 else f"{readings} readings"
-    return f"not done within {seconds:.1f} s: {count} came, and none yet from {call}"
-
-
-def _completed(document: Mapping[str, Any], rest: Missing) -> dict[str, Any]:
-    """The document with every field of a Device that it lacks marked as missing for that reason.
-
-    The words of the reason stand in `responding` alone.
-    """
-    fields = (*DeviceId.__dataclass_fields__, *Device.__dataclass_fields__)
-    lacking = [name for name in fields if name not in document]
-    missing = dict.fromkeys(lacking, rest.reason.value) | document.get("missing", {})
-    return {**document, "missing": missing}
-
-
-def _responding(document: Mapping[str, Any]) -> Reading[bool]:
-    """True, or the reason why the GPU as a whole gives nothing."""
-    absent = missing_of(document)
-    if "handle" in absent:
-        return absent["handle"]
-    for why in absent.values():
-        if why.reason in (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED):
-            return why
-    vital = [absent.get(name) for name in _VITAL_FIELDS]
-    failed = [why for why in vital if why is not None and why.reason is MissingReason.ERROR]
-    if failed and None not in vital:
-        return Counter(failed).most_common(1)[0][0]
-    return True
-
-
-def _fabric(document: Any) -> Reading[FabricState]:
-    if isinstance(document, Missing):
-        return document
-    faults = reading_of(document, "faults")
-    return noun_of(FabricState, document, faults=faults if isinstance(faults, Missing) else tuple(faults))
-
-
-def _nouns(noun_type: Any, documents: Any) -> Any:
-    if isinstance(documents, Missing):
-        return documents
-    return tuple(noun_of(noun_type, document) for document in documents)
+        return unread_device(index, sheet, why)
 
 
 _UNKNOWN_ERROR, _GPU_IS_LOST, _RESET_REQUIRED = 999, 15, 16  # nvmlReturn_t

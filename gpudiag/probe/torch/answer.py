@@ -4,14 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from gpudiag.model.codec import decode
+from gpudiag.model.codec import all_missing, decode, missing_of, noun, read_sheet, readings_of
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
-from gpudiag.model.noun import noun
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, start_program
-from gpudiag.probe.nouns import all_missing, noun_of, reading_of
 
 SOURCE = "torch"
 # `import torch` takes 1.4 to 2.3 s of processor time, and many times that from a cold network file
@@ -100,39 +99,34 @@ def _last_line(child: GuardedChild) -> str:
     return child.detail.splitlines()[-1] if child.detail else str(child.ending)
 
 
-def _view(ordinal: int, document: Mapping[str, Any] | None, late: Missing) -> DeviceView:
-    """One GPU as torch shows it; `late` is why the document of a GPU did not come."""
+def _view(ordinal: int, sheet: dict[str, Any] | None, late: Missing) -> DeviceView:
+    """One GPU as torch shows it; `late` is why the sheet of a GPU did not come."""
     given: dict[str, Any] = {"source": SOURCE, "source_index": ordinal}
     for field in ("memory_used_bytes", "utilization_percent", "driver_version"):
         given[field] = Missing(MissingReason.NOT_SUPPORTED, "torch does not tell")
-    if document is None:
+    if sheet is None:
         return all_missing(DeviceView, late, **given)
-    why = reading_of(document, "context_starts")
-    if isinstance(why, Missing):
-        known = {field: document[field] for field in ("uuid", "bus_id") if field in document}
+    why = missing_of(sheet, "context_starts")
+    if why is not None:
+        known = {field: sheet[field] for field in ("uuid", "bus_id") if field in sheet}
         return all_missing(DeviceView, why, **given, **known)
-    return noun_of(DeviceView, document, **given)
+    return replace(read_sheet(DeviceView, sheet), **given)
 
 
 def _facts(
-    build: Mapping[str, Any], counts: Mapping[str, Any] | None, views: tuple[DeviceView, ...], late: Missing
+    build: dict[str, Any], counts: dict[str, Any] | None, views: tuple[DeviceView, ...], late: Missing
 ) -> TorchFacts:
-    architectures = reading_of(build, "architectures")
-    given: dict[str, Any] = {
-        "architectures": architectures if isinstance(architectures, Missing) else tuple(architectures),
-    }
-    if isinstance(reading_of(build, "cuda_runtime_version"), Missing):
+    given: dict[str, Any]
+    if missing_of(build, "cuda_runtime_version") is not None:
         cpu = Missing(MissingReason.NOT_SUPPORTED, CPU_BUILD)
-        given |= {"cuda_available": False, "device_count": 0, "nvml_device_count": cpu, "context_starts": cpu}
+        given = {"cuda_available": False, "device_count": 0, "nvml_device_count": cpu, "context_starts": cpu}
     elif counts is None:
         names = ("cuda_available", "device_count", "nvml_device_count", "context_starts")
-        given |= dict.fromkeys(names, late)
+        given = dict.fromkeys(names, late)
     else:
-        given["cuda_available"] = bool(counts["cuda_available"])
-        given["device_count"] = counts["device_count"]
-        given["nvml_device_count"] = reading_of(counts, "nvml_device_count")
+        given = readings_of(TorchFacts, counts)
         given["context_starts"] = _context_starts(counts["init_error"], views)
-    return noun_of(TorchFacts, build, **given)
+    return replace(read_sheet(TorchFacts, build), **given)
 
 
 def _context_starts(init_error: str | None, views: tuple[DeviceView, ...]) -> Reading[bool]:

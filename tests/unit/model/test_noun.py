@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
 
-from gpudiag.model.noun import noun
+from gpudiag.model.codec import noun
 
 
 @noun

@@ -126,7 +126,7 @@ def test_processes_are_described_by_what_came_from_proc():
         "user": "ann",
         "command": "train",
         "state": "S",
-        "started_at_seconds": 1795000000.0,
+        "started_at": 1795000000.0,
     }
     described |= {"missing": {"container_id": "source_absent"}}
     device = answer(row(0, processes=listed), ("process", 7, described), count=1, ending="timed_out").devices[

@@ -31,7 +31,7 @@ def test_a_process_has_its_user_command_container_and_start(root):
     assert process["visible"] is True
     assert (process["user"], process["command"]) == ("ann", "python train.py --lr 1e-3")
     assert (process["container_id"], process["state"]) == (ID, "S")
-    assert process["started_at_seconds"] == 1795000000 + 360000 / os.sysconf("SC_CLK_TCK")
+    assert process["started_at"] == 1795000000 + 360000 / os.sysconf("SC_CLK_TCK")
     assert process["missing"] == {}
 
 
@@ -71,4 +71,4 @@ def test_a_live_process_is_read_on_this_machine():
         running.communicate(b"\n")
     assert process["visible"] is True
     assert process["command"].startswith(sys.executable)
-    assert abs(process["started_at_seconds"] - os.stat("/proc/self").st_mtime) < 3600
+    assert abs(process["started_at"] - os.stat("/proc/self").st_mtime) < 3600

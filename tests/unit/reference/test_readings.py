@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
+from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Device, DeviceId
-from gpudiag.model.hints import type_hints
 from gpudiag.model.reading import Missing
 from gpudiag.probe.nvml.device import BY_HAND
 from gpudiag.reference.declaration import ByHand, Call, Declared, by_question

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.sampler.picture import NvmlPicture
@@ -115,3 +117,44 @@ def test_another_number_of_gpus_starts_from_nothing():
     picture.take({"kind": "library", "document": LIBRARY, "count": 1}, 101.0)
     picture.take(tick(slow={0: sheet(5)}), 101.0)
     assert [one.id.uuid for one in picture.answer(101.0).devices] == ["GPU-5"]
+
+
+VITAL = ("memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
+         "sm_clock_mhz")  # fmt: skip
+
+
+def all_failed() -> dict:
+    return {
+        "missing": dict.fromkeys(VITAL, "error"),
+        "missing_detail": dict.fromkeys(VITAL, "Unknown Error (NVML 999)"),
+    }
+
+
+def test_a_gpu_whose_vital_calls_all_fail_is_told_at_that_tick():
+    picture = started()
+    assert picture.take(tick(fast={0: sheet(0), 1: all_failed()}), 101.0) is True
+    assert device(picture, 1, 101.0).responding == Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
+    assert device(picture, 0, 101.0).responding is True
+    assert picture.take(tick(fast={1: all_failed()}), 102.0) is False  # nothing new
+    assert picture.take(tick(fast={1: sheet(1)}), 103.0) is True
+    assert device(picture, 1, 103.0).responding is True
+
+
+def test_what_another_source_knows_stays_where_nvml_has_none():
+    """Of a GPU with unified memory, the host says how much there is, and NVML on every tick that it has none."""
+    picture = started()
+    picture.take(tick(fast={1: {"utilization_percent": 9, "missing": {"memory_total_bytes": "not_supported"},
+                                "missing_detail": {}}}), 101.0)  # fmt: skip
+    shown = picture.with_fast(replace(device(started(), 1), memory_total_bytes=128 << 30))
+    assert (shown.memory_total_bytes, shown.utilization_percent) == (128 << 30, 9)
+
+
+def test_a_value_that_does_not_fit_costs_only_itself():
+    picture = started()
+    picture.take(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {}, "missing_detail": {}}}),
+                 101.0)  # fmt: skip
+    odd = device(picture, 1, 101.0)
+    assert odd.temperature_celsius == Missing(
+        MissingReason.ERROR, "temperature_celsius should be int, not 'hot'"
+    )
+    assert (odd.utilization_percent, odd.responding) == (9, True)
