@@ -75,6 +75,7 @@ pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_schemas.py
 	$(BIN)/python -m tools.write_vocabulary
 	$(BIN)/python -m tools.write_readings
+	$(BIN)/python -m tools.write_model
 	$(BIN)/python tools/write_findings_page.py
 	$(BIN)/python tools/write_detection.py
 

@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Device, DeviceId
-from gpudiag.model.live import LiveDevice
 from gpudiag.model.reading import Missing
 from gpudiag.reference.declaration import COUNTER, ByHand, Call, Declared, Field
 from gpudiag.reference.readings import PAGE_GROUPS, READINGS, TOPICS
@@ -71,12 +70,9 @@ def _metric_names(declared: Declared) -> tuple[str, str]:
 
 def script_text() -> str:
     """The types and the facts of the page, in TypeScript."""
-    live = {declared.name for declared in READINGS} & set(type_hints(LiveDevice)) | {"uuid", "bus_id"}
     return (
         f"{_SCRIPT_HEAD}// A GPU's readings as `gpudiag.device/1` has them; null where one is missing.\n"
-        f"export interface Readings {{\n{''.join(_members({one.name for one in READINGS}))}}}\n\n"
-        "// Those of them that are in every tick.\n"
-        f"export type LiveReadings = Pick<\n  Readings,\n{''.join(_names(live))}>;\n\n"
+        f"export interface Readings {{\n{''.join(_members())}}}\n\n"
         "export interface DeclaredFact {\n  field: keyof Readings;\n  label: string;\n"
         "  show: string; // a unit, bytes, size, rate, or a prefix that ends in #\n}\n\n"
         "// What the page of a GPU shows, by group, in order.\n"
@@ -85,16 +81,9 @@ def script_text() -> str:
     )
 
 
-def _members(names: set[str]) -> Iterator[str]:
+def _members() -> Iterator[str]:
     for declared in READINGS:
-        if declared.name in names:
-            yield f"  {declared.name}: {_script_type(declared.name)} | null;\n"
-
-
-def _names(names: set[str]) -> Iterator[str]:
-    for declared in READINGS:
-        if declared.name in names and _script_type(declared.name) != "unknown":
-            yield f'  | "{declared.name}"\n'
+        yield f"  {declared.name}: {_script_type(declared.name)} | null;\n"
 
 
 def _script_type(name: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpudiag.model.reading import MissingReason
 from gpudiag.reference.vocabulary import EVENT_REASONS, FAULT_REASONS
+from tools import write_model
 from tools.write_vocabulary import PAGE, page_text
 
 _ROOT = Path(__file__).parents[2]
@@ -14,6 +15,10 @@ _HOMES = ("gpudiag/reference/vocabulary.py", "api/dashboard/src/vocabulary.ts")
 
 def test_the_page_has_every_reason() -> None:
     assert PAGE.read_text() == page_text(), "run: python -m tools.write_vocabulary"
+
+
+def test_the_page_has_the_types_of_the_documents() -> None:
+    assert write_model.SCRIPT.read_text() == write_model.script_text(), "run: make pages"
 
 
 def test_the_page_has_a_word_for_every_reason_of_a_missing_reading() -> None:

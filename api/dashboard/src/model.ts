@@ -1,114 +1,14 @@
-// The documents of docs/api.md, as far as the page reads them. A missing reading is null; `missing` has its reason.
+// The documents of docs/api.md that the page reads. Written by `python -m tools.write_model` from gpudiag/model.
 
-import type { LiveReadings, Readings } from "./readings";
-
+// A missing reading is null; `missing` has its reason, `missing_detail` the source's words.
 export type Missing = Record<string, string>;
-export type Health = "ok" | "warn" | "fail" | "error";
-export type Outcome = "pass" | "warn" | "fail" | "error" | "skip";
 
 export interface WithMissing {
   missing?: Missing;
   missing_detail?: Missing;
 }
 
-export interface Evidence {
-  name: string;
-  value: string | number | boolean;
-  unit: string | null;
-  limit: string | number | boolean | null;
-  source: string;
-}
-
-export interface Subject extends WithMissing {
-  kind: "device" | "rank" | "link" | "host" | "source" | "file";
-  host?: string;
-  uuid?: string | null;
-  bus_id?: string | null;
-  nvml_index?: number | null;
-  rank?: number;
-  ends?: string[];
-  source?: string;
-  path?: string;
-  line?: number;
-}
-
-export interface Finding {
-  code: string;
-  outcome: Outcome;
-  severity: string;
-  category: string;
-  owner: string;
-  subject: Subject;
-  message: string;
-  evidence: Evidence[];
-  remedy: string;
-}
-
-export interface GpuProcess extends WithMissing {
-  pid: number;
-  kind: string;
-  memory_used_bytes: number | null;
-  visible: boolean;
-  user: string | null;
-  command: string | null;
-  container_id: string | null;
-  started_at: string | null;
-}
-
-export interface MigInstance extends WithMissing {
-  uuid: string | null;
-  name: string | null;
-  gpu_instance_id: number | null;
-  compute_instance_id: number | null;
-  memory_total_bytes: number | null;
-  memory_used_bytes: number | null;
-}
-
-export interface LastGood
-  extends Pick<Readings, "utilization_percent" | "memory_used_bytes" | "temperature_celsius" | "power_draw_watts" | "sm_clock_mhz"> {
-  at: string;
-}
-
-export interface LiveDevice extends WithMissing, LiveReadings {
-  nvml_index: number | null;
-  responding: boolean | null;
-  health: Health;
-  finding_codes: string[];
-  throttled: boolean | null;
-  mig_instances: MigInstance[] | null;
-  processes: GpuProcess[] | null;
-  last_good: LastGood | null;
-  signs_of_use: string[];
-  [reading: string]: unknown;
-}
-
-export interface SourceStatus extends WithMissing {
-  name: string;
-  state: string;
-  reason: string | null;
-  seconds: number | null;
-  device_count: number | null;
-}
-
-export interface SamplerStatus extends WithMissing {
-  state: "starting" | "ok" | "slow" | "paused" | "wedged" | "no_gpu" | "failed" | "off";
-  reason: string | null;
-  since: string;
-  last_good_at: string | null;
-  interval_seconds: number;
-  restarts: number;
-  wedged_call: string | null;
-  stale_after_seconds: number;
-}
-
-export interface ActiveRun {
-  id: string;
-  kind: string;
-  state: string;
-  started_at: string | null;
-  progress: number | null;
-}
-
+// `gpudiag.live/1`: every GPU at one tick, the verdict of the instant checks, and how the sampler is.
 export interface Live extends WithMissing {
   schema: string;
   sequence: number;
@@ -118,7 +18,7 @@ export interface Live extends WithMissing {
   version: string;
   driver_version: string | null;
   cuda_driver_version: string | null;
-  verdict: Outcome | null;
+  verdict: string | null;
   headline: string;
   sampler: SamplerStatus;
   sources: SourceStatus[];
@@ -129,16 +29,232 @@ export interface Live extends WithMissing {
   active_runs: ActiveRun[];
 }
 
+// The sampler's state since when, and how old the numbers may be.
+export interface SamplerStatus extends WithMissing {
+  state: SamplerState;
+  since: string;
+  interval_seconds: number;
+  restarts: number;
+  stale_after_seconds: number;
+  reason: string | null;
+  last_good_at: string | null;
+  wedged_call: string | null;
+  tick_seconds: number | null;
+}
+
+// How the sampler is doing.
+export type SamplerState = "starting" | "ok" | "slow" | "paused" | "wedged" | "no_gpu" | "failed" | "off";
+
+// How one source (nvml, gputil, torch, host) answered, and in how many seconds.
+export interface SourceStatus extends WithMissing {
+  name: string;
+  state: SourceState;
+  reason: string | null;
+  seconds: number | null;
+  device_count: number | null;
+}
+
+// How a source answered.
+export type SourceState = "ok" | "no_devices" | "library_absent" | "driver_not_loaded" | "version_mismatch" | "no_permission" | "timed_out" | "failed" | "not_asked";
+
+// One GPU at one tick: the readings of a first screen, its health, and who uses it.
+export interface LiveDevice extends WithMissing {
+  uuid: string | null;
+  bus_id: string | null;
+  nvml_index: number | null;
+  cuda_ordinal: number | null;
+  responding: boolean | null;
+  health: string;
+  finding_codes: string[];
+  last_good_at: string | null;
+  name: string | null;
+  utilization_percent: number | null;
+  memory_utilization_percent: number | null;
+  memory_total_bytes: number | null;
+  memory_used_bytes: number | null;
+  memory_free_bytes: number | null;
+  temperature_celsius: number | null;
+  memory_temperature_celsius: number | null;
+  temperature_slowdown_celsius: number | null;
+  power_draw_watts: number | null;
+  power_limit_enforced_watts: number | null;
+  sm_clock_mhz: number | null;
+  sm_clock_max_mhz: number | null;
+  memory_clock_mhz: number | null;
+  pstate: number | null;
+  clocks_event_reasons: string[] | null;
+  throttled: boolean | null;
+  fan_speed_percent: number | null;
+  ecc_uncorrected_volatile: number | null;
+  mig_mode: string | null;
+  recovery_action: string | null;
+  mig_instances: MigInstance[] | null;
+  processes: GpuProcess[] | null;
+  last_good: LastGood | null;
+  signs_of_use: string[];
+}
+
+// One MIG compute instance of a GPU, with a UUID and memory of its own.
+export interface MigInstance extends WithMissing {
+  uuid: string | null;
+  name: string | null;
+  gpu_instance_id: number | null;
+  compute_instance_id: number | null;
+  memory_total_bytes: number | null;
+  memory_used_bytes: number | null;
+  memory_free_bytes: number | null;
+}
+
+// A process that holds memory on a GPU, as NVML names it and /proc describes it.
+export interface GpuProcess extends WithMissing {
+  pid: number;
+  kind: string;
+  memory_used_bytes: number | null;
+  visible: boolean;
+  user: string | null;
+  command: string | null;
+  container_id: string | null;
+  started_at: string | null;
+  gpu_instance_id: number | null;
+  compute_instance_id: number | null;
+  state: string | null;
+}
+
+// The last good numbers of a GPU that does not answer now.
+export interface LastGood extends WithMissing {
+  at: string;
+  utilization_percent: number | null;
+  memory_used_bytes: number | null;
+  temperature_celsius: number | null;
+  power_draw_watts: number | null;
+  sm_clock_mhz: number | null;
+}
+
+// One fault, or one fact worth knowing: what, where, how it is known, and what to do.
+export interface Finding {
+  code: string;
+  outcome: Outcome;
+  severity: Severity;
+  category: Category;
+  owner: Owner;
+  subject: Subject;
+  message: string;
+  evidence: Evidence[];
+  remedy: string;
+  blocks_jobs: boolean;
+}
+
+// How a check, a report or a run ended.
+export type Outcome = "pass" | "warn" | "fail" | "skip" | "error";
+
+// What a finding asks for, in DCGM's words (dcgm_errors.h, dcgmErrorSeverity_t).
+export type Severity = "none" | "monitor" | "isolate" | "unknown" | "triage" | "config" | "reset";
+
+// Which part a finding is about, in DCGM's words (dcgm_errors.h, dcgmErrorCategory_t).
+export type Category = "none" | "perf_threshold" | "perf_violation" | "sw_config" | "sw_library" | "sw_xid" | "sw_cuda" | "sw_other" | "hw_thermal" | "hw_memory" | "hw_nvlink" | "hw_nvswitch" | "hw_pcie" | "hw_power" | "hw_other" | "internal";
+
+// Who must act.
+export type Owner = "hardware" | "host" | "software" | "job";
+
+// One GPU, by its identity; `nvml_index` is for people.
+export interface DeviceSubject extends WithMissing {
+  uuid: string | null;
+  bus_id: string | null;
+  nvml_index: number | null;
+  host: string;
+  kind: "device";
+}
+
+// One rank of a run and the host it ran on.
+export interface RankSubject {
+  rank: number;
+  host: string;
+  kind: "rank";
+}
+
+// A link between two ends, such as `rank 1` and `rank 2`, or a bus id and its switch.
+export interface LinkSubject {
+  ends: [string, string];
+  host: string;
+  kind: "link";
+}
+
+// One machine.
+export interface HostSubject {
+  host: string;
+  kind: "host";
+}
+
+// A source of readings on one machine: nvml, gputil, torch or host.
+export interface SourceSubject {
+  source: string;
+  host: string;
+  kind: "source";
+}
+
+// A place in a file; `line` counts from 1.
+export interface FileSubject {
+  path: string;
+  line: number;
+  kind: "file";
+}
+
+export type Subject = DeviceSubject | RankSubject | LinkSubject | HostSubject | SourceSubject | FileSubject;
+
+// One fact: its value with the unit, the limit it was held against, and where it was read.
+export interface Evidence {
+  name: string;
+  value: Scalar;
+  unit: string | null;
+  limit: string | number | boolean | null;
+  source: string;
+}
+
+export type Scalar = string | number | boolean;
+
+// A run that waits or goes on, in a line.
+export interface ActiveRun {
+  id: string;
+  kind: string;
+  state: string;
+  started_at: string | null;
+  progress: number | null;
+}
+
+// `gpudiag.session/1`: what this caller may do.
 export interface Session {
-  role: "act" | "read" | null;
+  schema: string;
+  role: string | null;
   actions_allowed: boolean;
   token_required: boolean;
 }
 
+// `gpudiag.series/1`: readings over a range of time.
+export interface Series {
+  schema: string;
+  first_at: number;
+  from_at: number;
+  to_at: number;
+  step_seconds: number;
+  resolution_seconds: number;
+  times: number[];
+  devices: DeviceSeries[];
+  events: TimelineEntry[];
+}
+
+// The series of one GPU; null where there is no reading.
+export interface DeviceSeries {
+  uuid: string;
+  nvml_index: number | null;
+  name: string | null;
+  series: Record<string, (number | null)[]>;
+}
+
+// One thing that happened; `severity` is pass, warn or fail.
 export interface TimelineEntry {
   number: number;
   at: string;
-  kind: string;
+  kind: TimelineKind;
   message: string;
   severity: string;
   uuid: string | null;
@@ -147,71 +263,37 @@ export interface TimelineEntry {
   reasons: string[];
 }
 
-export interface DeviceSeries {
-  uuid: string;
-  nvml_index: number | null;
-  name: string | null;
-  series: Record<string, (number | null)[]>;
-}
+// What an entry tells.
+export type TimelineKind = "xid" | "gpu_lost" | "gpu_silent" | "gpu_back" | "throttle_start" | "throttle_end" | "driver" | "sampler" | "run";
 
-export interface Series {
-  step_seconds: number;
-  resolution_seconds: number;
-  times: number[];
-  devices: DeviceSeries[];
-  events: TimelineEntry[];
-}
-
+// `gpudiag.run/1`: one run.
 export interface Run {
+  schema: string;
   id: string;
   kind: string;
-  state: string;
-  plan: Record<string, unknown>;
+  state: RunState;
+  plan: Record<string, PlanValue>;
   gpus: string[];
+  lock: string[];
+  command: string;
+  deadline_seconds: number;
   requested_at: string;
   started_at: string | null;
   ended_at: string | null;
-  outcome: Outcome | null;
+  outcome: string | null;
+  exit_status: number | null;
   reason: string | null;
   stage: string | null;
-  done: number | null;
-  planned: number | null;
+  done: number;
+  planned: number;
   progress: number | null;
-  command: string;
   has_report: boolean;
   report_formats: string[];
   queue_position: number | null;
+  log_bytes: number;
 }
 
-export interface RunKind {
-  kind: string;
-  title: string;
-  plan_schema: PlanSchema;
-}
+// Where a run is.
+export type RunState = "queued" | "running" | "cancelling" | "succeeded" | "failed" | "cancelled" | "lost";
 
-// The part of JSON Schema that plans are written in.
-export interface PlanField {
-  type?: string | string[];
-  title?: string;
-  description?: string;
-  enum?: (string | number)[];
-  const?: unknown;
-  default?: unknown;
-  minimum?: number;
-  maximum?: number;
-  maxLength?: number;
-  maxItems?: number;
-  items?: PlanField;
-  anyOf?: PlanField[];
-  oneOf?: PlanField[];
-}
-
-export interface PlanSchema extends PlanField {
-  properties?: Record<string, PlanField>;
-}
-
-export interface Runs {
-  runs: Run[];
-  kinds: RunKind[];
-  actions_allowed: boolean;
-}
+export type PlanValue = string | number | boolean | string[] | null;

@@ -97,33 +97,6 @@ export interface Readings {
   processes: unknown | null;
 }
 
-// Those of them that are in every tick.
-export type LiveReadings = Pick<
-  Readings,
-  | "uuid"
-  | "bus_id"
-  | "name"
-  | "memory_used_bytes"
-  | "memory_free_bytes"
-  | "memory_total_bytes"
-  | "utilization_percent"
-  | "memory_utilization_percent"
-  | "pstate"
-  | "clocks_event_reasons"
-  | "temperature_celsius"
-  | "memory_temperature_celsius"
-  | "temperature_slowdown_celsius"
-  | "fan_speed_percent"
-  | "power_draw_watts"
-  | "power_limit_enforced_watts"
-  | "sm_clock_mhz"
-  | "sm_clock_max_mhz"
-  | "memory_clock_mhz"
-  | "ecc_uncorrected_volatile"
-  | "mig_mode"
-  | "recovery_action"
->;
-
 export interface DeclaredFact {
   field: keyof Readings;
   label: string;

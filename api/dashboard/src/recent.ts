@@ -65,7 +65,7 @@ function append(recent: Recent, live: Live): Recent {
     const gap = (): null[] => recent.times.map(() => null);
     const next: Record<string, (number | null)[]> = {};
     for (const name of RECENT_SERIES) {
-      const value = name === "clocks_event_mask" ? device.clocks_event_reasons && maskOf(device.clocks_event_reasons) : (device[name] as number | null);
+      const value = name === "clocks_event_mask" ? device.clocks_event_reasons && maskOf(device.clocks_event_reasons) : (device[name as keyof typeof device] as number | null);
       next[name] = [...(before[name] ?? gap()).slice(drop), value];
     }
     devices.set(uuid, next);

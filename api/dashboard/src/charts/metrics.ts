@@ -11,7 +11,7 @@ export interface Metric {
   top: (devices: LiveDevice[]) => number; // of the axis, in the shown unit
 }
 
-const most = (devices: LiveDevice[], field: string, factor: number, fallback: number): number =>
+const most = (devices: LiveDevice[], field: keyof LiveDevice, factor: number, fallback: number): number =>
   Math.max(...devices.map((device) => ((device[field] as number | null) ?? 0) * factor), 0) || fallback;
 
 const PER_GIB = 1 / 1024 ** 3;

@@ -10,17 +10,17 @@ import { Status } from "./status";
 export function subjectText(subject: Subject): string {
   switch (subject.kind) {
     case "device":
-      return gpuName({ uuid: subject.uuid ?? null, nvml_index: subject.nvml_index ?? null, bus_id: subject.bus_id ?? null });
+      return gpuName(subject);
     case "rank":
       return `rank ${subject.rank} on ${subject.host}`;
     case "link":
-      return (subject.ends ?? []).join(" – ");
+      return subject.ends.join(" – ");
     case "source":
-      return subject.source ?? "source";
+      return subject.source;
     case "file":
       return `${subject.path}:${subject.line}`;
-    default:
-      return subject.host ?? "host";
+    case "host":
+      return subject.host;
   }
 }
 

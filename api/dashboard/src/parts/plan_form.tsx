@@ -1,7 +1,7 @@
 // The form of a plan, made from its JSON Schema: what can be asked for, and its bounds, are the service's to say.
 
 import { size, words } from "../format";
-import type { PlanField, PlanSchema } from "../model";
+import type { PlanField, PlanSchema } from "../plan";
 
 export type Plan = Record<string, unknown>;
 

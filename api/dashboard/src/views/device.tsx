@@ -30,7 +30,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
     return <p class="empty">There is no GPU {subject} on {live.host} now. <a href={link("overview")}>The GPUs that are here</a></p>;
   }
   const whole = { ...device, ...(loaded.value?.device ?? loaded.value ?? {}) } as Record<string, unknown>;
-  const findings = loaded.value?.findings ?? live.findings.filter((finding) => finding.subject.uuid === device.uuid);
+  const findings = loaded.value?.findings ?? live.findings.filter(({ subject: about }) => about.kind === "device" && about.uuid === device.uuid);
   return (
     <>
       <h1>{gpuName(device)} <small>{device.name && shortName(device.name)}</small></h1>

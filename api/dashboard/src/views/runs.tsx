@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import { dateClock, duration, seconds } from "../format";
 import { useLoaded } from "../load";
-import type { Live, Run, Runs, Session } from "../model";
+import type { Live, Run, Session } from "../model";
+import type { Runs } from "../plan";
 import { Command, Loading, Notice, ProblemNotice } from "../parts/notice";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";

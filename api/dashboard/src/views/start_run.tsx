@@ -2,7 +2,8 @@
 
 import { useState } from "preact/hooks";
 import { asProblem, type Problem, send } from "../api";
-import type { Live, Run, RunKind } from "../model";
+import type { Live, Run } from "../model";
+import type { RunKind } from "../plan";
 import { gpuName } from "../parts/gpu";
 import { Notice } from "../parts/notice";
 import { type Plan, PlanForm } from "../parts/plan_form";
