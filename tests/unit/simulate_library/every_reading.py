@@ -1,4 +1,6 @@
-"""Run on a simulated machine: what pynvml gives for every reading of a GPU, as JSON.
+"""Every reading of a GPU: a value for simulated machines, and each way in which pynvml is asked for it.
+
+Run on a simulated machine: what pynvml gives for every reading, as JSON.
 
 A reading is a value, or {"code": N} where NVML answers N. Where NVML has several calls for one
 reading, each is asked, and the answers must agree; with `--first` only the first is asked.
@@ -9,6 +11,157 @@ import sys
 from uuid import UUID
 
 import pynvml as N
+
+TOTAL, USED, RESERVED = 85_520_809_984, 5_368_709_120, 502_857_728
+LINKS = [
+    {
+        "link": number,
+        "active": number != 3,
+        "remote_bus_id": f"00000000:0{5 + number % 4}:00.0",
+        "crc_flit_errors": 10 + number,
+        "crc_data_errors": 20 + number,
+        "replay_errors": 30 + number,
+        "recovery_errors": 40 + number,
+    }
+    for number in range(18)
+]
+ECC_COUNTS = [
+    {
+        "location": location,
+        "corrected_volatile": 100 * place + 1,
+        "uncorrected_volatile": 100 * place + 2,
+        "corrected_aggregate": 100 * place + 3,
+        "uncorrected_aggregate": 100 * place + 4,
+    }
+    for place, location in enumerate(("dram", "sram", "l2_cache"))
+]
+PROCESSES = [
+    {"pid": 4242, "kind": "compute", "memory_used_bytes": 3_221_225_472, "command": "python train.py"},
+    {
+        "pid": 4243,
+        "kind": "compute",
+        "memory_used_bytes": None,
+        "missing": {"memory_used_bytes": "no_permission"},
+    },
+    {"pid": 17, "kind": "graphics", "memory_used_bytes": 1_048_576},
+    {"pid": 99, "kind": "mps", "memory_used_bytes": 2_097_152},
+]
+# Every reading has a value that is its own, so that none can pass for another.
+READINGS = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "vbios_version": "96.00.99.00.01",
+    "board_part_number": "692-2G520-0200-000",
+    "architecture": "hopper",
+    "compute_capability": "9.0",
+    "numa_node": 1,
+    "mig_mode": "disabled",
+    "mig_mode_pending": "enabled",
+    "mig_instances": [],
+    "memory_total_bytes": TOTAL,
+    "memory_used_bytes": USED,
+    "memory_free_bytes": TOTAL - USED - RESERVED,
+    "memory_reserved_bytes": RESERVED,
+    "utilization_percent": 98,
+    "memory_utilization_percent": 41,
+    "temperature_celsius": 61,
+    "memory_temperature_celsius": 72,
+    "temperature_margin_celsius": 26,
+    "temperature_slowdown_celsius": 89,
+    "temperature_shutdown_celsius": 92,
+    "power_draw_watts": 640.512,
+    "power_limit_enforced_watts": 690.0,
+    "power_limit_watts": 695.5,
+    "power_limit_default_watts": 700.0,
+    "power_limit_min_watts": 200.0,
+    "power_limit_max_watts": 701.0,
+    "graphics_clock_mhz": 1755,
+    "sm_clock_mhz": 1756,
+    "memory_clock_mhz": 2619,
+    "video_clock_mhz": 1365,
+    "graphics_clock_max_mhz": 1980,
+    "sm_clock_max_mhz": 1981,
+    "memory_clock_max_mhz": 2620,
+    "graphics_clock_application_mhz": 1970,
+    "memory_clock_application_mhz": 2618,
+    "pstate": 2,
+    "clocks_event_reasons": ["sw_power_cap", "hw_thermal_slowdown"],
+    "ecc_mode": "enabled",
+    "ecc_mode_pending": "disabled",
+    "ecc_corrected_volatile": 3,
+    "ecc_uncorrected_volatile": 4,
+    "ecc_corrected_aggregate": 5_000_000_000,
+    "ecc_uncorrected_aggregate": 6,
+    "ecc_locations": ECC_COUNTS,
+    "row_remap_correctable": 7,
+    "row_remap_uncorrectable": 8,
+    "row_remap_pending": True,
+    "row_remap_failed": False,
+    "row_remap_histogram": {
+        "max_banks": 2550,
+        "high_banks": 5,
+        "partial_banks": 3,
+        "low_banks": 2,
+        "none_banks": 1,
+    },
+    "retired_pages_corrected": 9,
+    "retired_pages_uncorrected": 11,
+    "page_retirement_pending": True,
+    "pcie_generation": 3,
+    "pcie_generation_gpu_max": 5,
+    "pcie_generation_slot_max": 4,
+    "pcie_width": 8,
+    "pcie_width_gpu_max": 16,
+    "pcie_width_slot_max": 16,
+    "pcie_replay_count": 150,
+    "nvlinks": LINKS,
+    "recovery_action": "drain_and_reset",
+    "fan_speed_percent": 33,
+    "persistence_mode": "enabled",
+    "compute_mode": "exclusive_process",
+    "processes": PROCESSES,
+    "brand": "tesla",
+    "memory_bus_width_bits": 5120,
+    "cuda_cores": 16896,
+    "gsp_firmware_version": "580.105.08",
+    "gsp_firmware_mode": "enabled",
+    "gsp_firmware_mode_default": "disabled",
+    "inforom_version": "G520.0200.00.05",
+    "inforom_valid": True,
+    "ecc_sram_threshold_exceeded": True,
+    "memory_unrepairable": True,
+    "memory_channel_repair_pending": False,
+    "tpc_repair_pending": True,
+    "temperature_margin_slowdown_celsius": -2,
+    "temperature_gpu_max_celsius": 87,
+    "temperature_memory_max_celsius": 95,
+    "graphics_clock_application_default_mhz": 1960,
+    "memory_clock_application_default_mhz": 2617,
+    "throttle_seconds": {
+        "power": 7015.5,
+        "thermal": 2.25,
+        "sync_boost": 3.5,
+        "board_limit": 4.75,
+        "reliability": 5.125,
+    },
+    "pcie_errors": {
+        "correctable": 51,
+        "nonfatal": 52,
+        "fatal": 53,
+        "bad_tlp": 54,
+        "bad_dllp": 55,
+        "naks_received": 56,
+        "naks_sent": 57,
+    },
+    "nvlink_bytes_per_second": 26_562_000_000.0,
+    "fabric": {
+        "state": "completed",
+        "status": "success",
+        "clique_id": 7,
+        "cluster_uuid": "01020304-0506-0708-090a-0b0c0d0e0f10",
+        "health": "unhealthy",
+        "faults": ["degraded_bw", "insufficient_nvlinks"],
+    },
+}
 
 REASONS = {
     "gpu_idle": N.nvmlClocksEventReasonGpuIdle,

@@ -11,7 +11,8 @@ import pytest
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 from gpudiag.simulate.session import Session
-from tests.unit.simulate_library.machines import PROCESSES, READINGS, ask, make_gpu, make_machine, run_script
+from tests.unit.simulate_library.every_reading import PROCESSES, READINGS
+from tests.unit.simulate_library.machines import ask, make_gpu, make_machine, run_script
 
 _SCRIPT = Path(__file__).parent / "every_reading.py"
 # What no call of one GPU gives: facts of CUDA and of sysfs, what the probe concludes, and what is
