@@ -20,6 +20,7 @@ from gpudiag.simulate.session import Session, open_session
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORT_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "api")))
 START_SECONDS = 90.0  # proves that it starts at all
+END_SECONDS = 60.0  # and that it ends
 
 
 class Served:
@@ -96,7 +97,7 @@ def serving(
             yield served
         if ends and process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 0, log.read_text()[-2000:]
+            assert process.wait(END_SECONDS) == 0, log.read_text()[-2000:]
     finally:
         if process.poll() is None:
             process.kill()

@@ -31,7 +31,7 @@ def test_the_first_tick_comes_at_once_and_then_one_a_second(served):
     first, second = [event for event in read_events(served, 2) if event["event"] == "live"][:2]
     assert first["data"]["schema"] == "gpudiag.live/1"
     assert second["data"]["sequence"] > first["data"]["sequence"]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 def test_what_was_missed_is_replayed(served):

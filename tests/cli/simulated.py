@@ -19,7 +19,7 @@ from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
 
-TIME_LIMIT_SECONDS = 60  # proves that a command ends; no command needs a tenth of it
+TIME_LIMIT_SECONDS = 120  # proves that a command ends; no command needs a hundredth of it
 
 
 @dataclass(frozen=True, slots=True)

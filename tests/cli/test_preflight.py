@@ -111,7 +111,7 @@ def test_the_listing_and_the_bare_command_agree_with_it(state):
 def test_one_hung_gpu_costs_one_deadline(state):
     done = preflight("h100x8+hang:6", state)
     assert done.status == ExitStatus.FAIL
-    assert done.seconds < 20  # it ends; benchmarks measure how soon
+    assert done.seconds < 60  # it ends; benchmarks measure how soon
     assert done.left == ()
 
 

@@ -22,7 +22,7 @@ REASON = "gpudiag FAIL gpu.lost: GPU 5 (5d:00.0) is off the bus: GPU is lost"
 def test_scripts_are_plain_shell(shell, script):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    done = subprocess.run([shell, "-n", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([shell, "-n", script], capture_output=True, text=True, timeout=90)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -286,7 +286,7 @@ def test_the_steps_of_the_github_workflow_are_shell():
     for step in workflow_job()["steps"]:
         if "run" in step:
             done = subprocess.run(
-                ["bash", "-n"], input=step["run"], capture_output=True, text=True, timeout=30
+                ["bash", "-n"], input=step["run"], capture_output=True, text=True, timeout=90
             )
             assert (done.returncode, done.stderr) == (0, ""), step["name"]
 
@@ -301,7 +301,7 @@ def test_the_summary_step_takes_the_report_that_is_there_or_none(tmp_path):
         # As GitHub runs it: https://docs.github.com, "jobs.<job_id>.steps[*].shell", bash.
         command = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
         environment = {"PATH": os.environ["PATH"], "GITHUB_STEP_SUMMARY": str(summary)}
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=30)
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=90)
         assert summary.read_text() == expected
 
 
@@ -341,9 +341,9 @@ def test_the_init_containers_command_fails_as_gpudiag_does(tmp_path):
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     for status in (0, 1, *NO_VERDICT):
         Node(tmp_path).program("gpudiag", f'echo "{REASON}"; exit {status}')
-        done = subprocess.run([*command[:2], script], env=path, timeout=30)
+        done = subprocess.run([*command[:2], script], env=path, timeout=90)
         assert (done.returncode, message.read_text()) == (status, f"{REASON}\n")
-        done = subprocess.run([*command[:2], script], env={**path, "GPUDIAG_UNSURE": "run"}, timeout=30)
+        done = subprocess.run([*command[:2], script], env={**path, "GPUDIAG_UNSURE": "run"}, timeout=90)
         assert (done.returncode == 0) == (status != 1)
 
 

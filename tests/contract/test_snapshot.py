@@ -13,7 +13,7 @@ from tests.contract.simulated import ALL_SOURCES, kill_while_asking, take
 # Machines on which a setting makes the sources differ, and what differs.
 EXPECTED = {"h100x8-container2": {"count"}, "h100x8-slurm4": {"count"}}
 WITHOUT_GPU = ("none",)
-GRACE_SECONDS = 3.0  # what a command may take beyond its deadline
+GRACE_SECONDS = 60.0  # proves that it ends, where the hang never does, and not how fast
 
 
 def responding(taken):

@@ -15,7 +15,7 @@ from gpudiag.model.history import Sample
 from gpudiag.store.history import RunFacts, machine_key, read_history, record_run
 from tests.unit.model.nouns import make_device, make_snapshot
 
-PATIENT_SECONDS = 30.0
+PATIENT_SECONDS = 90.0
 pytestmark = pytest.mark.timeout(120)
 
 

@@ -97,7 +97,7 @@ def test_a_hang_costs_its_deadline_and_leaves_no_process(tmp_path):
     )
     started = time.monotonic()
     status, seen = run_steps(tmp_path / "r", a_step("hang", code, deadline_seconds=2.0), a_step("after"))
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 90  # not the 600 s of the hang
     assert (status, seen["hang"]["outcome"], seen["after"]["outcome"]) == (1, "fail", "pass")
     assert "did not end within 2 s" in seen["hang"]["sentence"]
     assert "about to hang" in seen["hang"]["sentence"]
@@ -148,7 +148,7 @@ def test_the_whole_run_has_a_limit(tmp_path):
     )
     assert (status, seen["late"]["outcome"]) == (1, "error")
     assert "the 3 s of the whole run are over" in seen["late"]["sentence"]
-    assert seen["slow"]["seconds"] < 10
+    assert seen["slow"]["seconds"] < 50  # not its 60
 
 
 def test_the_report_is_written_as_the_run_goes(tmp_path):

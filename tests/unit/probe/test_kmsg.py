@@ -196,7 +196,7 @@ def test_a_log_that_hangs_costs_only_the_deadline(root):
     os.mkfifo(root / "var/log/kern.log")  # opening it waits for a writer that never comes
     started = time.monotonic()
     reading = read_kernel_log(root, deadline_seconds=0.3)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENT_SECONDS
     assert reading.events.reason is MissingReason.TIMED_OUT
     assert reading.status.state is SourceState.TIMED_OUT
 

@@ -14,7 +14,7 @@ from gpudiag.service.run_memory import RunMemory
 from tests.unit.model.nouns import make_device
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-PATIENT_SECONDS = 30.0
+PATIENT_SECONDS = 90.0
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
