@@ -12,6 +12,7 @@ from gpudiag.model.host_state import Settings
 from gpudiag.model.preflight_plan import PreflightPlan
 from tests.scenarios.host_cases import cuda_error
 from tests.scenarios.situations import environment, look_at_machine, machine, now, state
+from tests.walking import walk
 from tools.write_findings_page import PAGE
 
 PLAN = PreflightPlan(fail_on="machine")
@@ -19,7 +20,7 @@ PLAN = PreflightPlan(fail_on="machine")
 PARTS = {category for category in Category if category.value.startswith("hw_")} | {Category.SW_XID}
 
 
-@pytest.mark.parametrize("kind", finding_kinds(), ids=lambda kind: kind.code)
+@walk(finding_kinds(), lambda kind: kind.code)
 def test_a_fail_keeps_jobs_off_or_says_why_not(kind: FindingKind):
     finding = kind.finding(HostSubject("a1"), "it is so")
     if kind.outcome is not Outcome.FAIL:
@@ -33,7 +34,7 @@ def test_a_fail_keeps_jobs_off_or_says_why_not(kind: FindingKind):
         assert kind.severity not in (Severity.ISOLATE, Severity.RESET)
 
 
-@pytest.mark.parametrize("kind", finding_kinds(), ids=lambda kind: kind.code)
+@walk(finding_kinds(), lambda kind: kind.code)
 def test_the_page_says_it_of_every_code(kind: FindingKind):
     entry = PAGE.read_text().partition(f"\n### `{kind.code}`\n")[2].partition("\n### ")[0]
     fails = kind.outcome is Outcome.FAIL

@@ -3,14 +3,13 @@
 import re
 import shlex
 
-import pytest
-
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.reading import Missing, MissingReason
 from tests.scenarios.situations import Case, look_at_machine
 from tests.scenarios.test_catalogue import CASES, CHECKS, name
+from tests.walking import walk
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
@@ -54,7 +53,7 @@ def assert_whole(remedy: str) -> None:
             assert {word for word in words if word.startswith("-")} <= _SMI_OPTIONS, command
 
 
-@pytest.mark.parametrize("kind", finding_kinds(), ids=lambda kind: kind.code)
+@walk(finding_kinds(), lambda kind: kind.code)
 def test_the_remedy_of_a_code_names_the_gpu_that_it_is_about(kind):
     remedy = kind.finding(GPU, "it is so").remedy
     assert "INDEX" not in remedy
@@ -69,7 +68,7 @@ def test_the_remedy_of_a_code_names_the_gpu_that_it_is_about(kind):
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@walk(CASES, name)
 def test_a_remedy_on_a_real_subject_is_whole(case: Case):
     context = case.fires.context(look_at_machine(case.base))
     for finding in run_checks(context, (CHECKS[case.check],))[0].findings:

@@ -1,15 +1,14 @@
 import re
 
-import pytest
-
 from gpudiag.reference.failures import failures
 from tests.corpus.explained import NOTHING, answer_to, is_right, texts
+from tests.walking import walk
 
 # Of texts that nobody can tell apart by their words: none so far.
 MISSES = ()
 
 
-@pytest.mark.parametrize("text", texts(), ids=lambda text: f"{text.kind}/{text.name}")
+@walk(texts(), lambda text: f"{text.kind}/{text.name}")
 def test_what_must_be_told_of_a_text_is_told(text):
     answer = answer_to(text.text)
     assert is_right(text.expected, answer) is (text.name not in MISSES), answer

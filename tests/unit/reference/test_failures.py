@@ -11,6 +11,7 @@ from gpudiag.reference.failures import ANY_CAUSE, failure_tables, failures, long
 from gpudiag.reference.tables import read_table
 from tests.corpus.explained import answer_to, texts
 from tests.unit.reference.failure_texts import HARMLESS, OTHERS, TWENTY
+from tests.walking import walk
 
 # Commands that texts may name before they are there.
 COMING = ("preflight", "history")
@@ -52,7 +53,7 @@ def test_no_id_stands_twice():
     assert sum(len(read_table(table)["failure"]) for table in failure_tables()) == len(failures())
 
 
-@pytest.mark.parametrize("failure", failures().values(), ids=lambda failure: failure.id)
+@walk(failures().values(), lambda failure: failure.id)
 def test_a_pattern_is_looked_up_by_a_part_that_every_match_holds(failure):
     for pattern in failure.patterns:
         assert len(re.sub(r"0x[0-9a-f]*|\d", "", pattern.part)) >= 4, pattern.expression
@@ -68,7 +69,7 @@ def test_known_parts_are_found_in_expressions():
     assert longest_part(r"a(?:b|c\))d[]e]fgh") == "fgh"
 
 
-@pytest.mark.parametrize("failure", failures().values(), ids=lambda failure: failure.id)
+@walk(failures().values(), lambda failure: failure.id)
 def test_an_entry_is_whole(failure):
     assert failure.cause.endswith(".")
     assert failure.mend

@@ -15,6 +15,7 @@ from gpudiag.reference.xid import (
     xid_source,
     xids,
 )
+from tests.walking import walk
 
 FAIL, WARN, PASS = Outcome.FAIL, Outcome.WARN, Outcome.PASS
 
@@ -37,7 +38,7 @@ def test_the_source_is_named_with_its_date():
     assert "2023" in sxid_source()
 
 
-@pytest.mark.parametrize("xid", xids().values(), ids=lambda xid: str(xid.code))
+@walk(xids().values(), lambda xid: xid.code)
 def test_an_entry_is_whole(xid):
     assert xid.meaning.endswith(".")
     assert action_text(xid.immediate)
@@ -112,7 +113,7 @@ def test_switch_errors_are_in_their_class(code, expected):
     assert sxids()[code].sxid_class is expected
 
 
-@pytest.mark.parametrize("sxid", sxids().values(), ids=lambda sxid: str(sxid.code))
+@walk(sxids().values(), lambda sxid: sxid.code)
 def test_a_switch_entry_is_whole(sxid):
     assert sxid.meaning
     assert sxid.remedy.endswith(".")

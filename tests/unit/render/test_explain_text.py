@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +8,7 @@ from gpudiag.reference.failures import failures
 from gpudiag.reference.xid import sxids, xids
 from gpudiag.render.explain_text import render_explanation, render_log_explanation
 from gpudiag.render.style import columns
+from tests.walking import walk
 
 LABEL_COLUMNS = len("  Look also: ")
 EVERY_TOPIC = (
@@ -19,7 +19,7 @@ EVERY_TOPIC = (
 )
 
 
-@pytest.mark.parametrize("explanation", EVERY_TOPIC, ids=lambda explanation: explanation.topic)
+@walk(EVERY_TOPIC, lambda explanation: explanation.topic)
 def test_every_topic_fits_a_terminal_and_says_what_to_do(explanation):
     text = render_explanation(explanation)
     assert text.startswith(explanation.topic)
