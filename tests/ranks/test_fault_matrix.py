@@ -42,7 +42,7 @@ def check(run: dict[str, Any], fault: str, stage: str, rank: int) -> None:
     assert (incident["kind"], incident["rank"]) == (KINDS[fault], rank)
     if fault == "skip":
         assert evidence["not_reached"] == f"stage {stage}"
-        assert "misbehave.py" in evidence["stack"]
+        assert "in stay_out" in evidence["stack"]
     else:
         assert incident["stage"] == stage
     if fault == "mismatch":

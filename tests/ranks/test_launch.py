@@ -68,7 +68,7 @@ def test_a_rank_that_stays_out_of_an_iteration_is_shown_with_its_stack(launches:
     evidence = facts(run.incidents[0])
     assert evidence["iteration"] == 2
     assert evidence["stuck_at"].endswith("in rounds")
-    assert "misbehave.py" in evidence["stack"]
+    assert "in stay_out" in evidence["stack"]
     stacks = [report.stack for report in run.reports]
     assert not any(isinstance(stack, Missing) for stack in stacks)
     assert "in meet" in str(stacks[0])
