@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from gpudiag.collectives.formulas import ACCOUNTING, BARRIER, DTYPE_SIZES_BYTES, elements_for, parts
 from gpudiag.errors import UsageError
-from gpudiag.model.plan import ALL, DTYPES, INTEGER_DTYPES, NcclTestPlan
+from gpudiag.model.option import ALL
+from gpudiag.model.plan import DTYPES, INTEGER_DTYPES, NcclTestPlan
 
 # gloo refuses them with "Invalid scalar type" (torch 2.13); NCCL reduces them from 2.24 on, on GPUs of
 # compute capability 9.0 and later.

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.cli.main import main
-from gpudiag.cli.nccl_test import nccl_test, plan_from
+from gpudiag.cli.nccl_test import nccl_test
+from gpudiag.cli.plan_options import plan_from
 from gpudiag.errors import ExitStatus
-from gpudiag.model.plan import ALL, BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
+from gpudiag.model.option import ALL
+from gpudiag.model.plan import BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
 
 
 def plan_of(*argv: str) -> NcclTestPlan:
     with nccl_test.make_context("nccl-test", list(argv)) as context:
-        return plan_from(context.params)
+        return plan_from(NcclTestPlan, context.params)
 
 
 def test_no_flag_at_all_is_the_default_plan() -> None:
