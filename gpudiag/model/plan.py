@@ -3,22 +3,10 @@
 from dataclasses import dataclass
 
 from gpudiag.errors import UsageError
+from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.option import ALL, Plan, option
 
 BACKENDS = ("auto", "nccl", "gloo")
-OPERATIONS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send_recv",
-    "barrier",
-)
-REDUCING_OPERATIONS = ("all_reduce", "reduce_scatter", "reduce")
 FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 INTEGER_DTYPES = ("int8", "uint8", "int32", "int64")
 DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
@@ -67,9 +55,9 @@ class NcclTestPlan(Plan):
         "--op",
         f"{', '.join(OPERATIONS)} or all.",
         "NAME,...",
-        choices=OPERATIONS,
+        choices=tuple(OPERATIONS),
         what="an operation",
-        all_means=OPERATIONS,
+        all_means=tuple(OPERATIONS),
     )
     # As the only dtype `all` is left to the sweep: all that the backend and the reduction have.
     dtype: tuple[str, ...] = option(
@@ -165,7 +153,7 @@ class NcclTestPlan(Plan):
 
     def _require_average(self) -> None:
         integers = [dtype for dtype in self.dtype if dtype in INTEGER_DTYPES]
-        if self.reduce == "avg" and integers and any(op in REDUCING_OPERATIONS for op in self.op):
+        if self.reduce == "avg" and integers and any(OPERATIONS[op].reduces for op in self.op):
             raise UsageError(
                 f"--reduce avg has no exact result for {', '.join(integers)}",
                 hint=f"choose from {', '.join(FLOAT_DTYPES)}",
