@@ -145,16 +145,19 @@ def test_a_contribution_counted_twice_changes_every_element_of_a_sum(
 def test_stale_and_shifted_data_is_found_in_every_operation(
     dtype: str, op: str, world_size: int, round_number: int, fault: Fault, data: st.DataObject
 ) -> None:
-    source = data.draw(st.integers(0, world_size - 1))
-    if op in ("broadcast", "scatter"):
-        source = 0
-    rank = (source + 1) % world_size if op == "send_recv" else 0
+    layouts = [OPERATIONS[op].layout(rank, world_size) for rank in range(world_size)]
+    pairs = [
+        (source, rank)
+        for rank, layout in enumerate(layouts)
+        for source in range(world_size)
+        if any(block.source in (source, None) for block in layout.receive)
+    ]
+    source, rank = data.draw(st.sampled_from(pairs))
     reduce = "sum" if OPERATIONS[op].reduces else None
     network = Network(op, dtype, reduce, world_size, ELEMENTS, {source: fault})
     if round_number % ROUNDS == 0:  # the sequence starts anew: the round before lies at its end
         return
-    parts = len(OPERATIONS[op].layout(rank, world_size).receive)
-    assert wrong_share(network, round_number, rank) > 0.7 / parts
+    assert wrong_share(network, round_number, rank) > 0.7 / len(layouts[rank].receive)
 
 
 @given(dtypes, world_sizes, rounds, st.data())
