@@ -32,7 +32,7 @@ from pathlib import Path
 
 from benchmarks.fault_matrix import machine
 from benchmarks.outside import Program, busy_loops, launch, write_section
-from gpudiag.model.plan import OPERATIONS
+from gpudiag.model.operation import OPERATIONS
 
 HEADING = "## Runs without a fault"
 _PAGE_WIDTH = 118

@@ -7,30 +7,18 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option, parse_names
+from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.errors import ExitStatus
-from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
+from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import Report
 
 
-def _tests(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """The tests by name; none, which means every possible one, for `all` or nothing."""
-    if text in (None, "all"):
-        return ()
-    return parse_names(parameter.opts[0], str(text), BANDWIDTH_TESTS)
-
-
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
-@click.option(
-    "--test",
-    callback=_tests,
-    metavar="NAME,...",
-    help=f"{', '.join(BANDWIDTH_TESTS)}.  [default: all that this machine can run]",
-)
-@click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
+@plan_options(BandwidthPlan)
 @click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
 @click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
 @json_option
@@ -49,7 +37,7 @@ def bandwidth(**options: Any) -> ExitStatus:
     from gpudiag.store.history import default_store
 
     refuse_bare_launcher(os.environ)
-    plan = BandwidthPlan(options["test"], options["force"])
+    plan = plan_from(BandwidthPlan, options)
     require_torch("bandwidth", options["python"])
     if options["store"] is not None:
         from gpudiag.store.database import parse_store_url

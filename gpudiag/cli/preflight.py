@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.preflight_output import render_one, sayer, warn, write_reports
 from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.run_events import EventFile, events_option
@@ -32,24 +33,13 @@ Examples:
   gpudiag preflight --level long --duration 1800  half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
 _RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")  # of launchers
-_LEVEL_HELP = "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long.  [default: quick]"
-
-
-def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """A comma-separated list of names, each once."""
-    if text is None:
-        return ()
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise UsageError(f"{parameter.opts[0]} names nothing", hint="see `gpudiag preflight --list`")
-    return names
 
 
 def _reports(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[tuple[str, Path], ...]:
     """Each FORMAT=FILE as format and path; every file is proved writable before any work starts."""
-    from gpudiag.model.plan import require_known
+    from gpudiag.model.option import require_known
     from gpudiag.runs.output import require_writable
 
     found: list[tuple[str, Path]] = []
@@ -68,35 +58,12 @@ def _reports(
 
 
 @click.command("preflight", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.option("--level", default="quick", metavar="NAME", help=_LEVEL_HELP)
-@click.option(
-    "--only", callback=_names, metavar="NAME,...", help="Only these checks, or topics such as pcie."
-)
-@click.option("--skip", callback=_names, metavar="NAME,...", help="Not these checks or topics.")
-@click.option("--expect-gpus", type=int, metavar="N", help="How many GPUs there must be.")
-@click.option("--at-least-gpus", type=int, metavar="N", help="Or no fewer than so many (Slurm's Gres).")
-@click.option("--expect-driver", metavar="VERSION", help="Which driver: 580.105.08, or a branch such as 580.")
+@plan_options(PreflightPlan)
 @click.option(
     "--expect",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="A report or snapshot of a good machine.",
-)
-@click.option(
-    "--fail-on",
-    default="any",
-    metavar="WHAT",
-    help="Which FAIL exits 1: any; machine: what keeps jobs off it, whoever must act; "
-    "host, hardware: what they must mend.  [default: any]",
-)
-@click.option("--strict", is_flag=True, help="WARN exits 1; a check skipped for a gap exits 3.")
-@click.option("--force", is_flag=True, help="Test GPUs that others use, too.")
-@click.option(
-    "--duration",
-    "duration_seconds",
-    type=float,
-    metavar="SECONDS",
-    help="Of the load of level long.  [default: 900 on GPUs, 60 on the CPU]",
 )
 @click.option(
     "--python", type=click.Path(), metavar="PATH", help="The job's own interpreter: its torch is judged."
@@ -122,7 +89,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     Never PASS without having looked. GPUs that others use are left alone, and said so.
     """
     form = _format(options)
-    plan = _plan_from(options)
+    plan = plan_from(PreflightPlan, options)
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
@@ -154,29 +121,13 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
 
 
-def _plan_from(options: dict[str, Any]) -> PreflightPlan:
-    names = (
-        "level",
-        "only",
-        "skip",
-        "expect_gpus",
-        "at_least_gpus",
-        "expect_driver",
-        "fail_on",
-        "strict",
-        "force",
-        "duration_seconds",
-    )
-    return PreflightPlan(**{name: options[name] for name in names})
-
-
 def _format(options: dict[str, Any]) -> str:
     """What goes to standard output: a format's name, or `reason`.
 
     Raises:
         UsageError: two flags want different things there, or there is no such format.
     """
-    from gpudiag.model.plan import require_known
+    from gpudiag.model.option import require_known
 
     form = options["form"]
     if form is not None:

@@ -10,20 +10,13 @@ import click
 from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option, parse_names
+from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option
+from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
-from gpudiag.model.plan import BACKENDS
-from gpudiag.model.training import (
-    OPTIMIZERS,
-    STRATEGIES,
-    TRAINING_DTYPES,
-    WORKLOADS,
-    TrainingPlan,
-    TrainingReport,
-)
+from gpudiag.model.training import TrainingPlan, TrainingReport
 
 _FORMATS = ("text", "json", "markdown")
 # What a script decides by itself, and all that advice goes by: other flags would be taken and do nothing.
@@ -35,42 +28,8 @@ _FOR_ADVICE = (
 FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 
 
-def _strategies(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    return parse_names(parameter.opts[0], text, STRATEGIES)
-
-
 @click.command("train", context_settings=HELP_SETTINGS)
-@click.option(
-    "--strategy",
-    default="ddp",
-    callback=_strategies,
-    metavar="NAME,...",
-    help=f"{', '.join(STRATEGIES)} or all.  [default: ddp]",
-)
-@click.option("--workload", default="regression", metavar="NAME", help=", ".join(WORKLOADS))
-@click.option("--nproc", type=int, metavar="N", help="Ranks.  [default: the usable GPUs, or 2 on the CPU]")
-@click.option("--backend", default="auto", metavar="NAME", help=f"{', '.join(BACKENDS)}.")
-@click.option(
-    "--steps", type=int, default=10, metavar="N", help="Verified, then as many timed.  [default: 10]"
-)
-@click.option(
-    "--batch-size", type=int, default=8, metavar="N", help="Samples per rank and step.  [default: 8]"
-)
-@click.option("--dtype", default="float32", metavar="NAME", help=", ".join(TRAINING_DTYPES))
-@click.option(
-    "--optimizer",
-    default="sgd",
-    metavar="NAME",
-    help=f"{', '.join(OPTIMIZERS)}; adam hardly notices a wrong gradient scale.",
-)
-@click.option("--seed", type=int, default=1, metavar="N", help="Of models and data.  [default: 1]")
-@click.option(
-    "--inject",
-    multiple=True,
-    metavar="FAULT",
-    help="See a fault found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
-    "slow:1:50, kill:1@3, stop:1@3, oom:1.",
-)
+@plan_options(TrainingPlan)
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -96,8 +55,6 @@ def _strategies(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option(
     "--no-master-weights", is_flag=True, help="With --advise: bfloat16 alone, without float32 weights."
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="For each strategy.")
-@click.option("--rendezvous-timeout", type=float, default=120.0, metavar="SECONDS", help="[default: 120]")
 @click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
 @click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
 @click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
@@ -125,32 +82,10 @@ def train(**options: Any) -> ExitStatus:
             **given,
         )
         return status_with_file(ExitStatus.PASS, kept=_print(report, options))
-    plan = plan_from(options)
+    plan = plan_from(TrainingPlan, options)
     if options["script"] is not None:
         return _run_script(plan, options)
     return _run_strategies(plan, options)
-
-
-def plan_from(options: dict[str, Any]) -> TrainingPlan:
-    """The plan that the options of this command ask for.
-
-    Raises:
-        UsageError: they ask for something that cannot be run.
-    """
-    return TrainingPlan(
-        strategy=options["strategy"],
-        workload=options["workload"],
-        nproc=options["nproc"],
-        backend=options["backend"],
-        steps=options["steps"],
-        batch_size=options["batch_size"],
-        dtype=options["dtype"],
-        optimizer=options["optimizer"],
-        seed=options["seed"],
-        inject=options["inject"],
-        timeout_seconds=options["timeout"],
-        rendezvous_timeout_seconds=options["rendezvous_timeout"],
-    )
 
 
 def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.pattern import LAYOUTS, Layout, Pattern, as_bits, parts_per_buffer, torch_dtype
+from gpudiag.collectives.pattern import Pattern, as_bits, parts_per_buffer, torch_dtype
+from gpudiag.model.operation import OPERATIONS, Layout
 
 # Buffers start at cache lines of their own, as an allocator would place them.
 _ALIGNMENT_BYTES = 256
@@ -67,7 +68,7 @@ class BufferArea:
         extra = item_bytes if case.unaligned else 0
         send_bytes = _aligned(send_parts * part_elements * item_bytes + extra)
         receive_bytes = _aligned(receive_parts * part_elements * item_bytes + extra)
-        layout = LAYOUTS[case.op](self._rank, self._world_size)
+        layout = OPERATIONS[case.op].layout(self._rank, self._world_size)
         return _Plan(
             layout=layout,
             part_elements=part_elements,

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from gpudiag.collectives.formulas import ACCOUNTING, BARRIER, DTYPE_SIZES_BYTES, elements_for, parts
+from gpudiag.collectives.formulas import DTYPE_SIZES_BYTES, elements_for, parts
 from gpudiag.errors import UsageError
-from gpudiag.model.plan import ALL, DTYPES, INTEGER_DTYPES, NcclTestPlan
+from gpudiag.model.operation import BARRIER, OPERATIONS
+from gpudiag.model.option import ALL
+from gpudiag.model.plan import DTYPES, INTEGER_DTYPES, NcclTestPlan
 
 # gloo refuses them with "Invalid scalar type" (torch 2.13); NCCL reduces them from 2.24 on, on GPUs of
 # compute capability 9.0 and later.
@@ -84,17 +86,17 @@ def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple
                 hint="8-bit floats need torch 2.8, NCCL 2.24 and GPUs of compute capability 9.0, or later ones",
             )
         return plan.dtype
-    integers = INTEGER_DTYPES if plan.reduce == "avg" and ACCOUNTING[op].reduces else ()
+    integers = INTEGER_DTYPES if plan.reduce == "avg" and OPERATIONS[op].reduces else ()
     return tuple(dtype for dtype in DTYPES if dtype not in (*left_out, *integers))
 
 
 def _cases(plan: NcclTestPlan, op: str, dtype: str, world_size: int, max_bytes: int) -> list[Case]:
     """One case per placement and size; sizes that hold the same number of elements count once."""
     counts = dict.fromkeys(elements_for(op, dtype, size, world_size) for size in sizes_bytes(plan, max_bytes))
-    reduce = plan.reduce if ACCOUNTING[op].reduces else None
+    reduce = plan.reduce if OPERATIONS[op].reduces else None
     return [
         Case(op, reduce, dtype, elements, elements * DTYPE_SIZES_BYTES[dtype], in_place, plan.unaligned)
-        for in_place in ACCOUNTING[op].placements
+        for in_place in OPERATIONS[op].placements
         for elements in counts
     ]
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gpudiag.collectives.pattern import Block, Pattern, as_bits
+from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.results import Diagnosis
+from gpudiag.model.operation import Block
 
 # Enough wrong elements to be sure: the data repeats by chance once in hundreds of elements.
 _SAMPLE_ELEMENTS = 24

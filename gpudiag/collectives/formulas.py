@@ -9,16 +9,14 @@ S is the whole array where each rank holds a part of it (all_gather, reduce_scat
 gather, scatter) and the buffer of one rank elsewhere. A barrier moves no data and has only a time.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 
+from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
 ONE_RANK = Missing(MissingReason.NOT_SUPPORTED, "one rank uses no bus")
 NO_DATA = Missing(MissingReason.NOT_SUPPORTED, "a barrier moves no data")
-
-BARRIER = "barrier"
 
 DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
     {
@@ -36,51 +34,9 @@ DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Accounting:
-    """How nccl-tests counts one operation.
-
-    `whole_array`: S is the array over all ranks; `reduces`: it takes a reduction; `in_place`: which
-    placements torch offers, out of place (False) before in place (True), as nccl-tests runs them.
-    """
-
-    bus_factor: Callable[[int], float]
-    whole_array: bool = False
-    reduces: bool = False
-    placements: tuple[bool, ...] = (True,)
-
-
-def _twice_the_others(world_size: int) -> float:
-    return 2 * (world_size - 1) / world_size
-
-
-def _the_others(world_size: int) -> float:
-    return (world_size - 1) / world_size
-
-
-def _one(world_size: int) -> float:
-    return 1.0
-
-
-ACCOUNTING: Mapping[str, Accounting] = MappingProxyType(
-    {
-        "all_reduce": Accounting(_twice_the_others, reduces=True),
-        "all_gather": Accounting(_the_others, whole_array=True, placements=(False, True)),
-        "reduce_scatter": Accounting(_the_others, whole_array=True, reduces=True, placements=(False, True)),
-        "all_to_all": Accounting(_the_others, whole_array=True, placements=(False,)),
-        "broadcast": Accounting(_one),
-        "reduce": Accounting(_one, reduces=True),
-        "gather": Accounting(_the_others, whole_array=True, placements=(False,)),
-        "scatter": Accounting(_the_others, whole_array=True, placements=(False,)),
-        "send_recv": Accounting(_one, placements=(False,)),
-        BARRIER: Accounting(_one),
-    }
-)
-
-
 def parts(op: str, world_size: int) -> int:
     """Into how many equal parts `op` cuts its array: one per rank where S is the whole array."""
-    return world_size if ACCOUNTING[op].whole_array else 1
+    return world_size if OPERATIONS[op].whole_array else 1
 
 
 def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
@@ -102,4 +58,4 @@ def busbw_bytes_per_second(op: str, algbw: Reading[float], world_size: int) -> R
         return algbw
     if world_size == 1:
         return ONE_RANK
-    return algbw * ACCOUNTING[op].bus_factor(world_size)
+    return algbw * OPERATIONS[op].bus_factor(world_size)

@@ -7,11 +7,12 @@ import torch
 from gpudiag.collectives.buffers import Buffers
 from gpudiag.collectives.cases import Case
 from gpudiag.collectives.diagnose import diagnose
-from gpudiag.collectives.pattern import LAYOUTS, Block, Pattern, as_bits
+from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import ProcessGroup
 from gpudiag.collectives.results import RankCase, WrongBuffer, WrongElements
 from gpudiag.collectives.tables import tolerance_ulps
 from gpudiag.model.codec import encode
+from gpudiag.model.operation import OPERATIONS, Block
 
 # Buffers are compared in pieces, and only the first wrong offsets are kept: a wholly wrong one of 8 GiB must
 # be told with the memory that is left, not end as a lack of it.
@@ -128,7 +129,7 @@ class Inspector:
         self._index = index
         self._case = case
         self._tally = tally
-        self._layout = LAYOUTS[case.op](group.rank, group.world_size)
+        self._layout = OPERATIONS[case.op].layout(group.rank, group.world_size)
         self._tolerance_ulps = tolerance_ulps(case.reduce or "", case.dtype, group.world_size)
 
     def looks_at(self, buffers: Buffers) -> bool:

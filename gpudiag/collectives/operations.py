@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpudiag.collectives.buffers import Buffers
-from gpudiag.collectives.pattern import ROOT
+from gpudiag.model.operation import ROOT
 
 Call = Callable[[], Any]
 ReduceOp = dist.ReduceOp.RedOpType
@@ -91,7 +91,7 @@ def _parts_at_root(buffers: Buffers, tensor: Any) -> Any:
     return buffers.cut(tensor, dist.get_world_size()) if dist.get_rank() == ROOT else None
 
 
-OPERATIONS: Mapping[str, Callable[[Buffers, ReduceOp], Call]] = MappingProxyType(
+CALLS: Mapping[str, Callable[[Buffers, ReduceOp], Call]] = MappingProxyType(
     {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,

@@ -6,16 +6,13 @@ computed between timed operations. A result left over from an earlier round, a b
 place, or data that landed at another offset therefore differs from what is expected.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from types import MappingProxyType
 
 import torch
 
 from gpudiag.collectives.tables import bit_patterns, reduction_table
-
-ROOT = 0
+from gpudiag.model.operation import OPERATIONS, ROOT, Block
 
 # h repeats after this prime number of elements, each time with the table rotated a step further.
 TILE_ELEMENTS = 131_071
@@ -26,85 +23,9 @@ _ROUND_EXTRA_ELEMENTS = 211
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One part of a result: that block of `source`, or reduced over all ranks where it is None."""
-
-    source: int | None
-    block: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """One rank's part: the blocks in its send buffer, and what its receive buffer must hold.
-
-    Both in the order in which they lie there, all of the same length. An empty `receive` means that
-    this rank gets nothing that could be verified.
-    """
-
-    send: tuple[int, ...]
-    receive: tuple[Block, ...]
-
-
-def _everywhere(rank: int, world_size: int) -> Layout:
-    return Layout((0,), (Block(None, 0),))
-
-
-def _reduce(rank: int, world_size: int) -> Layout:
-    return Layout((0,), (Block(None, 0),) if rank == ROOT else ())
-
-
-def _broadcast(rank: int, world_size: int) -> Layout:
-    return Layout((0,), (Block(ROOT, 0),))
-
-
-def _all_gather(rank: int, world_size: int) -> Layout:
-    return Layout((0,), tuple(Block(source, 0) for source in range(world_size)))
-
-
-def _reduce_scatter(rank: int, world_size: int) -> Layout:
-    return Layout(tuple(range(world_size)), (Block(None, rank),))
-
-
-def _all_to_all(rank: int, world_size: int) -> Layout:
-    return Layout(tuple(range(world_size)), tuple(Block(source, rank) for source in range(world_size)))
-
-
-def _gather(rank: int, world_size: int) -> Layout:
-    return _all_gather(rank, world_size) if rank == ROOT else Layout((0,), ())
-
-
-def _scatter(rank: int, world_size: int) -> Layout:
-    return Layout(tuple(range(world_size)) if rank == ROOT else (), (Block(ROOT, rank),))
-
-
-def _send_recv(rank: int, world_size: int) -> Layout:
-    return Layout((0,), (Block((rank - 1) % world_size, 0),))
-
-
-def _barrier(rank: int, world_size: int) -> Layout:
-    return Layout((), ())
-
-
-LAYOUTS: Mapping[str, Callable[[int, int], Layout]] = MappingProxyType(
-    {
-        "all_reduce": _everywhere,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
-        "all_to_all": _all_to_all,
-        "broadcast": _broadcast,
-        "reduce": _reduce,
-        "gather": _gather,
-        "scatter": _scatter,
-        "send_recv": _send_recv,
-        "barrier": _barrier,
-    }
-)
-
-
 def parts_per_buffer(op: str, world_size: int) -> tuple[int, int]:
     """How many parts the largest send and the largest receive buffer of any rank hold."""
-    layouts = [LAYOUTS[op](rank, world_size) for rank in {ROOT, world_size - 1}]
+    layouts = [OPERATIONS[op].layout(rank, world_size) for rank in {ROOT, world_size - 1}]
     return max(len(layout.send) for layout in layouts), max(len(layout.receive) for layout in layouts)
 
 
@@ -157,7 +78,7 @@ class Pattern:
 
     def prepare(self, op: str) -> None:
         """Make all sequences that this rank needs for `op` now, not between timed operations."""
-        layout = LAYOUTS[op](self.rank, self.world_size)
+        layout = OPERATIONS[op].layout(self.rank, self.world_size)
         wanted = {block.source for block in layout.receive} | ({self.rank} if layout.send else set())
         for source in wanted:
             self._sequence(source)

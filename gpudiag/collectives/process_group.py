@@ -9,8 +9,9 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from gpudiag.collectives.buffers import Buffers
-from gpudiag.collectives.operations import OPERATIONS, Call, reduce_op
-from gpudiag.collectives.pattern import LAYOUTS, torch_dtype
+from gpudiag.collectives.operations import CALLS, Call, reduce_op
+from gpudiag.collectives.pattern import torch_dtype
+from gpudiag.model.operation import OPERATIONS
 from gpudiag.ranks.inject import MismatchKind
 from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.rank.device import binds_device, claim_device, refuse_shared_device
@@ -48,11 +49,11 @@ def enter_wrongly(
     else:
         dtype = "float64" if right.dtype != "float64" else "float32"
         wrong = Announcement(right.op, dtype, max(1, right.elements), kind)
-    return wrong, OPERATIONS[kind](_zeros(kind, wrong, device), reduce_op(None))
+    return wrong, CALLS[kind](_zeros(kind, wrong, device), reduce_op(None))
 
 
 def _zeros(kind: str, announced: Announcement, device: torch.device) -> Buffers:
-    layout = LAYOUTS[kind](dist.get_rank(), dist.get_world_size())
+    layout = OPERATIONS[kind].layout(dist.get_rank(), dist.get_world_size())
     dtype, elements = torch_dtype(announced.dtype), announced.elements
     send = torch.zeros(len(layout.send) * elements, dtype=dtype, device=device)
     if kind in ("all_reduce", "broadcast", "reduce"):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.formulas import BARRIER, algbw_bytes_per_second, busbw_bytes_per_second
+from gpudiag.collectives.formulas import algbw_bytes_per_second, busbw_bytes_per_second
 from gpudiag.model.measure import CollectiveResult
+from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 _SECONDS_PER_NANOSECOND = 1e-9

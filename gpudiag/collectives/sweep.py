@@ -4,10 +4,9 @@ import time
 
 from gpudiag.collectives.buffers import BufferArea, Buffers, fill
 from gpudiag.collectives.cases import Case, Sweep
-from gpudiag.collectives.formulas import BARRIER
 from gpudiag.collectives.inspection import Inspector, Tally
-from gpudiag.collectives.operations import OPERATIONS, Call, reduce_op
-from gpudiag.collectives.pattern import LAYOUTS, Pattern, as_bits
+from gpudiag.collectives.operations import CALLS, Call, reduce_op
+from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import Announcement, ProcessGroup
 from gpudiag.collectives.timing import (
     ISOLATED_ITERATIONS,
@@ -19,6 +18,7 @@ from gpudiag.collectives.timing import (
     stopwatch_for,
 )
 from gpudiag.model.codec import encode
+from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 
 # A burst of timed operations each has buffers of its own, filled before and verified after, so that
@@ -180,10 +180,15 @@ class SweepRunner:
         return Announcement(case.op, case.dtype, case.part_elements(self._group.world_size))
 
     def _call(self, case: Case, buffers: Buffers) -> Call:
-        return OPERATIONS[case.op](buffers, reduce_op(case.reduce))
+        return CALLS[case.op](buffers, reduce_op(case.reduce))
 
     def _fill(self, case: Case, buffers: Buffers, round_number: int) -> None:
-        fill(buffers, LAYOUTS[case.op](self._group.rank, self._group.world_size), self._pattern, round_number)
+        fill(
+            buffers,
+            OPERATIONS[case.op].layout(self._group.rank, self._group.world_size),
+            self._pattern,
+            round_number,
+        )
 
     def _fill_all(self, case: Case, buffers: list[Buffers]) -> list[Call]:
         """Fill each pair with the data of its own round; the calls that run the operations on them."""

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from gpudiag.errors import UsageError
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MATMUL, MEMORY_COPY, PEER_COPY
-from gpudiag.model.plan import require_known
+from gpudiag.model.option import Plan, option
 
 # In the order in which they run.
 BANDWIDTH_TESTS = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COPY)
 
 
 @dataclass(frozen=True, slots=True)
-class BandwidthPlan:
+class BandwidthPlan(Plan):
     """One bandwidth run: which tests, and whether GPUs that others use are tested too.
 
     No test named stands for all that this machine can run.
@@ -20,17 +19,18 @@ class BandwidthPlan:
         UsageError: a test that there is not, or one named twice.
     """
 
-    test: tuple[str, ...] = ()
-    force: bool = False
+    test: tuple[str, ...] = option(
+        (),
+        "--test",
+        f"{', '.join(BANDWIDTH_TESTS)} or all.",
+        "NAME,...",
+        choices=BANDWIDTH_TESTS,
+        what="a bandwidth test",
+        all_means=(),
+        default_words="all that this machine can run",
+    )
+    force: bool = option(False, "--force", "Test GPUs that others use, too.")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
-        for name in self.test:
-            require_known(name, BANDWIDTH_TESTS, "a bandwidth test")
-        if len(set(self.test)) < len(self.test):
-            raise UsageError(f"--test {','.join(self.test)} names one of them twice", hint="name each once")
-
-    def to_argv(self) -> tuple[str, ...]:
-        """The flags that ask for this plan; what equals the default is left out."""
-        tests = ("--test", ",".join(self.test)) if self.test else ()
-        return (*tests, "--force") if self.force else tests
+        self.require_options()

@@ -1,30 +1,15 @@
-"""What a run is asked to do: one frozen, bounded Plan per kind of run, to and from the command line."""
+"""What an nccl-test is asked to do: a frozen, bounded plan; and the words and bounds that other plans share."""
 
-import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gpudiag.errors import UsageError
+from gpudiag.model.operation import OPERATIONS
+from gpudiag.model.option import ALL, Plan, option
 
 BACKENDS = ("auto", "nccl", "gloo")
-OPERATIONS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send_recv",
-    "barrier",
-)
-REDUCING_OPERATIONS = ("all_reduce", "reduce_scatter", "reduce")
 FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 INTEGER_DTYPES = ("int8", "uint8", "int32", "int64")
 DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
-# As the only dtype: all that the backend and the reduction have.
-ALL = "all"
 REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 
@@ -38,31 +23,8 @@ MAX_WARMUP = 100_000
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
 
 
-def require_known(value: str, known: Sequence[str], what: str) -> None:
-    """Nothing, if `value` is one of `known`.
-
-    Raises:
-        UsageError: it is not; the hint gives the nearest known name, or all of them.
-    """
-    if value in known:
-        return
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
-    raise UsageError(f"{value!r} is not {what} that gpudiag knows", hint=hint)
-
-
-def require_between(value: float, low: float, high: float, flag: str) -> None:
-    """Nothing, if `value` lies between `low` and `high`.
-
-    Raises:
-        UsageError: it does not; the message names the flag and its bounds.
-    """
-    if not low <= value <= high:
-        raise UsageError(f"{flag} {_plain(value)} is out of range", hint=f"{_plain(low)} to {_plain(high)}")
-
-
 @dataclass(frozen=True, slots=True)
-class NcclTestPlan:
+class NcclTestPlan(Plan):
     """One nccl-test run: which collectives, over which sizes, how often, and how strictly verified.
 
     None stands for "gpudiag decides": the ranks from the GPUs it finds, the largest size from the
@@ -72,32 +34,117 @@ class NcclTestPlan:
         UsageError: a field is out of its bounds, or two contradict each other.
     """
 
-    backend: str = "auto"
-    nproc: int | None = None
-    op: tuple[str, ...] = ("all_reduce",)
-    dtype: tuple[str, ...] = ("float32",)
-    reduce: str = "sum"
-    min_bytes: int = 8
-    max_bytes: int | None = None
-    step_factor: int = 2
-    iterations: int | None = None
-    warmup: int | None = None
-    unaligned: bool = False
-    verify: str = "every"
-    inject: tuple[str, ...] = ()
-    timeout_seconds: float | None = None
-    rendezvous_timeout_seconds: float = 120.0
+    backend: str = option(
+        "auto",
+        "--backend",
+        f"{', '.join(BACKENDS)}; auto takes gloo only where there is no trace of a GPU, and then could not tell (3).",
+        "NAME",
+        choices=BACKENDS,
+        what="a backend",
+    )
+    nproc: int | None = option(
+        None,
+        "--nproc",
+        "Ranks.",
+        "N",
+        between=(1, MAX_NPROC),
+        default_words="the usable GPUs, or 4 gloo ranks",
+    )
+    op: tuple[str, ...] = option(
+        ("all_reduce",),
+        "--op",
+        f"{', '.join(OPERATIONS)} or all.",
+        "NAME,...",
+        choices=tuple(OPERATIONS),
+        what="an operation",
+        all_means=tuple(OPERATIONS),
+    )
+    # As the only dtype `all` is left to the sweep: all that the backend and the reduction have.
+    dtype: tuple[str, ...] = option(
+        ("float32",),
+        "--dtype",
+        f"{', '.join(DTYPES)} or all.",
+        "NAME,...",
+        choices=DTYPES,
+        what="a dtype",
+        all_means=(ALL,),
+    )
+    reduce: str = option(
+        "sum", "--reduce", f"{', '.join(REDUCTIONS)}.", "NAME", choices=REDUCTIONS, what="a reduction"
+    )
+    min_bytes: int = option(
+        8, "--min-bytes", "Smallest size.", "SIZE", between=(0, MAX_SIZE_BYTES), is_size=True
+    )
+    max_bytes: int | None = option(
+        None,
+        "--max-bytes",
+        "Largest size.",
+        "SIZE",
+        between=(0, MAX_SIZE_BYTES),
+        is_size=True,
+        default_words="64M on CPU; on GPUs up to 8G within 40 % of their free memory",
+    )
+    step_factor: int = option(
+        2, "--step-factor", "From one size to the next.", "N", between=(2, MAX_STEP_FACTOR)
+    )
+    iterations: int | None = option(
+        None,
+        "--iterations",
+        "Timed, per size.",
+        "N",
+        between=(1, MAX_ITERATIONS),
+        default_words="5 to 100, by time",
+    )
+    warmup: int | None = option(
+        None,
+        "--warmup",
+        "Not timed, per size.",
+        "N",
+        between=(0, MAX_WARMUP),
+        default_words="2 to 5, by time",
+    )
+    unaligned: bool = option(False, "--unaligned", "Start buffers one element after an aligned address.")
+    verify: str = option(
+        "every",
+        "--verify",
+        f"Which timed buffers: {', '.join(VERIFY_MODES)}.",
+        "WHEN",
+        choices=VERIFY_MODES,
+        what="a way to verify",
+    )
+    inject: tuple[str, ...] = option(
+        (),
+        "--inject",
+        "Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
+        "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20.",
+        "FAULT",
+        is_repeated=True,
+    )
+    timeout_seconds: float | None = option(
+        None,
+        "--timeout",
+        "For the whole run; what heals within is a warning.",
+        "SECONDS",
+        between=(1, MAX_TIMEOUT_SECONDS),
+        default_words="none",
+    )
+    rendezvous_timeout_seconds: float = option(
+        120.0,
+        "--rendezvous-timeout",
+        "For all ranks to meet.",
+        "SECONDS",
+        between=(1, MAX_TIMEOUT_SECONDS),
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
-        require_known(self.backend, BACKENDS, "a backend")
-        require_known(self.reduce, REDUCTIONS, "a reduction")
-        require_known(self.verify, VERIFY_MODES, "a way to verify")
-        _require_names(self.op, OPERATIONS, "an operation", "--op")
-        _require_names(self.dtype, DTYPES if self.dtype != (ALL,) else (ALL,), "a dtype", "--dtype")
+        self.require_options()
         self._require_average()
-        self._require_counts()
-        self._require_sizes()
+        if self.max_bytes is not None and self.min_bytes > self.max_bytes:
+            raise UsageError(
+                f"--min-bytes {self.min_bytes} is more than --max-bytes {self.max_bytes}",
+                hint="swap them, or leave one out",
+            )
         if self.inject and self.verify != "every":
             raise UsageError(
                 f"--inject needs --verify every, not {self.verify}",
@@ -106,79 +153,8 @@ class NcclTestPlan:
 
     def _require_average(self) -> None:
         integers = [dtype for dtype in self.dtype if dtype in INTEGER_DTYPES]
-        if self.reduce == "avg" and integers and any(op in REDUCING_OPERATIONS for op in self.op):
+        if self.reduce == "avg" and integers and any(OPERATIONS[op].reduces for op in self.op):
             raise UsageError(
                 f"--reduce avg has no exact result for {', '.join(integers)}",
                 hint=f"choose from {', '.join(FLOAT_DTYPES)}",
             )
-
-    def _require_counts(self) -> None:
-        if self.nproc is not None:
-            require_between(self.nproc, 1, MAX_NPROC, "--nproc")
-        if self.iterations is not None:
-            require_between(self.iterations, 1, MAX_ITERATIONS, "--iterations")
-        if self.warmup is not None:
-            require_between(self.warmup, 0, MAX_WARMUP, "--warmup")
-        if self.timeout_seconds is not None:
-            require_between(self.timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--timeout")
-        require_between(self.rendezvous_timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--rendezvous-timeout")
-
-    def _require_sizes(self) -> None:
-        require_between(self.min_bytes, 0, MAX_SIZE_BYTES, "--min-bytes")
-        require_between(self.step_factor, 2, MAX_STEP_FACTOR, "--step-factor")
-        if self.max_bytes is None:
-            return
-        require_between(self.max_bytes, 0, MAX_SIZE_BYTES, "--max-bytes")
-        if self.min_bytes > self.max_bytes:
-            raise UsageError(
-                f"--min-bytes {self.min_bytes} is more than --max-bytes {self.max_bytes}",
-                hint="swap them, or leave one out",
-            )
-
-    def to_argv(self) -> tuple[str, ...]:
-        """The flags that ask for this plan; what equals the default is left out."""
-        argv: list[str] = []
-        for field in fields(self):
-            value, flag = getattr(self, field.name), FLAGS[field.name]
-            if value == field.default:
-                continue
-            if field.name == "inject":
-                argv += [word for fault in value for word in (flag, fault)]
-            elif value is True:
-                argv.append(flag)
-            else:
-                argv += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
-        return tuple(argv)
-
-
-# The flag of each field, in the order of the command's help.
-FLAGS = {
-    "backend": "--backend",
-    "nproc": "--nproc",
-    "op": "--op",
-    "dtype": "--dtype",
-    "reduce": "--reduce",
-    "min_bytes": "--min-bytes",
-    "max_bytes": "--max-bytes",
-    "step_factor": "--step-factor",
-    "iterations": "--iterations",
-    "warmup": "--warmup",
-    "unaligned": "--unaligned",
-    "verify": "--verify",
-    "inject": "--inject",
-    "timeout_seconds": "--timeout",
-    "rendezvous_timeout_seconds": "--rendezvous-timeout",
-}
-
-
-def _require_names(values: tuple[str, ...], known: Sequence[str], what: str, flag: str) -> None:
-    if not values:
-        raise UsageError(f"{flag} names nothing", hint=f"choose from {', '.join(known)}")
-    for value in values:
-        require_known(value, known, what)
-    if len(set(values)) < len(values):
-        raise UsageError(f"{flag} {','.join(values)} names one of them twice", hint="name each once")
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

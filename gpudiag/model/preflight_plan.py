@@ -1,11 +1,10 @@
 """What a preflight is asked to do: a frozen, bounded plan, to and from the command line."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from gpudiag.errors import UsageError
 from gpudiag.model.finding import Finding, Outcome, Owner
-from gpudiag.model.plan import require_between, require_known
+from gpudiag.model.option import Plan, option
 
 LEVELS = ("instant", "quick", "standard", "long")
 # Whose FAIL fails the gate: of anyone; of whatever keeps jobs off this machine, whoever must act; of some owners.
@@ -18,19 +17,6 @@ MAX_EXPECTED_GPUS = 1024
 MAX_VERSION_CHARACTERS = 64
 MIN_DURATION_SECONDS, MAX_DURATION_SECONDS = 10.0, 3600.0
 
-FLAGS = {
-    "level": "--level",
-    "only": "--only",
-    "skip": "--skip",
-    "expect_gpus": "--expect-gpus",
-    "at_least_gpus": "--at-least-gpus",
-    "expect_driver": "--expect-driver",
-    "fail_on": "--fail-on",
-    "strict": "--strict",
-    "force": "--force",
-    "duration_seconds": "--duration",
-}
-
 
 def is_driver_version(text: str) -> bool:
     """Whether that is a driver's version, or its beginning: numbers with points between them."""
@@ -38,7 +24,7 @@ def is_driver_version(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightPlan:
+class PreflightPlan(Plan):
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
     `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is what the node was given out as: it may
@@ -49,24 +35,54 @@ class PreflightPlan:
         UsageError: a field is out of its bounds, or two contradict each other.
     """
 
-    level: str = "quick"
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    expect_gpus: int | None = None
-    at_least_gpus: int | None = None
-    expect_driver: str | None = None
-    fail_on: str = "any"
-    strict: bool = False
-    force: bool = False
-    duration_seconds: float | None = None
+    level: str = option(
+        "quick",
+        "--level",
+        "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long.",
+        "NAME",
+        choices=LEVELS,
+        what="a level",
+    )
+    only: tuple[str, ...] = option(
+        (), "--only", "Only these checks, or topics such as pcie; --list names them.", "NAME,..."
+    )
+    skip: tuple[str, ...] = option((), "--skip", "Not these checks or topics.", "NAME,...")
+    expect_gpus: int | None = option(
+        None, "--expect-gpus", "How many GPUs there must be.", "N", between=(0, MAX_EXPECTED_GPUS)
+    )
+    at_least_gpus: int | None = option(
+        None,
+        "--at-least-gpus",
+        "Or no fewer than so many (Slurm's Gres).",
+        "N",
+        between=(0, MAX_EXPECTED_GPUS),
+    )
+    expect_driver: str | None = option(
+        None, "--expect-driver", "Which driver: 580.105.08, or a branch such as 580.", "VERSION"
+    )
+    fail_on: str = option(
+        "any",
+        "--fail-on",
+        "Which FAIL exits 1: any; machine: what keeps jobs off it, whoever must act; "
+        "host, hardware: what they must mend.",
+        "WHAT",
+        choices=FAIL_ON,
+        what="a word for --fail-on",
+    )
+    strict: bool = option(False, "--strict", "WARN exits 1; a check skipped for a gap exits 3.")
+    force: bool = option(False, "--force", "Test GPUs that others use, too.")
+    duration_seconds: float | None = option(
+        None,
+        "--duration",
+        "Of the load of level long.",
+        "SECONDS",
+        between=(MIN_DURATION_SECONDS, MAX_DURATION_SECONDS),
+        default_words="900 on GPUs, 60 on the CPU",
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
-        require_known(self.level, LEVELS, "a level")
-        require_known(self.fail_on, FAIL_ON, "a word for --fail-on")
-        for count, flag in ((self.expect_gpus, "--expect-gpus"), (self.at_least_gpus, "--at-least-gpus")):
-            if count is not None:
-                require_between(count, 0, MAX_EXPECTED_GPUS, flag)
+        self.require_options()
         if self.expect_gpus is not None and self.at_least_gpus is not None:
             raise UsageError("--expect-gpus and --at-least-gpus contradict each other", hint="leave one out")
         if self.expect_driver is not None and not is_driver_version(self.expect_driver):
@@ -86,14 +102,11 @@ class PreflightPlan:
                 "--force is about tests that disturb a GPU, and --level instant has none",
                 hint="leave it out, or ask for --level quick",
             )
-
-        if self.duration_seconds is not None:
-            require_between(self.duration_seconds, MIN_DURATION_SECONDS, MAX_DURATION_SECONDS, "--duration")
-            if self.level != "long":
-                raise UsageError(
-                    f"--duration is of the load of level long, and --level {self.level} has none",
-                    hint="ask for --level long",
-                )
+        if self.duration_seconds is not None and self.level != "long":
+            raise UsageError(
+                f"--duration is of the load of level long, and --level {self.level} has none",
+                hint="ask for --level long",
+            )
 
     def fails_on(self, finding: Finding) -> bool:
         """Whether that finding fails the gate."""
@@ -102,15 +115,3 @@ class PreflightPlan:
         if self.fail_on == "machine":
             return finding.blocks_jobs
         return self.fail_on == "any" or finding.owner in _FAILING_OWNERS[self.fail_on]
-
-    def to_argv(self) -> tuple[str, ...]:
-        """The flags that ask for this plan; what equals the default is left out."""
-        argv: list[str] = []
-        for field in fields(self):
-            value: Any = getattr(self, field.name)
-            if value == field.default:
-                continue
-            argv.append(FLAGS[field.name])
-            if value is not True:
-                argv.append(",".join(value) if isinstance(value, tuple) else str(value))
-        return tuple(argv)

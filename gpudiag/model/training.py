@@ -1,12 +1,12 @@
 """What `gpudiag train` is asked to do, what its ranks tell step by step, and the report of it. No verdicts."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpudiag.errors import UsageError
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
-from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS, require_between, require_known
+from gpudiag.model.option import Plan, option
+from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 STRATEGIES = (
@@ -19,20 +19,6 @@ OPTIMIZERS = ("sgd", "adam")
 MAX_STEPS = 10_000
 MAX_BATCH_SIZE = 4096
 MAX_SEED = 2**31 - 1
-TRAINING_FLAGS = {
-    "strategy": "--strategy",
-    "workload": "--workload",
-    "nproc": "--nproc",
-    "backend": "--backend",
-    "steps": "--steps",
-    "batch_size": "--batch-size",
-    "dtype": "--dtype",
-    "optimizer": "--optimizer",
-    "seed": "--seed",
-    "inject": "--inject",
-    "timeout_seconds": "--timeout",
-    "rendezvous_timeout_seconds": "--rendezvous-timeout",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +69,7 @@ class KeptTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class TrainingPlan(Plan):
     """One training run: which strategies, on what, for how many verified steps.
 
     `batch_size` is per rank. After the verified steps as many timed ones follow. None for `nproc`
@@ -93,50 +79,82 @@ class TrainingPlan:
         UsageError: a field is out of its bounds.
     """
 
-    strategy: tuple[str, ...] = ("ddp",)
-    workload: str = "regression"
-    nproc: int | None = None
-    backend: str = "auto"
-    steps: int = 10
-    batch_size: int = 8
-    dtype: str = "float32"
-    optimizer: str = "sgd"
-    seed: int = 1
-    inject: tuple[str, ...] = ()
-    timeout_seconds: float | None = None
-    rendezvous_timeout_seconds: float = 120.0
+    strategy: tuple[str, ...] = option(
+        ("ddp",),
+        "--strategy",
+        f"{', '.join(STRATEGIES)} or all.",
+        "NAME,...",
+        choices=STRATEGIES,
+        what="a strategy",
+        all_means=STRATEGIES,
+    )
+    workload: str = option(
+        "regression",
+        "--workload",
+        f"{', '.join(WORKLOADS)}.",
+        "NAME",
+        choices=WORKLOADS,
+        what="a workload",
+    )
+    nproc: int | None = option(
+        None,
+        "--nproc",
+        "Ranks.",
+        "N",
+        between=(1, MAX_NPROC),
+        default_words="the usable GPUs, or 2 on the CPU",
+    )
+    backend: str = option(
+        "auto", "--backend", f"{', '.join(BACKENDS)}.", "NAME", choices=BACKENDS, what="a backend"
+    )
+    steps: int = option(10, "--steps", "Verified, then as many timed.", "N", between=(1, MAX_STEPS))
+    batch_size: int = option(
+        8, "--batch-size", "Samples per rank and step.", "N", between=(1, MAX_BATCH_SIZE)
+    )
+    dtype: str = option(
+        "float32",
+        "--dtype",
+        f"{', '.join(TRAINING_DTYPES)}.",
+        "NAME",
+        choices=TRAINING_DTYPES,
+        what="a dtype",
+    )
+    optimizer: str = option(
+        "sgd",
+        "--optimizer",
+        f"{', '.join(OPTIMIZERS)}; adam hardly notices a wrong gradient scale.",
+        "NAME",
+        choices=OPTIMIZERS,
+        what="an optimizer",
+    )
+    seed: int = option(1, "--seed", "Of models and data.", "N", between=(0, MAX_SEED))
+    inject: tuple[str, ...] = option(
+        (),
+        "--inject",
+        "See a fault found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
+        "slow:1:50, kill:1@3, stop:1@3, oom:1.",
+        "FAULT",
+        is_repeated=True,
+    )
+    timeout_seconds: float | None = option(
+        None,
+        "--timeout",
+        "For each strategy.",
+        "SECONDS",
+        between=(1, MAX_TIMEOUT_SECONDS),
+        default_words="none",
+    )
+    rendezvous_timeout_seconds: float = option(
+        120.0,
+        "--rendezvous-timeout",
+        "For all ranks to meet.",
+        "SECONDS",
+        between=(1, MAX_TIMEOUT_SECONDS),
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
-        if not self.strategy:
-            raise UsageError("--strategy names nothing", hint=f"choose from {', '.join(STRATEGIES)}, all")
-        for name in self.strategy:
-            require_known(name, STRATEGIES, "a strategy")
-        require_known(self.workload, WORKLOADS, "a workload")
-        require_known(self.backend, BACKENDS, "a backend")
-        require_known(self.dtype, TRAINING_DTYPES, "a dtype")
-        require_known(self.optimizer, OPTIMIZERS, "an optimizer")
-        require_between(self.steps, 1, MAX_STEPS, "--steps")
-        require_between(self.batch_size, 1, MAX_BATCH_SIZE, "--batch-size")
-        require_between(self.seed, 0, MAX_SEED, "--seed")
-        if self.nproc is not None:
-            require_between(self.nproc, 1, MAX_NPROC, "--nproc")
-        if self.timeout_seconds is not None:
-            require_between(self.timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--timeout")
-        require_between(self.rendezvous_timeout_seconds, 1, MAX_TIMEOUT_SECONDS, "--rendezvous-timeout")
-
-    def to_argv(self) -> tuple[str, ...]:
-        """The flags that ask for this plan; what equals the default is left out."""
-        argv: list[str] = []
-        for one in fields(self):
-            value, flag = getattr(self, one.name), TRAINING_FLAGS[one.name]
-            if value == one.default:
-                continue
-            if one.name == "inject":
-                argv += [word for fault in value for word in (flag, fault)]
-            else:
-                argv += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
-        return tuple(argv)
+        self.require_options()
 
 
 @dataclass(frozen=True, slots=True)

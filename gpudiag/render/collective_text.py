@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SPEED
 from gpudiag.checks.ranks.movements import describe_movement
-from gpudiag.collectives.formulas import ACCOUNTING, BARRIER
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
+from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.render.fact_words import evidence_lines, say_launcher
@@ -64,7 +64,7 @@ def name_group(result: CollectiveResult) -> str:
 
 def _is_also_in_place(result: CollectiveResult) -> bool:
     """Whether it was in place, of an operation that is measured out of place too."""
-    return result.in_place and len(ACCOUNTING[result.op].placements) > 1
+    return result.in_place and len(OPERATIONS[result.op].placements) > 1
 
 
 def _groups(results: Sequence[CollectiveResult]) -> list[Group]:

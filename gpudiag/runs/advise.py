@@ -10,7 +10,7 @@ from gpudiag.errors import SourceFailedError, UsageError
 from gpudiag.model.device import Device
 from gpudiag.model.finding import Outcome
 from gpudiag.model.host import Machine
-from gpudiag.model.plan import require_between, require_known
+from gpudiag.model.option import require_between, require_known
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import OPTIMIZERS, TRAINING_DTYPES, TrainingReport
 from gpudiag.probe.inventory import take_snapshot

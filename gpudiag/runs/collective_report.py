@@ -9,7 +9,6 @@ from typing import Any
 from gpudiag.checks.ranks.collective import judge_collective, tell_missing_gpu
 from gpudiag.checks.ranks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
 from gpudiag.collectives.cases import Case, Sweep
-from gpudiag.collectives.formulas import BARRIER
 from gpudiag.collectives.results import (
     EarlyExit,
     RankCase,
@@ -24,6 +23,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.history import Baseline
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind, RankReport
+from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.run import RankEvent, RankRun

@@ -9,11 +9,11 @@ from gpudiag.checks.host.network import judge_interfaces
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces
-from gpudiag.collectives.formulas import ACCOUNTING
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.environment import RankEnvironment
@@ -228,5 +228,5 @@ def _fitting_bytes(
 
 
 def _buffers_per_rank(plan: NcclTestPlan) -> int:
-    out_of_place = any(False in ACCOUNTING[op].placements for op in plan.op)
+    out_of_place = any(False in OPERATIONS[op].placements for op in plan.op)
     return _BUFFERS_OUT_OF_PLACE if out_of_place else _BUFFERS_IN_PLACE

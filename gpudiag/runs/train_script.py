@@ -23,7 +23,8 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
-from gpudiag.model.plan import NcclTestPlan, require_between
+from gpudiag.model.option import require_between
+from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport

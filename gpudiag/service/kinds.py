@@ -6,13 +6,14 @@ programs or addresses. Every text is a plain name, so that nothing of a request 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.codec import decode, encode
+from gpudiag.model.option import Plan, plan_fields
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import CollectiveReport, Report
@@ -23,21 +24,13 @@ _MAX_NAMES = 64
 _MAX_NUMBER = 1 << 53  # beyond it JSON numbers are not exact
 
 
-class Plan(Protocol):
-    """What all plans can do."""
-
-    def to_argv(self) -> tuple[str, ...]:
-        """The flags that ask for it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RunKind:
     """One kind: its command, its plan, how long it may take, and whether it works on GPUs where there are."""
 
     name: str
     title: str
-    plan_type: Callable[..., Plan]
+    plan_type: type[Plan]
     deadline_seconds: float
     hidden: tuple[str, ...]  # fields of the plan that are for the command line alone
     on_cpu: Callable[[Any], bool]  # whether the plan keeps away from GPUs
@@ -51,7 +44,7 @@ class RunKind:
         Raises:
             UsageError: a field that there is not, or a value that does not fit.
         """
-        known = {field.name for field in fields(self.plan_type)} - set(self.hidden)  # type: ignore[arg-type]
+        known = {field.name for field in plan_fields(self.plan_type)} - set(self.hidden)
         document = encode(dict(given))  # a RunRequest has tuples where JSON has lists
         for name, value in document.items():
             if name not in known:
@@ -59,10 +52,10 @@ class RunKind:
                     f"plan: {self.name} has no {name[:40]!r} here", hint=f"it has {', '.join(sorted(known))}"
                 )
             _require_plain(name, value)
-        plan: Plan = decode(self.plan_type, document)  # type: ignore[arg-type]
+        plan: Plan = decode(self.plan_type, document)
         if force and "force" in known and not self.on_cpu(plan):
             # Without it the command itself would leave GPUs in use alone.
-            plan = decode(self.plan_type, {**document, "force": True})  # type: ignore[arg-type]
+            plan = decode(self.plan_type, {**document, "force": True})
         return plan
 
     def plan_document(self, plan: Plan) -> dict[str, Any]:

@@ -22,10 +22,11 @@ from gpudiag.errors import RunConflictError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.live import ActiveRun
+from gpudiag.model.option import Plan
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunNews, RunRequest, RunState, RunTold
 from gpudiag.model.untrusted_text import escape_steering, mask_text
 from gpudiag.render.report_formats import formats_of
-from gpudiag.service.kinds import Plan, RunKind, run_kinds
+from gpudiag.service.kinds import RunKind, run_kinds
 from gpudiag.service.run_list import (
     HOST,
     FullQueueError,

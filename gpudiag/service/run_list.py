@@ -9,9 +9,10 @@ from gpudiag.checks.gpu.availability import signs_of_use
 from gpudiag.errors import RunConflictError, RunNotFoundError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.live import ActiveRun
+from gpudiag.model.option import Plan
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunState
-from gpudiag.service.kinds import Plan, RunKind
+from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_process import RunProcess
 
 HOST = "host"  # the lock of runs without GPUs

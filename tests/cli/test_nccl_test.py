@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.cli.main import main
-from gpudiag.cli.nccl_test import nccl_test, plan_from
+from gpudiag.cli.nccl_test import nccl_test
+from gpudiag.cli.plan_options import plan_from
 from gpudiag.errors import ExitStatus
-from gpudiag.model.plan import ALL, BACKENDS, DTYPES, OPERATIONS, REDUCTIONS, VERIFY_MODES, NcclTestPlan
+from gpudiag.model.operation import OPERATIONS
+from gpudiag.model.option import ALL
+from gpudiag.model.plan import BACKENDS, DTYPES, REDUCTIONS, VERIFY_MODES, NcclTestPlan
 
 
 def plan_of(*argv: str) -> NcclTestPlan:
     with nccl_test.make_context("nccl-test", list(argv)) as context:
-        return plan_from(context.params)
+        return plan_from(NcclTestPlan, context.params)
 
 
 def test_no_flag_at_all_is_the_default_plan() -> None:
@@ -30,7 +33,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
 
 def test_all_operations_are_named_and_all_dtypes_are_left_to_the_backend() -> None:
     plan = plan_of("--op", "all", "--dtype", "all")
-    assert plan.op == OPERATIONS
+    assert plan.op == tuple(OPERATIONS)
     assert plan.dtype == (ALL,)
 
 
@@ -38,7 +41,7 @@ plans = st.builds(
     NcclTestPlan,
     backend=st.sampled_from(BACKENDS),
     nproc=st.none() | st.integers(1, 256),
-    op=st.lists(st.sampled_from(OPERATIONS), min_size=1, unique=True).map(tuple),
+    op=st.lists(st.sampled_from(list(OPERATIONS)), min_size=1, unique=True).map(tuple),
     dtype=st.just((ALL,)) | st.lists(st.sampled_from(DTYPES), min_size=1, unique=True).map(tuple),
     reduce=st.sampled_from([reduce for reduce in REDUCTIONS if reduce != "avg"]),
     unaligned=st.booleans(),

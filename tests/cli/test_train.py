@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.cli.main import main
-from gpudiag.cli.train import parse_pythons, plan_from, train
+from gpudiag.cli.plan_options import plan_from
+from gpudiag.cli.train import parse_pythons, train
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import loads
 from gpudiag.model.event import EventKind
@@ -17,7 +18,7 @@ from tests.cli.simulated import run_gpudiag
 
 def plan_of(*argv: str) -> TrainingPlan:
     with train.make_context("train", list(argv)) as context:
-        return plan_from(context.params)
+        return plan_from(TrainingPlan, context.params)
 
 
 def test_no_flag_at_all_is_the_default_plan() -> None:

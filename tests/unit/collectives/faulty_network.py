@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gpudiag.collectives.pattern import LAYOUTS, Block, Pattern
+from gpudiag.collectives.pattern import Pattern
+from gpudiag.model.operation import OPERATIONS, Block
 
 CPU = torch.device("cpu")
 
@@ -46,7 +47,7 @@ class Network:
 
     def receive(self, rank: int, round_number: int) -> list[tuple[Block, torch.Tensor]]:
         """Every part of a rank's result, with what it should have been."""
-        layout = LAYOUTS[self.op](rank, self.world_size)
+        layout = OPERATIONS[self.op].layout(rank, self.world_size)
         return [(block, self._part(block, round_number)) for block in layout.receive]
 
     def _part(self, block: Block, round_number: int) -> torch.Tensor:

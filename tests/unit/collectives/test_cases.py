@@ -5,7 +5,8 @@ import pytest
 from gpudiag.collectives.cases import plan_sweep, sizes_bytes
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.plan import DTYPES, OPERATIONS, REDUCING_OPERATIONS, NcclTestPlan
+from gpudiag.model.operation import OPERATIONS
+from gpudiag.model.plan import DTYPES, NcclTestPlan
 
 MIB = 1024**2
 
@@ -52,9 +53,9 @@ def test_operations_that_can_be_in_place_or_not_are_run_both_ways() -> None:
 
 
 def test_only_reducing_operations_take_the_reduction() -> None:
-    sweep = plan_sweep(NcclTestPlan(op=OPERATIONS, reduce="max"), "gloo", 2, 8)
+    sweep = plan_sweep(NcclTestPlan(op=tuple(OPERATIONS), reduce="max"), "gloo", 2, 8)
     reducing = {case.op for case in sweep.cases if case.reduce == "max"}
-    assert reducing == set(REDUCING_OPERATIONS)
+    assert reducing == {op for op, operation in OPERATIONS.items() if operation.reduces}
     assert all(case.reduce is None for case in sweep.cases if case.op not in reducing)
 
 

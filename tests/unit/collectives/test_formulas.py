@@ -3,7 +3,6 @@
 import pytest
 
 from gpudiag.collectives.formulas import (
-    ACCOUNTING,
     DTYPE_SIZES_BYTES,
     NO_DATA,
     ONE_RANK,
@@ -12,11 +11,13 @@ from gpudiag.collectives.formulas import (
     elements_for,
     parts,
 )
-from gpudiag.model.plan import DTYPES, OPERATIONS
+from gpudiag.collectives.operations import CALLS
+from gpudiag.model.operation import OPERATIONS
+from gpudiag.model.plan import DTYPES
 
 
 def test_every_operation_and_dtype_of_the_plan_has_its_definition() -> None:
-    assert set(ACCOUNTING) == set(OPERATIONS)
+    assert set(CALLS) == set(OPERATIONS)
     assert set(DTYPE_SIZES_BYTES) == set(DTYPES)
 
 

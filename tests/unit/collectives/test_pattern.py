@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudiag.collectives.inspection import find_wrong
-from gpudiag.collectives.pattern import LAYOUTS, ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
+from gpudiag.collectives.pattern import ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
 from gpudiag.collectives.tables import is_exact, reduction_table, tolerance_ulps
-from gpudiag.model.plan import DTYPES, FLOAT_DTYPES, REDUCING_OPERATIONS
+from gpudiag.model.operation import OPERATIONS
+from gpudiag.model.plan import DTYPES, FLOAT_DTYPES
 from tests.unit.collectives.faulty_network import (
     Fault,
     Network,
@@ -57,15 +58,15 @@ def test_any_order_and_tree_of_summation_is_exact(
     assert find_wrong(parts[0], expected) is None
 
 
-@pytest.mark.parametrize("op", [op for op in LAYOUTS if op != "barrier"])
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op != "barrier"])
 @pytest.mark.parametrize("dtype", ADDING_DTYPES)
 def test_every_operation_without_a_fault_is_exact_on_every_rank(op: str, dtype: str) -> None:
-    reduces = op in REDUCING_OPERATIONS
+    reduces = OPERATIONS[op].reduces
     for reduce in ("sum", "min", "max") if reduces else (None,):
         for world_size in (1, 2, 3, 8):
             network = Network(op, dtype, reduce, world_size, ELEMENTS)
             for rank in range(world_size):
-                if LAYOUTS[op](rank, world_size).receive:
+                if OPERATIONS[op].layout(rank, world_size).receive:
                     assert wrong_share(network, 5, rank) == 0
 
 
@@ -134,7 +135,7 @@ def test_a_contribution_counted_twice_changes_every_element_of_a_sum(
 
 @given(
     dtypes,
-    st.sampled_from([op for op in LAYOUTS if op != "barrier"]),
+    st.sampled_from([op for op in OPERATIONS if op != "barrier"]),
     world_sizes,
     st.integers(min_value=2, max_value=200),
     st.one_of(st.just(stale), st.integers(min_value=1, max_value=64).map(shifted)),
@@ -144,16 +145,19 @@ def test_a_contribution_counted_twice_changes_every_element_of_a_sum(
 def test_stale_and_shifted_data_is_found_in_every_operation(
     dtype: str, op: str, world_size: int, round_number: int, fault: Fault, data: st.DataObject
 ) -> None:
-    source = data.draw(st.integers(0, world_size - 1))
-    if op in ("broadcast", "scatter"):
-        source = 0
-    rank = (source + 1) % world_size if op == "send_recv" else 0
-    reduce = "sum" if op in REDUCING_OPERATIONS else None
+    layouts = [OPERATIONS[op].layout(rank, world_size) for rank in range(world_size)]
+    pairs = [
+        (source, rank)
+        for rank, layout in enumerate(layouts)
+        for source in range(world_size)
+        if any(block.source in (source, None) for block in layout.receive)
+    ]
+    source, rank = data.draw(st.sampled_from(pairs))
+    reduce = "sum" if OPERATIONS[op].reduces else None
     network = Network(op, dtype, reduce, world_size, ELEMENTS, {source: fault})
     if round_number % ROUNDS == 0:  # the sequence starts anew: the round before lies at its end
         return
-    parts = len(LAYOUTS[op](rank, world_size).receive)
-    assert wrong_share(network, round_number, rank) > 0.7 / parts
+    assert wrong_share(network, round_number, rank) > 0.7 / len(layouts[rank].receive)
 
 
 @given(dtypes, world_sizes, rounds, st.data())

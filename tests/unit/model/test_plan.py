@@ -5,15 +5,29 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.model.plan import FLAGS, NcclTestPlan
+from gpudiag.model.bandwidth_plan import BandwidthPlan
+from gpudiag.model.option import Plan, plan_fields
+from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.training import TrainingPlan
 
 
 def test_the_default_plan_needs_no_flag() -> None:
     assert NcclTestPlan().to_argv() == ()
 
 
-def test_every_field_has_its_flag() -> None:
-    assert set(FLAGS) == set(NcclTestPlan.__slots__)
+@pytest.mark.parametrize("plan_type", [NcclTestPlan, BandwidthPlan, PreflightPlan, TrainingPlan])
+def test_every_field_says_its_flag_what_it_is_for_and_its_bounds(plan_type: type[Plan]) -> None:
+    declared = plan_fields(plan_type)
+    flags = [one.option.flag for one in declared]
+    assert len(set(flags)) == len(flags)
+    for one in declared:
+        assert one.option.flag.startswith("--"), one.name
+        assert one.option.help, one.name
+        assert one.option.metavar or one.value_type is bool, one.name
+        if one.value_type in (int, float):
+            assert one.option.low is not None, one.name
+            assert one.option.high is not None, one.name
 
 
 @pytest.mark.parametrize(
