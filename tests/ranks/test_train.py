@@ -117,7 +117,8 @@ def test_a_fault_in_the_maths_is_found_and_named_at_once(
     report = read_report(completed)
     assert_clean(completed)
     assert (completed.status, report["outcome"]) == (1, "fail")
-    assert [finding["code"] for finding in report["findings"] if finding["outcome"] == "fail"] == [code]
+    failed = [finding for finding in report["findings"] if finding["outcome"] == "fail"]
+    assert [finding["code"] for finding in failed] == [code], failed
     assert step <= facts_of(report["findings"][0])["step"] <= step + SOON
     (result,) = report["strategies"]
     assert result["verified"] is False
