@@ -24,7 +24,7 @@ from gpudiag.model.measure import Measures
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import measure_active
-from gpudiag.runs.workplace import Workplace
+from gpudiag.runs.placement import Placement
 from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.session import open_session
@@ -184,7 +184,7 @@ def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
 
 
 def _run_active(snapshot: Snapshot, words: str, test: str, faults: list[str], wanted: tuple[str, ...]) -> Row:
-    place = Workplace("cpu", 4)
+    place = Placement("gloo", 4)
     plan = ActivePlan((test,), "cpu", ("float32",), repeat_seconds=0.05, pattern_bytes=4 * MIB)
     parsed = tuple(parse_fault(text, place.world_size) for text in faults)
     measured = measure_active(plan, place, "standard", faults=parsed)

@@ -73,7 +73,7 @@ class TrainingPlan(Plan):
     """One training run: which strategies, on what, for how many verified steps.
 
     `batch_size` is per rank. After the verified steps as many timed ones follow. None for `nproc`
-    leaves the ranks to gpudiag: the usable GPUs, or two on the CPU.
+    leaves the ranks to gpudiag: the usable GPUs, or four on the CPU.
 
     Raises:
         UsageError: a field is out of its bounds.
@@ -102,7 +102,7 @@ class TrainingPlan(Plan):
         "Ranks.",
         "N",
         between=(1, MAX_NPROC),
-        default_words="the usable GPUs, or 2 on the CPU",
+        default_words="the usable GPUs, or 4 gloo ranks",
     )
     backend: str = option(
         "auto", "--backend", f"{', '.join(BACKENDS)}.", "NAME", choices=BACKENDS, what="a backend"

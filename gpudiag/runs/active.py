@@ -32,7 +32,7 @@ from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
-from gpudiag.runs.workplace import Workplace, why_no_peers
+from gpudiag.runs.placement import Placement, why_no_peers
 from gpudiag.units import GIB, MIB
 
 _ENTRY = "gpudiag.bandwidth.rank_main:run"
@@ -129,21 +129,21 @@ _RESULTS: Mapping[str, type] = {
 
 def plan_active(
     level: str,
-    workplace: Workplace,
+    placement: Placement,
     memory_available_bytes: int | None,
     sustained_seconds: float | None = None,
 ) -> ActivePlan | None:
-    """The tests of that level on that workplace; None where it has none.
+    """The tests of that level there; None where it has none.
 
     `sustained_seconds` is how long the lasting load lasts, where the user says so.
     """
-    on_gpu = workplace.device_kind == "cuda"
+    on_gpu = placement.device_kind == "cuda"
     by_level = _GPU_TESTS if on_gpu else _CPU_TESTS
     levels = tuple(by_level)
     if level not in levels:
         return None
     tests = tuple(test for name in levels[: levels.index(level) + 1] for test in by_level[name])
-    if why_no_peers(workplace) is not None:
+    if why_no_peers(placement) is not None:
         tests = tuple(test for test in tests if test != PEER_COPY)
     if not tests:
         return None
@@ -156,18 +156,18 @@ def plan_active(
             None,
             sustained_seconds or _GPU_SUSTAINED_SECONDS,
         )
-    per_rank = int((memory_available_bytes or GIB) * _CPU_PATTERN_SHARE / workplace.world_size)
+    per_rank = int((memory_available_bytes or GIB) * _CPU_PATTERN_SHARE / placement.world_size)
     pattern_bytes = min(_CPU_PATTERN_BYTES, per_rank)
     return ActivePlan(
         tests, "cpu", ("float32", "bfloat16"), 1.0, pattern_bytes, sustained_seconds or _CPU_SUSTAINED_SECONDS
     )
 
 
-def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
+def say_cost(plan: ActivePlan, placement: Placement) -> str:
     """What the tests cost, in one sentence for the user before they start."""
     who = "GPU" if plan.device_kind == "cuda" else "CPU rank"
     names = ", ".join(test.replace("_", " ") for test in plan.tests)
-    count = f"{workplace.world_size} {who}{'s' * (workplace.world_size > 1)}"
+    count = f"{placement.world_size} {who}{'s' * (placement.world_size > 1)}"
     extra = ""
     if SUSTAINED in plan.tests:
         seconds = plan.sustained_seconds
@@ -178,7 +178,7 @@ def say_cost(plan: ActivePlan, workplace: Workplace) -> str:
         extra += (
             "; most of the free GPU memory" if plan.device_kind == "cuda" else "; a quarter of free memory"
         )
-    return f"{names} on {count}: about {expected_seconds(plan, workplace.world_size):.0f} s{extra}"
+    return f"{names} on {count}: about {expected_seconds(plan, placement.world_size):.0f} s{extra}"
 
 
 def expected_seconds(plan: ActivePlan, world_size: int) -> float:
@@ -205,7 +205,7 @@ def limit_seconds(plan: ActivePlan, level: str, world_size: int) -> float:
 
 def measure_active(
     plan: ActivePlan,
-    workplace: Workplace,
+    placement: Placement,
     level: str,
     *,
     python: str | None = None,
@@ -232,26 +232,26 @@ def measure_active(
         run = run_ranks(
             _ENTRY,
             run_id="active tests",
-            world_size=workplace.world_size,
-            arguments=encode(replace(plan, numa_nodes=_numa_nodes(workplace))),
+            world_size=placement.world_size,
+            arguments=encode(replace(plan, numa_nodes=_numa_nodes(placement))),
             budgets=Budgets(
                 {**DEFAULT_STAGE_SECONDS, MEASURE: _STEP_SECONDS},
-                limit_seconds(plan, level, workplace.world_size),
+                limit_seconds(plan, level, placement.world_size),
             ),
             faults=faults,
             on_event=take,
             python=python,
-            variables=workplace.variables,
+            variables=placement.variables,
         )
     finally:
         points = telemetry.finish() if telemetry is not None else ()
-    return _measurement(run, plan, workplace, points, started)
+    return _measurement(run, plan, placement, points, started)
 
 
 def _measurement(
     run: RankRun,
     plan: ActivePlan,
-    workplace: Workplace,
+    placement: Placement,
     points: tuple[TelemetryPoint, ...],
     started: float,
 ) -> ActiveMeasurement:
@@ -276,7 +276,7 @@ def _measurement(
         telemetry=points,
         ranks=run.reports,
         incidents=run.incidents,
-        untested=workplace.untested,
+        untested=placement.untested,
         seconds=run.seconds,
         timed_out=run.timed_out,
         **{kind: tuple(found) for kind, found in results.items()},
@@ -293,7 +293,7 @@ def _counted_from(started: float, result: ComputeResult) -> ComputeResult:
     return replace(result, **times)
 
 
-def _numa_nodes(workplace: Workplace) -> tuple[int | None, ...]:
+def _numa_nodes(placement: Placement) -> tuple[int | None, ...]:
     """The node of each rank's GPU, by local rank; empty on the CPU, where there is nothing to be near to."""
-    nodes = (device.numa_node for device in workplace.devices)
+    nodes = (device.numa_node for device in placement.devices)
     return tuple(None if isinstance(node, Missing) else node for node in nodes)

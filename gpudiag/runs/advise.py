@@ -68,7 +68,7 @@ def advise_strategy(
             hint="see CUDA_VISIBLE_DEVICES, and the MIG instances of `nvidia-smi -L`",
         )
     here = Placement(
-        "nccl" if devices else "gloo", max(1, len(memory_bytes)), 0, devices=devices, snapshot=snapshot
+        "nccl" if devices else "gloo", max(1, len(memory_bytes)), devices=devices, snapshot=snapshot
     )
     memory = snapshot.machine.memory_total_bytes
     place = Place(

@@ -21,7 +21,7 @@ from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.active import measure_active, say_cost
 from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.gate import complete_results, judge_results
-from gpudiag.runs.workplace import Workplace, choose_workplace, why_no_peers
+from gpudiag.runs.placement import Placement, place_tests, why_no_peers
 from gpudiag.store.baselines import samples_of
 from gpudiag.store.history import HistoryKeeper, RunFacts
 from gpudiag.store.state_folder import own_machine_key
@@ -113,7 +113,7 @@ class BandwidthRun:
     def _measure(self, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
         found = run_checks(Context(snapshot), GPU_CHECKS)
         findings = tuple(finding for result in found for finding in result.findings)
-        place = choose_workplace(snapshot, findings, NOT_ASKED, force=self._plan.force)
+        place = place_tests(snapshot, findings, NOT_ASKED, force=self._plan.force)
         if isinstance(place, Missing):  # whatever the reason: nothing was measured, so nothing passes
             return Missing(MissingReason.ERROR, place.detail)
         plan = plan_tests(self._plan, place)
@@ -130,8 +130,8 @@ class BandwidthRun:
             return Missing(MissingReason.ERROR, f"{error.message}{hint}")
 
 
-def plan_tests(plan: BandwidthPlan, place: Workplace) -> Reading[ActivePlan]:
-    """The tests of the plan that this workplace can run; why not, where it cannot run one that was named."""
+def plan_tests(plan: BandwidthPlan, place: Placement) -> Reading[ActivePlan]:
+    """The tests of the plan that can run there; why not, where it cannot run one that was named."""
     on_gpu = place.device_kind == "cuda"
     possible: tuple[str, ...] = BANDWIDTH_TESTS if on_gpu else _ON_CPU
     no_peers = why_no_peers(place) if on_gpu else None

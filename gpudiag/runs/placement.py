@@ -1,35 +1,41 @@
-"""Where an nccl-test runs: on GPUs or on the CPU, on how many ranks, up to which size."""
+"""Where ranks run, for every command: on which GPUs or on the CPU, on how many ranks, up to which size."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from gpudiag.checks.gpu.modes import tell_exclusive
 from gpudiag.checks.host.network import judge_interfaces
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.active import Untested
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.runs.usable_gpus import (
+    UNNAMED,
+    GpuFitness,
     free_bytes,
     has_float8,
+    judge_gpus,
     may_have_own_gpus,
-    require_context,
     sharing_for,
-    usable_devices,
     visibility_for,
+    why_no_cuda,
 )
 from gpudiag.units import GIB, MIB, format_size
 
-DEFAULT_CPU_RANKS = 4
+DEFAULT_CPU_RANKS = 4  # of every command, where nobody asks for a number
+TORCH_HINT = "torch is not installed: pip install torch"
+_CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
 # Of the free memory of a GPU or of the host: a job may come and want some while we measure. Who asks
@@ -58,20 +64,87 @@ class Placement:
 
     backend: str
     world_size: int
-    max_bytes: int
+    max_bytes: int = 0  # the largest size of a collective
     variables: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     snapshot: Snapshot | None = None
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
+    untested: tuple[Untested, ...] = ()  # of tests: the GPUs that are left alone, and why
     ranks_share_gpu: bool = False
     without_gpu: bool = False  # on the CPU because there is no GPU, not because somebody asked for it
     float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
+
+    @property
+    def device_kind(self) -> str:
+        """What ranks work on: `cuda` or `cpu`."""
+        return "cuda" if self.backend == "nccl" else "cpu"
 
 
 def why_unmet(placement: Placement, *, one_machine: bool) -> Finding | None:
     """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
     by_loopback = placement.backend == "gloo" and one_machine and not os.environ.get("GLOO_SOCKET_IFNAME")
     return judge_interfaces(placement.snapshot.machine) if by_loopback and placement.snapshot else None
+
+
+def why_no_peers(placement: Placement) -> str | None:
+    """Why no rank can copy to another one's GPU; None where all can."""
+    if placement.world_size < 2:
+        return "there is one GPU to test, and no peer"
+    return tell_exclusive(placement.devices)
+
+
+def place_tests(
+    snapshot: Snapshot, findings: Sequence[Finding], expected_gpus: Reading[int], *, force: bool
+) -> Reading[Placement]:
+    """Where tests that disturb may run: GPUs without a fault that nobody uses, or the CPU where there is none; or why nowhere.
+
+    NOT_ASKED where GPUs are in use and nobody said `--force`; NOT_SUPPORTED where there is nothing that
+    could compute; ERROR where it should be possible and is not.
+    """
+    absent = _why_no_torch(snapshot)
+    if absent is not None:
+        return absent
+    if not gpu_traces(snapshot, expected_gpus):
+        return Placement("gloo", DEFAULT_CPU_RANKS, snapshot=snapshot, without_gpu=True)
+    broken = why_no_cuda(snapshot, expected_gpus)
+    if broken is not None:
+        return broken
+    judged = [_for_tests(gpu) for gpu in judge_gpus(snapshot, findings)]
+    chosen = [gpu for gpu in judged if gpu.unfit is None and (force or gpu.in_use is None)]
+    left = tuple(gpu.as_untested() for gpu in judged if gpu not in chosen)
+    if not chosen:
+        busy = any(one.in_use for one in left)
+        words = "; ".join(f"{one.name}: {one.reason}" for one in left) or "no GPU can be used"
+        hint = " (--force tests GPUs in use)" if busy else ""
+        reason = MissingReason.NOT_ASKED if busy else MissingReason.ERROR
+        return Missing(reason, f"no GPU is free to be tested: {words}{hint}")
+    return Placement(
+        "nccl",
+        len(chosen),
+        variables=visibility_for(snapshot, chosen),
+        snapshot=snapshot,
+        devices=tuple(gpu.device for gpu in chosen),
+        untested=left,
+    )
+
+
+def _for_tests(gpu: GpuFitness) -> GpuFitness:
+    """The GPU as a test may use it, which must not disturb a job."""
+    if gpu.unfit is not None:
+        return gpu
+    if gpu.device.mig_mode == "enabled":
+        return replace(gpu, unfit="MIG is on: its instances belong to jobs")
+    return replace(gpu, unfit=UNNAMED) if gpu.cuda_name is None else gpu
+
+
+def _why_no_torch(snapshot: Snapshot) -> Missing | None:
+    """Why no rank can start, with or without a GPU."""
+    if not isinstance(snapshot.torch, Missing):
+        return None
+    if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
+        return Missing(MissingReason.ERROR, f"{snapshot.source('torch').reason or TORCH_HINT} ({_CPU_BUILD})")
+    words = snapshot.torch.detail or snapshot.source("torch").reason or snapshot.torch.reason.value
+    return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
 
 
 def place_ranks(
@@ -149,32 +222,39 @@ def _on_cpu(
 def _on_gpus(
     plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
 ) -> Placement:
-    require_context(snapshot)
+    broken = why_no_cuda(snapshot)
+    if broken is not None:
+        simulated = broken.reason is MissingReason.NOT_SUPPORTED
+        look = "" if simulated else "see `gpudiag list --sources all`; "
+        raise SourceFailedError(broken.detail, hint=f"{look}--backend gloo runs on the CPU")
     judged = (*judge_snapshot(snapshot).findings(), *_judge_contexts(snapshot))
     findings = tuple(finding for finding in judged if finding.outcome in (Outcome.FAIL, Outcome.ERROR))
-    usable = usable_devices(snapshot, findings)
+    gpus = judge_gpus(snapshot, findings)
+    usable = [gpu for gpu in gpus if gpu.unfit is None]
     if not usable:
+        why = "; ".join(f"{gpu.name}: {gpu.unfit}" for gpu in gpus)
         raise SourceFailedError(
-            "none of the GPUs here can be used", hint="see `gpudiag` and `gpudiag list --sources all`"
+            f"none of the GPUs here can be used ({why})",
+            hint="see `gpudiag` and `gpudiag list --sources all`",
         )
     world_size = wanted or len(usable)
     here = environment.local_world_size if environment is not None else world_size
     shown_one = environment is not None and may_have_own_gpus(snapshot, here, usable)
     shared = here > len(usable) and not shown_one
     on_each = 1 if shown_one else -(-here // len(usable))
-    _refuse_too_large(snapshot, usable, plan, on_each)
+    _refuse_too_large(usable, plan, on_each)
     asked = plan.max_bytes
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=_largest_for(snapshot, usable, plan, on_each) if asked is None else asked,
+        max_bytes=_largest_for(usable, plan, on_each) if asked is None else asked,
         variables={
             **visibility_for(snapshot, usable),
             **(sharing_for(snapshot, here, usable) if shared else {}),
         },
         findings=findings,
         snapshot=snapshot,
-        devices=tuple(usable[:here]),
+        devices=tuple(gpu.device for gpu in usable[:here]),
         ranks_share_gpu=shared,
         float8=has_float8(snapshot, usable),
     )
@@ -187,20 +267,20 @@ def _judge_contexts(snapshot: Snapshot) -> tuple[Finding, ...]:
     )
 
 
-def _largest_for(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> int:
+def _largest_for(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    known = _fitting_on(snapshot, usable, plan, ranks, _MEMORY_SHARE)
+    known = _fitting_on(usable, plan, ranks, _MEMORY_SHARE)
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 
 
-def _refuse_too_large(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int) -> None:
+def _refuse_too_large(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -> None:
     """Return where the largest size that is asked for fits on every GPU, with that many ranks on each.
 
     Raises:
         UsageError: it does not, with what would.
     """
     asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
-    possible = min(_fitting_on(snapshot, usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)
+    possible = min(_fitting_on(usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)
     if asked > possible:
         needed = format_size(asked * _buffers_per_rank(plan) * ranks)
         raise UsageError(
@@ -210,12 +290,10 @@ def _refuse_too_large(snapshot: Snapshot, usable: Sequence[Device], plan: NcclTe
         )
 
 
-def _fitting_on(
-    snapshot: Snapshot, usable: Sequence[Device], plan: NcclTestPlan, ranks: int, share: float
-) -> list[int]:
+def _fitting_on(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int, share: float) -> list[int]:
     """The largest size on each GPU that tells its free memory, with that many ranks on it."""
     beside = ranks * _CONNECTION_BYTES + (ranks - 1) * _CONTEXT_BYTES
-    free = [free_bytes(snapshot, device) for device in usable]
+    free = [free_bytes(gpu) for gpu in usable]
     left = [max(0, size - beside) for size in free if not isinstance(size, Missing)]
     return [size for one in left if (size := _fitting_bytes(plan, one, ranks, share)) is not None]
 

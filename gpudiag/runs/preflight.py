@@ -30,7 +30,7 @@ from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
-from gpudiag.runs.workplace import Workplace, choose_workplace
+from gpudiag.runs.placement import Placement, place_tests
 from gpudiag.store.baselines import samples_of
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
 from gpudiag.store.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
@@ -239,7 +239,7 @@ class Preflight:
         plan = self._plan
         expected = _or_missing(plan.at_least_gpus if plan.expect_gpus is None else plan.expect_gpus)
         findings = _gpu_findings(snapshot, expected)
-        place = choose_workplace(snapshot, findings, expected, force=self._plan.force)
+        place = place_tests(snapshot, findings, expected, force=self._plan.force)
         if any(check.name == network_loopback.name for check in self._checks):
             place = _reachable(place, snapshot)
         if isinstance(place, Missing):
@@ -255,21 +255,21 @@ class Preflight:
             training = _attempt(lambda: self._measure_training(place))
         return Measures(collective=collective, active=active, training=training)
 
-    def _measure_collective(self, place: Workplace) -> CollectiveMeasurement:
+    def _measure_collective(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import measure_collective, say_collective_cost
 
         self._teller.enter("collective")
         self._say(say_collective_cost(place))
         return measure_collective(place, self._surroundings.python)
 
-    def _measure_training(self, place: Workplace) -> tuple[StrategyMeasurement, ...]:
+    def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import measure_training, say_training_cost
 
         self._teller.enter("training")
         self._say(say_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python)
 
-    def _measure_active(self, place: Workplace, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
+    def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
         from gpudiag.runs.active import measure_active, plan_active, say_cost
 
         memory = snapshot.machine.memory_available_bytes
@@ -342,8 +342,8 @@ def _gpu_findings(snapshot: Snapshot, expected: Reading[int]) -> tuple[Finding, 
     return tuple(finding for result in results for finding in result.findings)
 
 
-def _reachable(place: Reading[Workplace], snapshot: Snapshot) -> Reading[Workplace]:
-    """The workplace, or why ranks could not meet there: the fault is told once, by the check of it."""
+def _reachable(place: Reading[Placement], snapshot: Snapshot) -> Reading[Placement]:
+    """The placement, or why ranks could not meet there: the fault is told once, by the check of it."""
     if isinstance(place, Missing) or os.environ.get("GLOO_SOCKET_IFNAME"):
         return place
     if judge_interfaces(snapshot.machine) is None:

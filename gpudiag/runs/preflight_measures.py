@@ -1,13 +1,14 @@
 """The all-reduce and the training of a preflight: short, verified, where tests may run."""
 
+from dataclasses import replace
+
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
 from gpudiag.runs.nccl_test import measure_collectives
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.train import DEFAULT_CPU_RANKS, measure_strategies
-from gpudiag.runs.workplace import Workplace
+from gpudiag.runs.train import measure_strategies
 from gpudiag.units import MIB
 
 _CPU_MAX_BYTES = MIB
@@ -24,7 +25,7 @@ _CPU_QUICK_SECONDS = 15.0  # of the 30 that level quick has
 _SECONDS = 60.0  # for each strategy; the first import of DeepSpeed or TensorFlow is the slow part
 
 
-def say_collective_cost(place: Workplace) -> str:
+def say_collective_cost(place: Placement) -> str:
     """What the all-reduce costs, in one sentence for the user before it starts."""
     if place.device_kind == "cuda":
         return (
@@ -33,13 +34,13 @@ def say_collective_cost(place: Workplace) -> str:
     return f"all-reduce on {place.world_size} CPU ranks with gloo: about 5 s"
 
 
-def collective_limit(place: Workplace) -> float:
+def collective_limit(place: Placement) -> float:
     """How many seconds the all-reduce may take, by the number of GPUs."""
     on_gpu = place.device_kind == "cuda"
     return _GPU_BASE_SECONDS + _GPU_SECONDS * place.world_size if on_gpu else _CPU_SECONDS
 
 
-def measure_collective(place: Workplace, python: str | None) -> CollectiveMeasurement:
+def measure_collective(place: Placement, python: str | None) -> CollectiveMeasurement:
     """The verified all-reduce.
 
     Raises:
@@ -47,10 +48,9 @@ def measure_collective(place: Workplace, python: str | None) -> CollectiveMeasur
         LaunchError: the ranks could not be started.
     """
     on_gpu = place.device_kind == "cuda"
-    backend = "nccl" if on_gpu else "gloo"
     max_bytes = _gpu_bytes(place) if on_gpu else _CPU_MAX_BYTES
     plan = NcclTestPlan(
-        backend=backend,
+        backend=place.backend,
         nproc=place.world_size,
         max_bytes=max_bytes,
         step_factor=8,
@@ -59,11 +59,10 @@ def measure_collective(place: Workplace, python: str | None) -> CollectiveMeasur
         timeout_seconds=collective_limit(place),
         rendezvous_timeout_seconds=collective_limit(place),
     )
-    here = Placement(backend, place.world_size, max_bytes, variables=place.variables, devices=place.devices)
-    return measure_collectives(plan, here, python)
+    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python)
 
 
-def _gpu_bytes(place: Workplace) -> int:
+def _gpu_bytes(place: Placement) -> int:
     free = [
         device.memory_free_bytes
         for device in place.devices
@@ -72,23 +71,23 @@ def _gpu_bytes(place: Workplace) -> int:
     return min([_GPU_MAX_BYTES, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
 
 
-def say_training_cost(place: Workplace, level: str) -> str:
+def say_training_cost(place: Placement, level: str) -> str:
     """What the training costs, in one sentence for the user before it starts."""
-    where = f"{place.world_size} GPUs" if place.device_kind == "cuda" else f"{DEFAULT_CPU_RANKS} CPU ranks"
+    where = f"{place.world_size} GPUs" if place.device_kind == "cuda" else f"{place.world_size} CPU ranks"
     if level == _QUICK:
         seconds = 10 if place.device_kind == "cuda" else 5  # with contexts, and NCCL's start
         return f"{_STEPS} verified steps of DDP on {where}: about {seconds} s"
     return f"{_STEPS} verified steps on {where} under each strategy that is installed: about 5 s each"
 
 
-def training_limit(place: Workplace, level: str) -> float:
+def training_limit(place: Placement, level: str) -> float:
     """How many seconds one strategy may take: with GPUs, by how many there are, at every level."""
     if place.device_kind == "cuda":
         return _SECONDS + _GPU_SECONDS * place.world_size
     return _CPU_QUICK_SECONDS if level == _QUICK else _SECONDS
 
 
-def measure_training(place: Workplace, level: str, python: str | None) -> tuple[StrategyMeasurement, ...]:
+def measure_training(place: Placement, level: str, python: str | None) -> tuple[StrategyMeasurement, ...]:
     """What the ranks of each strategy told; of DDP alone at level quick.
 
     Raises:
@@ -96,18 +95,10 @@ def measure_training(place: Workplace, level: str, python: str | None) -> tuple[
         LaunchError: the ranks could not be started.
     """
     quick = level == _QUICK
-    on_gpu = place.device_kind == "cuda"
     plan = TrainingPlan(
         strategy=("ddp",) if quick else STRATEGIES,
         steps=_STEPS,
         timeout_seconds=training_limit(place, level),
         rendezvous_timeout_seconds=training_limit(place, level),
     )
-    here = Placement(
-        "nccl" if on_gpu else "gloo",
-        place.world_size if on_gpu else min(place.world_size, DEFAULT_CPU_RANKS),
-        0,
-        variables=place.variables,
-        devices=place.devices,
-    )
-    return measure_strategies(plan, here, python=python, fresh_groups=not quick)
+    return measure_strategies(plan, place, python=python, fresh_groups=not quick)

@@ -46,7 +46,6 @@ from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
 
-DEFAULT_CPU_RANKS = 2
 _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
 # DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
@@ -299,7 +298,7 @@ def run_training(
         require_torch("train")
     placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
-    world_size = _world_size(plan, environment, placement, given=here is not None)
+    world_size = placement.world_size
     teller = TrainingTeller(len(plan.strategy), listener if told else None)
     where = _Place(environment, placement, world_size, pythons, teller)
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
@@ -363,13 +362,6 @@ def describe_machine(placement: Placement) -> tuple[str, ...]:
 
 def _placing_plan(plan: TrainingPlan) -> NcclTestPlan:
     return NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
-
-
-def _world_size(
-    plan: TrainingPlan, environment: RankEnvironment | None, placement: Placement, *, given: bool
-) -> int:
-    decided = plan.nproc is not None or environment is not None or given
-    return placement.world_size if decided or placement.backend == "nccl" else DEFAULT_CPU_RANKS
 
 
 def _run_strategy(

@@ -38,7 +38,7 @@ from gpudiag.runs.events import TrainingTeller
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
-from gpudiag.runs.train import DEFAULT_CPU_RANKS, describe_machine
+from gpudiag.runs.train import describe_machine
 from gpudiag.training.script_main import ScriptJob
 from gpudiag.training.stack_watch import PATIENCE, users_place
 
@@ -257,8 +257,7 @@ def run_script(
         os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
     )
     placement = place_ranks(NcclTestPlan(backend=plan.backend, nproc=plan.nproc), environment, python=python)
-    decided = plan.nproc is not None or environment is not None or placement.backend == "nccl"
-    world_size = placement.world_size if decided else DEFAULT_CPU_RANKS
+    world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     teller = TrainingTeller(0, listener if environment is None or environment.rank == 0 else None)
     teller.start_ranks()

@@ -1,94 +1,161 @@
-"""Which GPUs NCCL ranks can run on here, and what they have to be told for it."""
+"""Which GPUs ranks can run on here, and what they have to be told for it: one judgement for every command."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from gpudiag.checks.gpu.availability import judge_availability
 from gpudiag.checks.traces import gpu_traces, pci_gpus
-from gpudiag.errors import SourceFailedError, UsageError
+from gpudiag.errors import UsageError
+from gpudiag.model.active import Untested
 from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 # Of NCCL, of torch (before, it refuses to reduce them on GPUs of 9.0), and of GPUs.
 _FLOAT8_NCCL, _FLOAT8_TORCH, _FLOAT8_CAPABILITY = (2, 24), (2, 8), (9, 0)
+UNNAMED = "its UUID is not known"
 _SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
 
 
-def require_context(snapshot: Snapshot) -> None:
-    """Return where torch can use at least one of the GPUs.
+@dataclass(frozen=True, slots=True)
+class GpuFitness:
+    """One GPU as ranks could use it."""
 
-    Raises:
-        SourceFailedError: it can use none, with the trace of a GPU and the cause; or they are simulated.
+    device: Device
+    view: DeviceView | None  # torch's; of a MIG instance, where it shows one
+    unfit: str | None  # why no rank can run there
+    in_use: str | None  # who or what a test would disturb
+
+    @property
+    def name(self) -> str:
+        """The GPU, for people."""
+        index = self.device.id.nvml_index
+        return "a GPU" if isinstance(index, Missing) else f"GPU {index}"
+
+    @property
+    def cuda_name(self) -> str | None:
+        """What CUDA_VISIBLE_DEVICES calls it: a MIG instance by its own UUID; None where nobody tells one.
+
+        A number would count from another GPU wherever the variable is set already.
+        """
+        uuid = (
+            self.device.id.uuid
+            if self.view is None or isinstance(self.view.uuid, Missing)
+            else self.view.uuid
+        )
+        return None if isinstance(uuid, Missing) else uuid
+
+    def as_untested(self) -> Untested:
+        """The GPU as one that no test runs on, and why."""
+        in_use = self.unfit is None
+        return Untested(self.device.id.uuid, self.name, self.unfit or self.in_use or "", in_use)
+
+
+def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> Missing | None:
+    """Why ranks can use none of the GPUs that there are traces of; None: torch starts a context on one at least.
+
+    NOT_SUPPORTED where they are simulated, ERROR otherwise.
     """
     if snapshot.simulated is not None:
-        raise SourceFailedError(
-            f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing",
-            hint="--backend gloo runs on the CPU",
-        )
-    trace = gpu_traces(snapshot)[0].text
+        words = f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing"
+        return Missing(MissingReason.NOT_SUPPORTED, words)
     torch = snapshot.torch
     if isinstance(torch, Missing):
         cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
     elif isinstance(torch.cuda_runtime_version, Missing):
         cause = f"torch {torch.version} is a build without CUDA"
     elif torch.context_starts is True or any(_starts(view) for view in snapshot.views):
-        return
-    elif isinstance(torch.context_starts, Missing):
-        cause = torch.context_starts.detail or "no CUDA context starts"
+        return None
     else:
-        cause = "no CUDA context starts"
-    raise SourceFailedError(
-        f"a GPU is here ({trace}), and torch cannot use it: {cause}",
-        hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU all the same",
-    )
+        cause = torch.context_starts.detail if isinstance(torch.context_starts, Missing) else ""
+    trace = gpu_traces(snapshot, expected_gpus)[0].text
+    words = f"a GPU is here ({trace}), and torch cannot use it: {cause or 'no CUDA context starts'}"
+    return Missing(MissingReason.ERROR, words)
 
 
-def usable_devices(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Device]:
-    """The GPUs that answer, without a fault that a check found, on which torch starts a context; as CUDA numbers them."""
-    faulty = {
-        finding.subject.uuid
-        for finding in findings
-        if finding.outcome is Outcome.FAIL and isinstance(finding.subject, DeviceSubject)
+def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitness, ...]:
+    """Every GPU, in the order in which CUDA numbers those that torch sees; `findings` are of the checks of GPUs.
+
+    Where one must be hidden, one that cannot be named is not fit either: the others could not be shown without it.
+    """
+    in_use = {
+        candidate.uuid: ", ".join(candidate.against)
+        for candidate in judge_availability(snapshot, ())
+        if candidate.against
     }
-    found = [
-        (view.source_index, device)
-        for device in snapshot.devices
-        if not isinstance(device.responding, Missing) and device.id.uuid not in faulty
-        if (view := _torch_view(snapshot, device)) is not None
-    ]
-    return [device for _, device in sorted(found, key=lambda pair: pair[0])]
+    judged = []
+    for device in snapshot.devices:
+        view = _torch_view(snapshot, device)
+        unfit = _why_unfit(device, view, findings)
+        judged.append(GpuFitness(device, view, unfit, in_use.get(device.id.uuid)))
+    if any(gpu.unfit for gpu in judged):
+        judged = [
+            replace(gpu, unfit=UNNAMED) if gpu.unfit is None and gpu.cuda_name is None else gpu
+            for gpu in judged
+        ]
+    return tuple(sorted(judged, key=_cuda_order))
 
 
-def free_bytes(snapshot: Snapshot, device: Device) -> Reading[int]:
+def free_bytes(gpu: GpuFitness) -> Reading[int]:
     """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
-    view = _torch_view(snapshot, device)
-    if view is None or isinstance(view.memory_free_bytes, Missing):
-        return device.memory_free_bytes
-    return view.memory_free_bytes
+    if gpu.view is None or isinstance(gpu.view.memory_free_bytes, Missing):
+        return gpu.device.memory_free_bytes
+    return gpu.view.memory_free_bytes
+
+
+def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES with the chosen GPUs only, where torch counts others too."""
+    counted = [view for view in snapshot.views if view.source == "torch"]
+    if len(counted) == len(chosen):
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu.cuda_name) for gpu in chosen)}
+
+
+def _why_unfit(device: Device, view: DeviceView | None, findings: Sequence[Finding]) -> str | None:
+    if isinstance(device.responding, Missing):
+        return "it gives no readings"
+    for finding in findings:
+        if finding.outcome is Outcome.FAIL and _is_of(finding, device):
+            return f"it is faulty ({finding.code})"
+    if view is None:
+        return "torch does not see it"
+    return None if _starts(view) else "no CUDA context starts on it"
+
+
+def _is_of(finding: Finding, device: Device) -> bool:
+    subject = finding.subject
+    if not isinstance(subject, DeviceSubject):
+        return False
+    if isinstance(subject.uuid, Missing) or isinstance(device.id.uuid, Missing):
+        return not isinstance(device.id.bus_id, Missing) and subject.bus_id == device.id.bus_id
+    return subject.uuid == device.id.uuid
+
+
+def _torch_view(snapshot: Snapshot, device: Device) -> DeviceView | None:
+    """The GPU as torch shows it; a MIG instance has a UUID of its own, and its GPU's bus id."""
+    found = [
+        view
+        for view in snapshot.views
+        if view.source == "torch"
+        and (_same(view.uuid, device.id.uuid) or _same(view.bus_id, device.id.bus_id))
+    ]
+    return next((view for view in found if _starts(view)), found[0] if found else None)
+
+
+def _same(one: Reading[str], other: Reading[str]) -> bool:
+    return not isinstance(one, Missing) and one == other
 
 
 def _starts(view: DeviceView) -> bool:
     return view.source == "torch" and view.context_starts is True
 
 
-def _torch_view(snapshot: Snapshot, device: Device) -> DeviceView | None:
-    """The GPU as torch shows it; a MIG instance has a UUID of its own, and its GPU's bus id."""
-    for view in snapshot.views:
-        same = view.uuid == device.id.uuid or view.bus_id == device.id.bus_id
-        if _starts(view) and same:
-            return view
-    return None
+def _cuda_order(gpu: GpuFitness) -> tuple[bool, int]:
+    return gpu.view is None, 0 if gpu.view is None else gpu.view.source_index
 
 
-def visibility_for(snapshot: Snapshot, usable: Sequence[Device]) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES with the usable GPUs only, where torch counts one that is not usable."""
-    counted = [view for view in snapshot.views if view.source == "torch"]
-    if len(counted) == len(usable):
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(device.id.uuid) for device in usable)}
-
-
-def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> bool:
+def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) -> bool:
     """Whether a launcher may have shown each of its ranks here a GPU of its own: this process sees one of several.
 
     Whether it has, the ranks find out together (ranks/rank/device.py).
@@ -96,7 +163,7 @@ def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) 
     return len(usable) == 1 and max(len(snapshot.devices), len(pci_gpus(snapshot))) >= ranks
 
 
-def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dict[str, str]:
+def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) -> dict[str, str]:
     """What lets two NCCL ranks share the only GPU.
 
     Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
@@ -118,14 +185,14 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[Device]) -> dic
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
-def has_float8(snapshot: Snapshot, usable: Sequence[Device]) -> bool:
+def has_float8(snapshot: Snapshot, usable: Sequence[GpuFitness]) -> bool:
     """Whether torch, NCCL and every GPU are new enough for 8-bit floats (NCCL 2.24 release notes)."""
     torch = snapshot.torch
     if isinstance(torch, Missing) or _version(torch.version.partition("+")[0]) < _FLOAT8_TORCH:
         return False
     if isinstance(torch.nccl_version, Missing) or _version(torch.nccl_version) < _FLOAT8_NCCL:
         return False
-    capabilities = [device.compute_capability for device in usable]
+    capabilities = [gpu.device.compute_capability for gpu in usable]
     return all(
         not isinstance(found, Missing) and _version(found) >= _FLOAT8_CAPABILITY for found in capabilities
     )

@@ -37,7 +37,17 @@ if "boot.py" in " ".join(sys.orig_argv):  # ranks only, and what they are forked
 def train_with(plant: str, folder: Path, *flags: str, after: str = "torch") -> Any:
     """The report of `gpudiag train` on two gloo ranks in which `plant` ran once the module `after` was imported."""
     (folder / "sitecustomize.py").write_text(_PLANTER.format(code=plant, after=after))
-    command = ("env", f"PYTHONPATH={folder}:{_ROOT}", *TRAIN, "--steps", "4", *flags, "--json")
+    command = (
+        "env",
+        f"PYTHONPATH={folder}:{_ROOT}",
+        *TRAIN,
+        "--nproc",
+        "2",
+        "--steps",
+        "4",
+        *flags,
+        "--json",
+    )
     completed = run(*command, limit_seconds=LIMIT_SECONDS)
     assert completed.left_behind == ()
     return completed.document()

@@ -18,13 +18,13 @@ from gpudiag.model.evidence import RankSubject
 from gpudiag.model.measure import Measures
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import expected_seconds, measure_active, plan_active, say_cost
-from gpudiag.runs.workplace import Workplace
+from gpudiag.runs.placement import Placement
 from tests.unit.model.nouns import make_snapshot
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 MIB = 1024**2
 RANKS = 4
-ON_CPU = Workplace("cpu", RANKS)
+ON_CPU = Placement("gloo", RANKS)
 
 
 def measure(*tests: str, faults: tuple[str, ...] = (), pattern_bytes: int = 4 * MIB) -> ActiveMeasurement:
@@ -93,10 +93,10 @@ def test_the_cost_is_said_before_and_grows_with_the_level():
 
 
 def test_gpus_are_tested_at_level_quick_already():
-    one = Workplace("cuda", 1)
+    one = Placement("nccl", 1)
     plan = plan_active("quick", one, None)
     assert plan is not None
     assert "peer_copy" not in plan.tests
-    standard = plan_active("standard", Workplace("cuda", 8), None)
+    standard = plan_active("standard", Placement("nccl", 8), None)
     assert standard is not None
     assert "peer_copy" in standard.tests

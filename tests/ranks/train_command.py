@@ -9,8 +9,9 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
 
 def train(*flags: str, limit_seconds: float = LIMIT_SECONDS) -> Completed:
-    """`gpudiag train --backend gloo` with those flags."""
-    return run(*TRAIN, *flags, limit_seconds=limit_seconds)
+    """`gpudiag train --backend gloo` with those flags; on two ranks, where they say nothing of it."""
+    ranks = () if {"--nproc", "--advise", "--world-size"} & set(flags) else ("--nproc", "2")
+    return run(*TRAIN, *ranks, *flags, limit_seconds=limit_seconds)
 
 
 def torchrun_train(world_size: int, *flags: str) -> Completed:

@@ -17,7 +17,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.training import StrategyMeasurement
-from gpudiag.runs.workplace import choose_workplace
+from gpudiag.runs.placement import place_tests
 from gpudiag.store.baselines import samples_of
 from tests.scenarios.active_cases import SICK, good_runs
 from tests.scenarios.rank_cases import happened
@@ -86,7 +86,7 @@ def known(
 
 def nowhere(look: Snapshot) -> Measures:
     """What a preflight notes where the ranks have no place to work, by its own words."""
-    place = choose_workplace(look, (), NOT_ASKED, force=False)
+    place = place_tests(look, (), NOT_ASKED, force=False)
     assert isinstance(place, Missing)
     return Measures(place, place, place)
 

@@ -1,10 +1,10 @@
 from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs.bandwidth import checks_for, plan_tests
-from gpudiag.runs.workplace import Workplace
+from gpudiag.runs.placement import Placement
 
-CPU = Workplace("cpu", 4)
-ONE_GPU, GPUS = Workplace("cuda", 1), Workplace("cuda", 8)
+CPU = Placement("gloo", 4)
+ONE_GPU, GPUS = Placement("nccl", 1), Placement("nccl", 8)
 
 
 def test_every_test_that_the_machine_can_run_is_run():

@@ -6,15 +6,33 @@ from typing import Any
 
 import pytest
 
+from gpudiag.checks.gpu.devices import GPU_RECOVERY_NEEDED
+from gpudiag.checks.subjects import device_subject
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
-from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus, TorchFacts
+from gpudiag.model.device import (
+    Device,
+    DeviceView,
+    GpuProcess,
+    Snapshot,
+    SourceState,
+    SourceStatus,
+    TorchFacts,
+)
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.ranks.environment import Launcher, RankEnvironment
-from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.placement import Placement, place_ranks, place_tests
+from gpudiag.runs.usable_gpus import judge_gpus
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 GIB = 1024**3
+IDLE: dict[str, Any] = {
+    "mig_mode": "disabled", "compute_mode": "default", "processes": (), "utilization_percent": 0, "memory_used_bytes": 0, "memory_total_bytes": 80 * GIB
+}  # fmt: skip
+TRAINING = GpuProcess(
+    pid=42, kind="compute", memory_used_bytes=2**30, visible=True, user="ann", command="train.py",
+    container_id=NOT_ASKED, started_at=NOT_ASKED,
+)  # fmt: skip
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost")
 
 
@@ -156,6 +174,91 @@ def test_a_mig_instance_is_used_within_its_own_memory() -> None:
     placement = place(make_snapshot(gpu, views=(instance,), torch=make_torch()))
     assert (placement.world_size, placement.variables) == (1, {})
     assert placement.max_bytes < GIB
+
+
+def test_a_mig_instance_is_shown_to_ranks_by_its_own_uuid() -> None:
+    gpus = [make_device(index, mig_mode="enabled", memory_free_bytes=60 * GIB) for index in range(2)]
+    lacks = Missing(MissingReason.ERROR, "CUDA error: unknown error")
+    views = (
+        replace(view_of(gpus[0], 0), uuid="MIG-0"),
+        replace(view_of(gpus[1], 1, starts=lacks), uuid="MIG-1"),
+    )
+    placement = place(make_snapshot(*gpus, views=views, torch=make_torch()))
+    assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "MIG-0"})
+
+
+def nameless(snapshot: Snapshot, index: int) -> Snapshot:
+    """The machine where nobody tells that GPU's UUID; its bus id is known."""
+    devices = [
+        replace(device, id=replace(device.id, uuid=NOT_SUPPORTED)) if place == index else device
+        for place, device in enumerate(snapshot.devices)
+    ]
+    views = [
+        replace(view, uuid=NOT_SUPPORTED) if place == index else view
+        for place, view in enumerate(snapshot.views)
+    ]
+    return replace(snapshot, devices=tuple(devices), views=tuple(views))
+
+
+def test_a_gpu_whose_uuid_nobody_tells_is_found_by_its_bus_id() -> None:
+    placement = place(nameless(make_machine_with(2), 1))
+    assert (placement.world_size, placement.variables) == (2, {})
+
+
+def test_a_gpu_that_cannot_be_named_is_left_out_where_another_must_be_hidden() -> None:
+    placement = place(nameless(make_machine_with(3, sick=(0,)), 1))
+    assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "GPU-2"})
+
+
+def test_a_fault_of_a_gpu_without_a_uuid_is_told_apart_by_its_bus_id() -> None:
+    machine = nameless(nameless(make_machine_with(2), 0), 1)
+    fault = GPU_RECOVERY_NEEDED.finding(device_subject(machine, machine.devices[1]), "it must be reset")
+    assert [gpu.unfit is None for gpu in judge_gpus(machine, (fault,))] == [False, False]
+    assert "gpu.recovery_needed" in str(judge_gpus(machine, (fault,))[1].unfit)
+    assert "recovery" not in str(judge_gpus(machine, (fault,))[0].unfit)
+
+
+def test_tests_and_collectives_say_in_the_same_words_why_torch_can_use_no_gpu() -> None:
+    causes: list[dict[str, Any]] = [
+        {"cuda_runtime_version": NOT_SUPPORTED},
+        {"context_starts": False},
+        {"context_starts": Missing(MissingReason.ERROR, "CUDA error 802: system not yet initialized")},
+    ]
+    for facts in causes:
+        machine = replace(make_machine_with(2, **facts), views=())
+        with pytest.raises(SourceFailedError) as refused:
+            place(machine)
+        tests = place_tests(machine, (), NOT_ASKED, force=False)
+        assert isinstance(tests, Missing)
+        assert (tests.reason, tests.detail) == (MissingReason.ERROR, refused.value.message)
+
+
+@pytest.mark.parametrize("busy", [(), (1,), (0, 2)])
+@pytest.mark.parametrize("sick", [(), (1,), (0, 3)])
+def test_tests_take_the_gpus_of_a_collective_but_those_in_use(
+    busy: tuple[int, ...], sick: tuple[int, ...]
+) -> None:
+    machine = make_machine_with(4, sick=sick)
+    devices = tuple(
+        replace(device, processes=(TRAINING,)) if index in busy else replace(device, **IDLE)
+        for index, device in enumerate(machine.devices)
+    )
+    machine = replace(machine, devices=devices)
+    collective = place(machine)
+    tests = place_tests(machine, collective.findings, NOT_ASKED, force=False)
+    assert not isinstance(tests, Missing)
+    healthy = [index for index in range(4) if index not in sick]
+    assert [device.id.nvml_index for device in collective.devices] == healthy
+    assert [device.id.nvml_index for device in tests.devices] == [
+        index for index in healthy if index not in busy
+    ]
+    assert {one.name: one.in_use for one in tests.untested} == {
+        **{f"GPU {index}": True for index in busy},
+        **{f"GPU {index}": False for index in sick},
+    }
+    forced = place_tests(machine, collective.findings, NOT_ASKED, force=True)
+    assert not isinstance(forced, Missing)
+    assert forced.devices == collective.devices
 
 
 def test_a_sick_gpu_is_hidden_and_named_and_the_others_run() -> None:

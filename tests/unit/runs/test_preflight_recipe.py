@@ -16,8 +16,8 @@ from gpudiag.model.host_state import HostState
 from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs import preflight as recipe
+from gpudiag.runs.placement import Placement
 from gpudiag.runs.preflight import Preflight, Surroundings
-from gpudiag.runs.workplace import Workplace
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 BOOT = make_machine(boot_id="boot-1")
@@ -143,7 +143,7 @@ def test_ranks_that_cannot_be_started_are_an_error_with_the_cause(run, monkeypat
     def refuse(*arguments):
         raise RankStartError("no more processes", hint="ulimit -u")
 
-    monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
+    monkeypatch.setattr(recipe, "place_tests", lambda *a, **k: Placement("gloo", 4))
     monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_collective", refuse)
     monkeypatch.setattr("gpudiag.runs.active.measure_active", lambda *a, **k: refuse())
     monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_training", refuse)
@@ -160,7 +160,7 @@ def test_ranks_that_could_not_meet_are_not_started_and_the_fault_is_told_once(ru
         raise AssertionError("ranks were started")
 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setattr(recipe, "choose_workplace", lambda *a, **k: Workplace("cpu", 4))
+    monkeypatch.setattr(recipe, "place_tests", lambda *a, **k: Placement("gloo", 4))
     for module in ("preflight_measures.measure_collective", "preflight_measures.measure_training"):
         monkeypatch.setattr(f"gpudiag.runs.{module}", refuse)
     down = NetworkInterface("lo", False, True, 65536, NOBODY, ())

@@ -7,23 +7,23 @@ import pytest
 
 from gpudiag.ranks.agents.local import end_seconds
 from gpudiag.runs.active import expected_seconds, limit_seconds, plan_active
+from gpudiag.runs.placement import Placement
 from gpudiag.runs.preflight_measures import (
     collective_limit,
     say_collective_cost,
     say_training_cost,
     training_limit,
 )
-from gpudiag.runs.workplace import Workplace
 
 LEVELS = ("quick", "standard", "long")
 GPUS = (1, 2, 4, 8, 16)
-CPU = Workplace("cpu", 4)
+CPU = Placement("gloo", 4)
 # Published (public logs; NVIDIA/nccl issue 1646): the start of NCCL on 8 ranks, usual and at its worst.
 NCCL_STARTS = (3.8, 60.0)
 
 
-def place(gpus: int) -> Workplace:
-    return Workplace("cuda", gpus)
+def place(gpus: int) -> Placement:
+    return Placement("nccl", gpus)
 
 
 @pytest.mark.parametrize("gpus", GPUS)

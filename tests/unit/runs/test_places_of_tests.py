@@ -8,7 +8,7 @@ from gpudiag.checks.subjects import device_subject
 from gpudiag.model.device import DeviceView, GpuProcess, Snapshot, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.runs.active import plan_active
-from gpudiag.runs.workplace import TORCH_HINT, Workplace, choose_workplace, why_no_peers
+from gpudiag.runs.placement import TORCH_HINT, Placement, place_tests, why_no_peers
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT, "torch is not installed")
@@ -46,17 +46,17 @@ def _view(place: int, **values: Any) -> DeviceView:
 
 
 def choose(snapshot: Snapshot, findings: Any = (), *, force: bool = False) -> Any:
-    return choose_workplace(snapshot, findings, NOT_ASKED, force=force)
+    return place_tests(snapshot, findings, NOT_ASKED, force=force)
 
 
-def chosen(place: Workplace) -> list[Any]:
+def chosen(place: Placement) -> list[Any]:
     return [device.id.nvml_index for device in place.devices]
 
 
 def test_idle_gpus_are_all_tested():
     place = choose(machine())
     assert (place.device_kind, place.world_size, chosen(place)) == ("cuda", 3, [0, 1, 2])
-    assert place.variables == {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1,GPU-2"}
+    assert place.variables == {}  # CUDA shows those and no others
     assert place.untested == ()
 
 
