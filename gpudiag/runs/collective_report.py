@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.watched import Watched, explain_by
+from gpudiag.runs.watched import Watched
 
 _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"
@@ -202,11 +202,16 @@ def build_report(
     `earlier` has this machine's own baselines by metric; `one_clock`: all ranks are on one machine.
     """
     measurement = build_measurement(run, sweep, placement, watched, one_clock=one_clock)
-    judged = explain_by(judge_collective(measurement), watched.movements)
     speed = judge_collective_speed(measurement, placement.devices, os.environ, earlier) if one_clock else ()
+    return report_measurement(measurement, placement, (*watched.findings, *speed))
+
+
+def report_measurement(
+    measurement: CollectiveMeasurement, placement: Placement, beside: Sequence[Finding] = ()
+) -> CollectiveReport:
+    """The report of a measurement: what the check of it finds, what placing the ranks showed, and what is `beside` it."""
     lacks = (tell_missing_gpu(measurement),) if placement.without_gpu else ()
-    found = (*judged, *lacks, *placement.findings, *watched.findings, *explain_by(speed, watched.movements))
-    findings = worst_first(found)
+    findings = worst_first((*judge_collective(measurement), *lacks, *placement.findings, *beside))
     simulated = None if placement.snapshot is None else placement.snapshot.simulated
     return CollectiveReport(outcome_of_findings(findings), measurement, findings, simulated)
 

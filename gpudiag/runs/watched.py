@@ -1,10 +1,9 @@
 """What a machine's counters and GPUs say before and after a run: the cause beside the symptom."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpudiag.checks.builtin import BUILTIN
-from gpudiag.checks.ranks.movements import as_evidence, find_movements
+from gpudiag.checks.ranks.movements import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
@@ -12,11 +11,6 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.probe.host.counters import read_host_counters
 
-# What slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
-# collective they do not.
-_EXPLAINABLE = frozenset(
-    {"collective.slow", "collective.corrupted", "collective.stalled", "rank.late", "rank.silent"}
-)
 _SNAPSHOT_SECONDS = 5.0
 
 
@@ -56,15 +50,6 @@ def find_new(before: Snapshot, after: Snapshot) -> tuple[Finding, ...]:
     known = {(finding.code, finding.subject) for finding in _judge(Context(before))}
     found = _judge(Context(after, earlier=before))
     return tuple(finding for finding in found if (finding.code, finding.subject) not in known)
-
-
-def explain_by(findings: Sequence[Finding], movements: Sequence[Movement]) -> tuple[Finding, ...]:
-    """The findings, with what moved meanwhile as the first evidence of those that it may explain."""
-    evidence = tuple(as_evidence(movement) for movement in movements)
-    return tuple(
-        replace(finding, evidence=(*evidence, *finding.evidence)) if finding.code in _EXPLAINABLE else finding
-        for finding in findings
-    )
 
 
 def _take_snapshot() -> Snapshot:

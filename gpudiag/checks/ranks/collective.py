@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_ranks
+from gpudiag.checks.ranks.movements import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst_first
@@ -248,6 +249,8 @@ def tell_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
 def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """Everything wrong with a run, worst and most certain first: the first finding is the cause.
 
+    What moved during the run is evidence of what it may explain.
+
     No finding means that every planned size was measured on every rank, and verified.
     """
     findings = [
@@ -259,7 +262,7 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
     if not explained:
         findings += _judge_completeness(measurement)
-    return worst_first(findings)
+    return explain_by(worst_first(findings), measurement.moved)
 
 
 def judge_injection(injected: Iterable[InjectedFault], host: str) -> list[Finding]:

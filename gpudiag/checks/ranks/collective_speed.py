@@ -7,6 +7,7 @@ said where nothing is known. Ranks on CPUs are never judged by their speed.
 from collections.abc import Mapping, Sequence
 
 from gpudiag.checks.ranks.measured_speeds import Opinion, judge_speed
+from gpudiag.checks.ranks.movements import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.device import Device
 from gpudiag.model.evidence import Evidence, HostSubject
@@ -70,7 +71,7 @@ def judge_collective_speed(
         _judge_result(result, measurement, devices, environment, earlier)
         for result in largest_results(measurement.results)
     )
-    return tuple(finding for finding in found if finding is not None)
+    return explain_by([finding for finding in found if finding is not None], measurement.moved)
 
 
 def samples_of(measurement: CollectiveMeasurement) -> tuple[Sample, ...]:

@@ -1,15 +1,21 @@
 """Which counters moved while something ran: the likely cause of what went wrong meanwhile."""
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 
 from gpudiag.checks.subjects import device_subject
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
+from gpudiag.model.finding import Finding
 from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import significant
 
+# What slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
+# collective they do not.
+_EXPLAINABLE = frozenset(
+    {"collective.slow", "collective.corrupted", "collective.stalled", "rank.late", "rank.silent"}
+)
 _DEVICE_COUNTERS = (
     ("pcie_replay_count", "PCIe replays"),
     ("ecc_corrected_volatile", "corrected ECC errors"),
@@ -39,7 +45,17 @@ def find_movements(
     return (*found, *_of_host(host, *counters))
 
 
-def as_evidence(movement: Movement) -> Evidence:
+def explain_by(findings: Sequence[Finding], movements: Reading[tuple[Movement, ...]]) -> tuple[Finding, ...]:
+    """The findings, with what moved meanwhile as the first evidence of those that it may explain."""
+    moved = () if isinstance(movements, Missing) else movements
+    evidence = tuple(_as_evidence(movement) for movement in moved)
+    return tuple(
+        replace(finding, evidence=(*evidence, *finding.evidence)) if finding.code in _EXPLAINABLE else finding
+        for finding in findings
+    )
+
+
+def _as_evidence(movement: Movement) -> Evidence:
     """A movement as evidence of a finding: its rise, since before the run."""
     rise = round(movement.rise, 3) if movement.unit else int(movement.rise)
     return Evidence(movement.name, rise, movement.unit or None, source=f"{movement.source}, during the run")

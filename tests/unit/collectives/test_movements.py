@@ -8,7 +8,7 @@ from gpudiag.model.device import NvLink, ThrottleSeconds
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.runs.watched import explain_by, find_new, finish_watch, start_watch
+from gpudiag.runs.watched import find_new, finish_watch, start_watch
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
 
@@ -83,8 +83,8 @@ def test_what_moved_is_evidence_where_it_may_explain_and_nowhere_else() -> None:
 
     movements = find_movements("a1", (QUIET, replace(QUIET, tcp_retransmits=112)), None)
     wrong, dead = make_corruption(), make_incident(IncidentKind.DIED)
-    judged = judge_collective(make_measurement(incidents=(wrong, dead)))
-    explained = {finding.code: finding for finding in explain_by(judged, movements)}
+    measurement = make_measurement(incidents=(wrong, dead), moved=movements)
+    explained = {finding.code: finding for finding in judge_collective(measurement)}
     assert explained["collective.corrupted"].evidence[0].value == 12
     assert explained["rank.died"].evidence == ()
 
