@@ -57,7 +57,7 @@ class Listener:
         if self._channel is not None:
             self._channel.before_iteration(iteration)
 
-    def take_mismatch(self) -> MismatchKind | None:
+    def pop_mismatch(self) -> MismatchKind | None:
         """Never."""
         return None
 

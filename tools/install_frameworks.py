@@ -36,10 +36,10 @@ def install(folder: Path) -> list[str]:
         "accelerate": lambda: _pip(_make_with_torch(folder / "torch"), ACCELERATE),
         "tensorflow": lambda: _pip(_make(folder / "tensorflow"), TENSORFLOW, "click"),
     }
-    return [name for name, step in steps.items() if not _take(folder, name, step)]
+    return [name for name, step in steps.items() if not _try(folder, name, step)]
 
 
-def _take(folder: Path, name: str, step: Callable[[], None]) -> bool:
+def _try(folder: Path, name: str, step: Callable[[], None]) -> bool:
     """Whether it is installed, now or already; if not, the reason is left in a file."""
     installed, absent = folder / f"{name}.installed", folder / f"{name}.absent"
     if installed.exists():

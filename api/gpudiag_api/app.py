@@ -102,10 +102,10 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     malformed = first["type"] == "json_invalid"
     status, code = (400, "request.malformed") if malformed else (422, "request.invalid")
-    return answer_problem(request, Problem(status, code, *_say_invalid(first)))
+    return answer_problem(request, Problem(status, code, *_describe_invalid(first)))
 
 
-def _say_invalid(error: dict[str, Any]) -> tuple[str, str]:
+def _describe_invalid(error: dict[str, Any]) -> tuple[str, str]:
     """What is wrong with the request in words, and a hint where there are choices."""
     place = ".".join(str(part) for part in error["loc"])
     context = error.get("ctx", {})

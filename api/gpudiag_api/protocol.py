@@ -128,14 +128,14 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._refusal is not None or self.transport.is_closing():
                 self._drop(len(data) - start)
                 return
-            self._take(data[start : start + _MAX_PIECE_BYTES])
+            self._add(data[start : start + _MAX_PIECE_BYTES])
         if self._refusal is None:
             if self._is_answering():
                 self._stop_waiting()
             else:
                 self._begin_waiting()
 
-    def _take(self, piece: bytes) -> None:
+    def _add(self, piece: bytes) -> None:
         self._piece_bytes = len(piece)
         self._message_bytes += len(piece)
         self._unset_keepalive_if_required()
@@ -202,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._stop_waiting()
         if self._refusal is not None and was_last and not self.transport.is_closing():
-            self._say_refusal()
+            self._send_refusal()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that has asked nothing for a while."""
@@ -255,12 +255,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self._end_later(REQUEST_SECONDS)
         else:
-            self._say_refusal()
+            self._send_refusal()
 
     def _client(self) -> str:
         return "" if self.client is None else self.client[0]
 
-    def _say_refusal(self) -> None:
+    def _send_refusal(self) -> None:
         """Write why, and give the client time to read it: what it still sends is dropped."""
         assert self._refusal is not None  # noqa: S101 - that is what brings us here
         self._dropped_bytes = 0
@@ -286,7 +286,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Close because the answer says so; a client that is still sending its request must get the answer."""
         if self._refusal is None and self._arriving is not None and not self.transport.is_closing():
             self._refusal = _NOTHING
-            self._say_refusal()
+            self._send_refusal()
         else:
             self._close()
 

@@ -49,10 +49,10 @@ class Service:
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
-        self.watch = MachineWatch(self._tell, self.readings, self.good_state, polls=settings.polls)
+        self.watch = MachineWatch(self._publish, self.readings, self.good_state, polls=settings.polls)
         self.runs = RunManager(
             self.watch,
-            self._tell_run,
+            self._publish_run,
             None if folder is None else folder / "runs",
             None if settings.store is None else RunRecords(settings.store),
             settings.kinds,
@@ -160,7 +160,7 @@ class Service:
         age_seconds = self.watch.age_seconds
         return age_seconds is not None and age_seconds <= live.sampler.stale_after_seconds
 
-    def _tell(self, told: Live | Findings | TimelineEntry) -> None:
+    def _publish(self, told: Live | Findings | TimelineEntry) -> None:
         self.watch.viewers = len(self.hub.listeners)
         if isinstance(told, Live):
             text = dumps(told)
@@ -176,7 +176,7 @@ class Service:
         else:
             self.hub.publish("event", _entry_text(told))
 
-    def _tell_run(self, told: RunTold) -> None:
+    def _publish_run(self, told: RunTold) -> None:
         if isinstance(told, Run):
             self.hub.publish("run", dumps(told))
             self.watch.active_runs = self.runs.active()

@@ -31,7 +31,7 @@ def measure_memory_copy(bench: Bench) -> None:
         seconds = bench.seconds(_SECONDS_ON_GPU, _SECONDS_ON_CPU)
         timing = bench.time(lambda: target.copy_(source), at_least_seconds=seconds)
         bench.corrupt(target)
-        _tell(bench, MEMORY_COPY, size, timing, differing_bytes(target, source), moved=2 * size)
+        _emit_result(bench, MEMORY_COPY, size, timing, differing_bytes(target, source), moved=2 * size)
 
     bench.together(MEMORY_COPY, work)
 
@@ -70,7 +70,9 @@ def _measure_host_copies(bench: Bench, test: str) -> None:
         )
         bench.corrupt(target)
         wrong = differing_bytes(on_device, on_host.to(bench.device))
-        _tell(bench, test, _HOST_COPY_BYTES, timing, wrong, moved=_HOST_COPY_BYTES, concurrent=concurrent)
+        _emit_result(
+            bench, test, _HOST_COPY_BYTES, timing, wrong, moved=_HOST_COPY_BYTES, concurrent=concurrent
+        )
         source.copy_(target)  # both alike again, whatever was found
 
     bench.in_turn(test, lambda: work(concurrent=False))
@@ -107,7 +109,7 @@ def _copy_to_peer(bench: Bench, peer: int) -> None:
     bench.emit("bandwidth", result)
 
 
-def _tell(
+def _emit_result(
     bench: Bench, test: str, size: int, timing: Timing, wrong: int, *, moved: int, concurrent: bool = False
 ) -> None:
     result = BandwidthResult(

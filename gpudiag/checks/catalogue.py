@@ -54,7 +54,7 @@ def name_reporters(kind: FindingKind) -> str:
     return "; ".join([*of_checks, *([", ".join(commands)] if commands else [])])
 
 
-def say_limits(check: Check) -> str:
+def describe_limits(check: Check) -> str:
     """What a check's findings are held against, each limit once; of many only where to find them."""
     limits = dict.fromkeys(kind.basis.limit.rstrip(".") for kind in check.reports)
     if len(limits) > _TOLD_LIMITS:

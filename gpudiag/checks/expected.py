@@ -70,7 +70,7 @@ def machine_expected(context: Context) -> Judgement:
     if not compared:
         return could_not_look("nothing that the file holds could be read here")
     differences = [one for one in compared if one.before != one.now]
-    return judged(*_count(good, here), *_tell(good, here, differences))
+    return judged(*_count(good, here), *_report(good, here, differences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _count(good: Snapshot, here: Snapshot) -> Iterator[Finding]:
     yield kind.finding(HostSubject(here.host), message, evidence)
 
 
-def _tell(good: Snapshot, here: Snapshot, differences: Iterable[_Compared]) -> Iterator[Finding]:
+def _report(good: Snapshot, here: Snapshot, differences: Iterable[_Compared]) -> Iterator[Finding]:
     """One finding for each difference; GPUs that differ alike are named together."""
     groups: dict[tuple[str, str, str], list[_Compared]] = {}
     for one in differences:

@@ -10,7 +10,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
-from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus
 from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.preflight_plan import PreflightPlan
@@ -52,7 +52,7 @@ def bandwidth(**options: Any) -> ExitStatus:
             store,
             progress.say,
             progress.warn,
-            tell_all(events.write, progress.show),
+            join_listeners(events.write, progress.show),
             python=options["python"],
         ) as run,
     ):

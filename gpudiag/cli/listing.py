@@ -10,7 +10,7 @@ from gpudiag.errors import ExitStatus, SourceFailedError
 from gpudiag.model.codec import dumps, noun
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.runs.devices import DeviceRequest, take_devices
+from gpudiag.runs.devices import DeviceRequest, read_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,11 +59,11 @@ def _print_and_keep(snapshot: Snapshot, known: Reading[KnownGpus], options: List
 def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot, Reading[KnownGpus]]:
     """The machine, and the GPUs that it had in its last good run, where the listing judges by them."""
     if options.as_json or options.wanted is not None:
-        return take_devices(_request(options), started), NOT_ASKED
+        return read_devices(_request(options), started), NOT_ASKED
     from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
 
     noted = start_known_gpus()
-    return take_devices(_request(options), started), finish_known_gpus(noted)
+    return read_devices(_request(options), started), finish_known_gpus(noted)
 
 
 def _request(options: ListOptions) -> DeviceRequest:

@@ -10,7 +10,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, local_rank_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
-from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
@@ -52,7 +52,7 @@ def nccl_test(**options: Any) -> ExitStatus:
         parse_store_url(options["store"])
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
-        listener = tell_all(events.write, progress.show)
+        listener = join_listeners(events.write, progress.show)
         outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])
     kept = not outcome.reporter or _print(outcome.report, options)
     warn_unremembered(outcome.record())

@@ -48,12 +48,12 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
         metavar="N",
         hidden=hidden,
         expose_value=False,
-        callback=lambda context, parameter, number: _take_local_rank(context, number),
+        callback=lambda context, parameter, number: _keep_local_rank(context, number),
         help="As launchers give it; LOCAL_RANK wins.",
     )
 
 
-def _take_local_rank(context: click.Context, number: int | None) -> None:
+def _keep_local_rank(context: click.Context, number: int | None) -> None:
     """Hand on what a launcher gives as a flag to where ranks look for it, and keep the flag for a user's script."""
     if number is not None:
         os.environ.setdefault("LOCAL_RANK", str(number))

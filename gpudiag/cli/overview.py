@@ -11,7 +11,7 @@ from gpudiag.errors import ExitStatus
 from gpudiag.probe.start import StartedProbes
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import Style, wants_colour
-from gpudiag.runs.devices import DeviceRequest, take_devices
+from gpudiag.runs.devices import DeviceRequest, read_devices
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
 
@@ -20,7 +20,7 @@ def overview(started: StartedProbes | None) -> ExitStatus:
     """Print the overview; the exit status is its verdict's. `started` are probes under way already."""
     began = monotonic() if started is None else started.host.started_at
     noted = start_known_gpus()
-    snapshot = take_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started)
+    snapshot = read_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started)
     report = judge_snapshot(snapshot, finish_known_gpus(noted))
     findings = findings_worst_first(report.results)
     candidates = judge_availability(report.snapshot, findings)

@@ -121,13 +121,13 @@ def _look(
         written = write_reports(report, options["reports"])
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
         told = (launch, form, report, plan, own)
-        status = _tell_all(*told) if launch.tells else _hand_in(*told)
+        status = _print_all(*told) if launch.tells else _hand_in(*told)
         warning = run.remember()
     warn_unremembered(warning)
     return status
 
 
-def _tell_all(
+def _print_all(
     launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
 ) -> ExitStatus:
     """Print the report of this machine, or the merged one of several; the exit status of all."""

@@ -147,7 +147,7 @@ def events_option(command: _Command) -> _Command:
     )(command)
 
 
-def tell_all(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
+def join_listeners(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
     """One listener that tells each of them in turn."""
 
     def tell(event: RunEvent) -> None:

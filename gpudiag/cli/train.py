@@ -13,7 +13,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
-from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, tell_all
+from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.training import TrainingPlan, TrainingReport
@@ -95,7 +95,7 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     place = RankPlace(options["rank"], options["world_size"], options["init_method"])
     pythons = parse_pythons(options["python"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr, plan.strategy) as progress:
-        run = run_training(plan, place, pythons=pythons, listener=tell_all(events.write, progress.show))
+        run = run_training(plan, place, pythons=pythons, listener=join_listeners(events.write, progress.show))
     kept = not run.reporter or _print(run.report, options)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 

@@ -99,7 +99,7 @@ class ProcessGroup:
         """
         sequence = self._sequence
         self._sequence += 1
-        mismatch = self.progress.take_mismatch()
+        mismatch = self.progress.pop_mismatch()
         if mismatch is not None:
             right, call = enter_wrongly(mismatch, right, self.device)
         self.progress.before_operation(sequence, right.op, right.dtype, right.elements, predicted_seconds)

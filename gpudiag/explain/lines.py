@@ -116,7 +116,7 @@ def parse_lines(number: int, raw: bytes) -> list[LogLine]:
     if "\\n" in text and "Traceback (most recent call last)" in text:
         text = text.replace("\\n", "\n").replace('\\"', '"')
     segments = re.split(r"[\r\n]", text) if "\r" in text or "\n" in text else [text]
-    return [_take_apart(number, segment) for segment in segments if segment]
+    return [_parse_line(number, segment) for segment in segments if segment]
 
 
 def read_level(text: str) -> Level:
@@ -145,7 +145,7 @@ def read_time(text: str) -> datetime | None:
     return None
 
 
-def _take_apart(number: int, text: str) -> LogLine:
+def _parse_line(number: int, text: str) -> LogLine:
     text = _CONTROLS.sub(" ", text)
     body, streams = text, []
     for _ in range(8):
@@ -206,7 +206,7 @@ class Traceback:
     is_ignored: bool = False  # Python says that nobody saw it: while a process ended
     stem: str = ""  # what stands before the header on its line: a prefix that is not known by itself
 
-    def take(self, line: LogLine) -> bool:
+    def add(self, line: LogLine) -> bool:
         """Read the next line; whether it is a frame of the traceback."""
         self.lines += 1
         is_frame = True
@@ -256,7 +256,7 @@ class TracebackReader:
     done: list[Traceback] = field(default_factory=list)
     _ignored: dict[str, int] = field(default_factory=dict)  # number of the line that says so
 
-    def take(self, line: LogLine) -> tuple[Traceback | None, bool]:
+    def add(self, line: LogLine) -> tuple[Traceback | None, bool]:
         """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
         if line.body.startswith("Exception ignored in"):
             self._ignored[line.stream] = line.number
@@ -277,7 +277,7 @@ class TracebackReader:
                 self._forget_last(line.stream)
                 return None, True
             return None, False
-        is_frame = current.take(line)
+        is_frame = current.add(line)
         if not current.is_done:
             return None, is_frame
         del self.open[line.stream]

@@ -173,13 +173,13 @@ def read_facts(lines: LogLines) -> LogFacts:
                 shapes[shape] = known
         if known.candidates or known.is_raised or reader.wants(number):
             for line in parse_lines(number, raw):
-                reader.take(line, known.candidates)
+                reader.add(line, known.candidates)
         elif known.is_error:
             errors.append((number, raw))
         if known.is_progress:
             lately.append((number, raw))
     for number, raw in errors:
-        reader.take_error(parse_lines(number, raw))
+        reader.add_error(parse_lines(number, raw))
     return reader.finish(lately)
 
 
@@ -232,12 +232,12 @@ class _Reader:
         """Whether the next line belongs to a traceback or to the message of an exception."""
         return bool(self.tracebacks.open) or number <= self._wanted_until
 
-    def take(self, line: LogLine, candidates: _Candidates) -> None:
+    def add(self, line: LogLine, candidates: _Candidates) -> None:
         """Read one line that may show something."""
-        ended, is_frame = self.tracebacks.take(line)
+        ended, is_frame = self.tracebacks.add(line)
         if is_frame or _TALK.search(line.body):
             return
-        if _XID_MARK.search(line.whole) and self._take_kernel_line(line):
+        if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
         if ended is None and self._is_raised(line):
             ended = Traceback(line.stream, line.number, text=line.body.strip(), raised_at=line.number)
@@ -261,9 +261,9 @@ class _Reader:
         ):
             before.text += f" {line.body.strip()}"
         elif ended is None:
-            self.take_error([line])
+            self.add_error([line])
 
-    def take_error(self, lines: Iterable[LogLine]) -> None:
+    def add_error(self, lines: Iterable[LogLine]) -> None:
         """Note the last line that says that it is an error."""
         for line in lines:
             before = self.facts.last_error
@@ -319,7 +319,7 @@ class _Reader:
                 found.where = ended.own_line
         return bool(matching)
 
-    def _take_kernel_line(self, line: LogLine) -> bool:
+    def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
         explained = None if event is None else _explain_event(event)
         if explained is None:

@@ -1,7 +1,7 @@
 """One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import finding_kinds, name_reporters, say_limits
+from gpudiag.checks.catalogue import describe_limits, finding_kinds, name_reporters
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.model.explanation import Explanation
 from gpudiag.reference.failures import Failure, failures
@@ -134,7 +134,7 @@ def _explain_check(check: Check) -> Explanation:
         title=f"a check of level {check.level.name.lower()}",
         meaning=f"It passes when {check.title}.",
         reads=", ".join(check.readings),
-        limit=say_limits(check),
+        limit=describe_limits(check),
         remedy=f"To run it alone: `gpudiag preflight --only {check.name}`.",
         look_also=tuple(kind.code for kind in check.reports),
         source=_CODE_SOURCE,

@@ -49,7 +49,7 @@ def marshal_writer(fd: int) -> Callable[[Any], None]:
     return emit
 
 
-def take_marshal(received: bytearray) -> list[Any]:
+def pop_marshal(received: bytearray) -> list[Any]:
     """The whole messages at the start of `received`, which they leave."""
     messages = []
     while len(received) >= 4:
@@ -62,7 +62,7 @@ def take_marshal(received: bytearray) -> list[Any]:
     return messages
 
 
-def take_json(received: bytearray) -> list[Any]:
+def pop_json(received: bytearray) -> list[Any]:
     """The whole lines at the start of `received`, which they leave, as messages."""
     import json
 
@@ -98,7 +98,7 @@ class GuardedChild:
         self.started_at = monotonic()
         self._outlives = False  # it has said that it is not to be killed now
         self._group = group
-        self._take = take_json if json else take_marshal
+        self._pop = pop_json if json else pop_marshal
         self._received = {result_fd: bytearray()}
         self._result_fd = result_fd
         self._noise_fd = noise_fd
@@ -115,7 +115,7 @@ class GuardedChild:
         received = self._received[fd]
         received += data
         if fd == self._result_fd:
-            self._hear(self._take(received))
+            self._add_messages(self._pop(received))
             if not data:
                 self._end()
         elif not data:
@@ -126,7 +126,7 @@ class GuardedChild:
         elif len(received) > _NOISE_BYTES:
             del received[:-_NOISE_BYTES]
 
-    def _hear(self, messages: list[Any]) -> None:
+    def _add_messages(self, messages: list[Any]) -> None:
         for message in messages:
             if message[0] == OUTLIVES:
                 self._outlives = message[1]

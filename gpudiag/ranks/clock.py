@@ -25,7 +25,7 @@ class ClockComparison:
         """No exchange yet."""
         self._exchanges: deque[ClockOffset] = deque(maxlen=_KEPT_EXCHANGES)
 
-    def take(self, asked_at: float, theirs: float, answered_at: float) -> None:
+    def add(self, asked_at: float, theirs: float, answered_at: float) -> None:
         """Add an exchange; the other clock was read somewhere between our two moments."""
         middle, half = (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
         self._exchanges.append(ClockOffset(theirs - middle, half))

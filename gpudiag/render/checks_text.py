@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpudiag.checks.catalogue import say_limits
+from gpudiag.checks.catalogue import describe_limits
 from gpudiag.checks.registry import Check, Level
 from gpudiag.render.style import PLAIN, Style, wrapped
 
@@ -26,7 +26,7 @@ def _entry(check: Check) -> list[str]:
     lines = wrapped(f"{check.name}: {check.title}", first="  ", indent=_INDENT)
     facts = (
         ("reads", ", ".join(check.readings).replace("{", "{ ").replace(",", ", ").replace(",  ", ", ")),
-        ("limit", say_limits(check)),
+        ("limit", describe_limits(check)),
         ("confirmed", check.confirmed or "unconfirmed: may warn, and fails only on what NVML itself states"),
     )
     for name, text in facts:

@@ -9,8 +9,8 @@ from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
-from gpudiag.render.fact_words import evidence_lines, say_launcher
-from gpudiag.render.report_words import say_subject_and_host
+from gpudiag.render.fact_words import describe_launcher, evidence_lines
+from gpudiag.render.report_words import describe_subject_and_host
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
 
@@ -181,7 +181,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
     """One finding; `told` says that the verdict already gave its message."""
-    lines = wrapped(f"{finding.code}: {say_subject_and_host(finding.subject)}", indent="  ")
+    lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
@@ -191,7 +191,7 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
     """One line per code for the findings that are not shown whole."""
     by_code: dict[str, list[str]] = {}
     for finding in findings:
-        by_code.setdefault(finding.code, []).append(say_subject_and_host(finding.subject))
+        by_code.setdefault(finding.code, []).append(describe_subject_and_host(finding.subject))
     return [
         line
         for code, subjects in by_code.items()
@@ -219,7 +219,9 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
         return []
     by_subject: dict[str, list[str]] = {}
     for movement in measurement.moved:
-        by_subject.setdefault(say_subject_and_host(movement.subject), []).append(describe_movement(movement))
+        by_subject.setdefault(describe_subject_and_host(movement.subject), []).append(
+            describe_movement(movement)
+        )
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
     return wrapped(f"Moved meanwhile: {told}.", indent="  ")
 
@@ -229,7 +231,7 @@ def _how_measured(measurement: CollectiveMeasurement) -> str:
     nccl = _text(measurement.nccl_version) if measurement.backend == "nccl" else ""
     versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
     return (
-        f"On {measurement.host}: {versions}{say_launcher(measurement.launcher)}, "
+        f"On {measurement.host}: {versions}{describe_launcher(measurement.launcher)}, "
         f"{format_seconds(measurement.seconds)}{_verification(measurement)}.{_times(measurement)}"
     )
 

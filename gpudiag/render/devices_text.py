@@ -39,19 +39,19 @@ _COLUMNS = (
 )
 
 
-def say_missing(missing: Missing) -> str:
+def describe_missing(missing: Missing) -> str:
     """Why a value is not there, in words; the source's own words follow where there are any."""
     words = _MISSING_WORDS[missing.reason]
     return f"{words} ({missing.detail})" if missing.detail else words
 
 
-def say_index(device: Device) -> str:
+def describe_index(device: Device) -> str:
     """The NVML index, or `?` for a GPU that NVML does not list."""
     index = device.id.nvml_index
     return "?" if isinstance(index, Missing) else str(index)
 
 
-def say_name(device: Device) -> Reading[str]:
+def describe_name(device: Device) -> Reading[str]:
     """The product's name without the maker, the brand and the kind of memory: `H100 80GB`."""
     name = device.name
     if isinstance(name, Missing):
@@ -60,14 +60,14 @@ def say_name(device: Device) -> Reading[str]:
     return " ".join(word for word in words if not word.startswith("HBM"))
 
 
-def say_memory_gib(used: Reading[int], total: Reading[int]) -> Reading[str]:
+def describe_memory_gib(used: Reading[int], total: Reading[int]) -> Reading[str]:
     """Used and total memory in GiB: `66.3/79.6`."""
     if isinstance(total, Missing):
         return total
     return f"{NO_VALUE if isinstance(used, Missing) else format_gib(used)}/{format_gib(total)}"
 
 
-def say_power_watts(device: Device) -> Reading[str]:
+def describe_power_watts(device: Device) -> Reading[str]:
     """Power draw and enforced limit in watts: `640/700`."""
     draw, limit = device.power_draw_watts, device.power_limit_enforced_watts
     if isinstance(draw, Missing):
@@ -75,12 +75,12 @@ def say_power_watts(device: Device) -> Reading[str]:
     return f"{draw:.0f}" if isinstance(limit, Missing) else f"{draw:.0f}/{limit:.0f}"
 
 
-def say_suffixed(reading: Reading[int], suffix: str) -> Reading[str]:
+def describe_suffixed(reading: Reading[int], suffix: str) -> Reading[str]:
     """A number with its unit right behind it: `98%`, `61C`."""
     return reading if isinstance(reading, Missing) else f"{reading}{suffix}"
 
 
-def say_instance_name(instance: MigInstance) -> Reading[str]:
+def describe_instance_name(instance: MigInstance) -> Reading[str]:
     """What a MIG instance is, without the name of its GPU: `MIG 1g.10gb`."""
     name = instance.name
     return name if isinstance(name, Missing) else name[max(0, name.find("MIG ")) :]
@@ -91,16 +91,16 @@ def computing(processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
     return tuple(process for process in processes if process.kind != "graphics")
 
 
-def say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
+def describe_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
     """Who uses a GPU: the process with most memory, computing ones first, and how many more there are."""
     if not processes:
         return NO_VALUE
     largest = max(computing(processes) or processes, key=_memory_used)
     more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
-    return say_process(largest, now) + more
+    return describe_process(largest, now) + more
 
 
-def say_process(process: GpuProcess, now: datetime) -> str:
+def describe_process(process: GpuProcess, now: datetime) -> str:
     """One process: `ann train.py 6 h`, or `pid 4242` where /proc does not know it."""
     if isinstance(process.command, Missing):
         return f"pid {process.pid}"
@@ -120,7 +120,7 @@ def short_command(command: str) -> str:
     return names[0]
 
 
-def say_state(state: GpuState) -> str:
+def describe_state(state: GpuState) -> str:
     """The word in a table: `ok`, `suspect`, or what is wrong in capitals."""
     if state is GpuState.HEALTHY:
         return "ok"
@@ -168,35 +168,35 @@ def _rows(
     """The rows of one GPU, each with its colour: its own, then its MIG instances."""
     about = findings_about(device, findings)
     judged = judge_state(snapshot, device, about)
-    state = say_state(judged)
+    state = describe_state(judged)
     boards = [_board(device), *[""] * len(about)]  # which board it is stands in its first note only
     marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
     colour = {GpuState.HEALTHY: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
-        cells[0] = _plain(say_name(device))
+        cells[0] = _plain(describe_name(device))
     else:
         cells = [_cell(notes, column.heading, reading) for column, reading in _readings(snapshot, device)]
         if isinstance(device.memory_used_bytes, Missing) and not isinstance(
             device.memory_total_bytes, Missing
         ):
-            cells[_MEMORY] += notes.mark(f"MEM used: {say_missing(device.memory_used_bytes)}.")
-    own = (say_index(device), *cells, f"{state} {marks}".strip())
+            cells[_MEMORY] += notes.mark(f"MEM used: {describe_missing(device.memory_used_bytes)}.")
+    own = (describe_index(device), *cells, f"{state} {marks}".strip())
     return [(own, colour), *((cells, "") for cells in _mig_rows(snapshot, device))]
 
 
 def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[str]]]:
     """What the columns between the index and the state say for a GPU that answers."""
     processes = device.processes
-    users = processes if isinstance(processes, Missing) else say_processes(processes, snapshot.taken_at)
+    users = processes if isinstance(processes, Missing) else describe_processes(processes, snapshot.taken_at)
     if device.mig_mode == "enabled" and device.mig_instances:
         users = "MIG"
     said: tuple[Reading[str], ...] = (
-        say_name(device),
-        say_memory_gib(device.memory_used_bytes, device.memory_total_bytes),
-        say_suffixed(device.utilization_percent, "%"),
-        say_suffixed(device.temperature_celsius, "C"),
-        say_power_watts(device),
+        describe_name(device),
+        describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes),
+        describe_suffixed(device.utilization_percent, "%"),
+        describe_suffixed(device.temperature_celsius, "C"),
+        describe_power_watts(device),
         users,
     )
     return list(zip(_COLUMNS[1:_STATE], said, strict=True))
@@ -216,15 +216,15 @@ def _mig_row(snapshot: Snapshot, device: Device, place: int, instance: MigInstan
         processes = tuple(
             process for process in device.processes if process.gpu_instance_id == instance.gpu_instance_id
         )
-    memory = _plain(say_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes))
-    users = say_processes(processes, snapshot.taken_at)
-    name = f"  {_plain(say_instance_name(instance))}"
-    return (f"{say_index(device)}:{place}", name, memory, NO_VALUE, NO_VALUE, NO_VALUE, users, "")
+    memory = _plain(describe_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes))
+    users = describe_processes(processes, snapshot.taken_at)
+    name = f"  {_plain(describe_instance_name(instance))}"
+    return (f"{describe_index(device)}:{place}", name, memory, NO_VALUE, NO_VALUE, NO_VALUE, users, "")
 
 
 def _cell(notes: Footnotes, heading: str, reading: Reading[str]) -> str:
     if isinstance(reading, Missing):
-        return NO_VALUE + notes.mark(f"{heading}: {say_missing(reading)}.")
+        return NO_VALUE + notes.mark(f"{heading}: {describe_missing(reading)}.")
     return reading
 
 

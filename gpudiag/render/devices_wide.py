@@ -25,11 +25,11 @@ from gpudiag.model.reading import Missing
 from gpudiag.reference.declaration import Declared
 from gpudiag.reference.readings import TOPICS
 from gpudiag.render.devices_text import (
-    say_index,
-    say_instance_name,
-    say_memory_gib,
-    say_process,
-    say_state,
+    describe_index,
+    describe_instance_name,
+    describe_memory_gib,
+    describe_process,
+    describe_state,
     simulated_lines,
 )
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
@@ -38,20 +38,20 @@ from gpudiag.units import format_rate, format_seconds, format_size
 _LABEL_WIDTH = 11
 
 
-def say_throttle_seconds(times: ThrottleSeconds) -> str:
+def describe_throttle_seconds(times: ThrottleSeconds) -> str:
     """For how long each cause held the clocks back; causes that never did are left out."""
     known = _known(times)
     said = [f"{name.replace('_', ' ')} {format_seconds(value)}" for name, value in known if value > 0]
     return ", ".join(said) or "nothing"
 
 
-def say_pcie_errors(counts: PcieErrorCounts) -> str:
+def describe_pcie_errors(counts: PcieErrorCounts) -> str:
     """Each count that is not 0."""
     said = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
     return ", ".join(said) or "no"
 
 
-def say_fabric(fabric: FabricState) -> str:
+def describe_fabric(fabric: FabricState) -> str:
     """Where the registration stands, and what the fabric says against the GPU."""
     health = () if isinstance(fabric.health, Missing) else (fabric.health.replace("_", " "),)
     faults = () if isinstance(fabric.faults, Missing) else fabric.faults
@@ -59,7 +59,7 @@ def say_fabric(fabric: FabricState) -> str:
     return ", ".join(word.replace("_", " ") for word in words)
 
 
-def say_peers(peers: tuple[PeerAccess, ...]) -> str:
+def describe_peers(peers: tuple[PeerAccess, ...]) -> str:
     """How many other GPUs this one can read directly, and how many of those by NVLink."""
     readable = sum(1 for peer in peers if peer.read == "ok")
     linked = sum(1 for peer in peers if peer.nvlink == "ok")
@@ -93,7 +93,7 @@ def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], st
     name = "name not known" if isinstance(device.name, Missing) else device.name
     state = judge_state(snapshot, device, findings)
     colour = "bold" if state is GpuState.HEALTHY else "red"
-    lines = [style.paint(f"GPU {say_index(device)}  {name}  {say_state(state)}", colour)]
+    lines = [style.paint(f"GPU {describe_index(device)}  {name}  {describe_state(state)}", colour)]
     for finding in findings:
         lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")
     absent: dict[str, list[str]] = {}
@@ -135,15 +135,15 @@ def _value(name: str, value: Any, now: datetime) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
-def _say_reasons(reasons: tuple[str, ...], now: datetime) -> str:
+def _describe_reasons(reasons: tuple[str, ...], now: datetime) -> str:
     return " ".join(reasons) or "nothing"
 
 
-def _say_locations(locations: tuple[EccLocation, ...], now: datetime) -> str:
+def _describe_locations(locations: tuple[EccLocation, ...], now: datetime) -> str:
     return " ".join(location.location for location in locations) or "no location apart"
 
 
-def _say_links(links: tuple[NvLink, ...], now: datetime) -> str:
+def _describe_links(links: tuple[NvLink, ...], now: datetime) -> str:
     if not links:
         return "no link"
     down = " ".join(str(link.link) for link in links if link.active is False)
@@ -162,40 +162,43 @@ def _errors(link: NvLink) -> int:
     return sum(counter for counter in counters if not isinstance(counter, Missing))
 
 
-def _say_instances(instances: tuple[MigInstance, ...], now: datetime) -> str:
-    return ", ".join(_say_instance(instance) for instance in instances)
+def _describe_instances(instances: tuple[MigInstance, ...], now: datetime) -> str:
+    return ", ".join(_describe_instance(instance) for instance in instances)
 
 
-def _say_instance(instance: MigInstance) -> str:
-    memory = say_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes)
+def _describe_instance(instance: MigInstance) -> str:
+    memory = describe_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes)
     parts = (
-        say_instance_name(instance),
+        describe_instance_name(instance),
         instance.uuid,
         memory if isinstance(memory, Missing) else f"{memory} GiB",
     )
     return " ".join(part for part in parts if not isinstance(part, Missing))
 
 
-def _say_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
-    return ", ".join(f"{say_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes) or "nobody"
+def _describe_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
+    return (
+        ", ".join(f"{describe_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes)
+        or "nobody"
+    )
 
 
-def _say_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:
-    return say_peers(peers)
+def _describe_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:
+    return describe_peers(peers)
 
 
 _NOUNS: dict[type, Callable[[Any], str]] = {
-    ThrottleSeconds: say_throttle_seconds,
-    PcieErrorCounts: say_pcie_errors,
-    FabricState: say_fabric,
+    ThrottleSeconds: describe_throttle_seconds,
+    PcieErrorCounts: describe_pcie_errors,
+    FabricState: describe_fabric,
 }
 _TUPLES: dict[str, Callable[[Any, datetime], str]] = {
-    "clocks_event_reasons": _say_reasons,
-    "ecc_locations": _say_locations,
-    "nvlinks": _say_links,
-    "mig_instances": _say_instances,
-    "processes": _say_processes,
-    "peers": _say_peers,
+    "clocks_event_reasons": _describe_reasons,
+    "ecc_locations": _describe_locations,
+    "nvlinks": _describe_links,
+    "mig_instances": _describe_instances,
+    "processes": _describe_processes,
+    "peers": _describe_peers,
 }
 
 

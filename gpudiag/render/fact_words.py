@@ -26,7 +26,7 @@ _WORDS = {
 _THROWN, _FRAME = "what():", "frame #"
 
 
-def say_name(fact: Evidence) -> str:
+def describe_name(fact: Evidence) -> str:
     """What the fact is about: `recovery action`."""
     name = fact.name.replace("_", " ")
     for unit in _UNITS_IN_NAMES if fact.unit in ("B", "s") else ():
@@ -34,7 +34,7 @@ def say_name(fact: Evidence) -> str:
     return name
 
 
-def say_amount(value: Scalar, unit: str | None) -> str:
+def describe_amount(value: Scalar, unit: str | None) -> str:
     """A value with its unit, as people read it: `20.1 ms`, `64 KiB`, `512 W`, `yes`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -47,10 +47,10 @@ def say_amount(value: Scalar, unit: str | None) -> str:
     return f"{_number(value)} {unit}" if unit else _number(value)
 
 
-def say_limit(fact: Evidence) -> str:
+def describe_limit(fact: Evidence) -> str:
     """`limit 1.06 ms`, `limit 16` beside `8 lanes`; empty where the fact has no limit."""
     unit = fact.unit if fact.unit in ("B", "s") else None
-    return "" if fact.limit is None else f"limit {say_amount(fact.limit, unit)}"
+    return "" if fact.limit is None else f"limit {describe_amount(fact.limit, unit)}"
 
 
 def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
@@ -58,7 +58,7 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
     by_source: dict[str, list[str]] = {}
     for fact in evidence:
         if fact.name not in (_RULED_OUT, _STACK):
-            by_source.setdefault(fact.source, []).append(say_after_source(fact))
+            by_source.setdefault(fact.source, []).append(describe_after_source(fact))
     lines: list[str] = []
     for source, facts in by_source.items():
         lines += wrapped((f"{source}: " if source else "") + ", ".join(facts), first="  ", indent="    ")
@@ -68,12 +68,12 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
     return lines
 
 
-def say_after_source(fact: Evidence) -> str:
+def describe_after_source(fact: Evidence) -> str:
     """The fact where its source stands before it; of a longer text, such as a stack, the line that tells most."""
     value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
-    name, limit = say_name(fact), say_limit(fact)
+    name, limit = describe_name(fact), describe_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))
-    words = say_amount(value, fact.unit) if named else f"{name} {say_amount(value, fact.unit)}"
+    words = describe_amount(value, fact.unit) if named else f"{name} {describe_amount(value, fact.unit)}"
     return f"{words} ({limit})" if limit else words
 
 
@@ -95,6 +95,6 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) else significant(value)
 
 
-def say_launcher(launcher: Reading[str]) -> str:
+def describe_launcher(launcher: Reading[str]) -> str:
     """`ranks by gpudiag`, `ranks by torchrun`; what started no ranks has no launcher."""
     return "no ranks" if isinstance(launcher, Missing) else f"ranks by {_WORDS.get(launcher, launcher)}"

@@ -4,11 +4,11 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
     coverage,
+    describe_machine,
+    describe_reason,
+    describe_remedy,
+    describe_where_and_what,
     faults_worst_first,
-    say_machine,
-    say_reason,
-    say_remedy,
-    say_where_and_what,
 )
 from gpudiag.render.style import one_line
 
@@ -32,7 +32,7 @@ def render_github(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    machine = say_machine(report)
+    machine = describe_machine(report)
     words = f"{report.verdict.value.upper()}{f' {machine}' if machine else ''} on {one_line(report.snapshot.host)}"
     return _command("notice", "gpudiag", f"{words}: {coverage(report).sentence()}")
 
@@ -40,12 +40,12 @@ def _verdict(report: Report) -> str:
 def _finding(finding: Finding) -> tuple[str, str]:
     level = _LEVELS[finding.outcome]
     title = f"{finding.outcome.value.upper()} {finding.code}"
-    text = f"{say_where_and_what(finding)}. Do: {say_remedy(finding)}"
+    text = f"{describe_where_and_what(finding)}. Do: {describe_remedy(finding)}"
     return level, _command(level, title, text)
 
 
 def _unlooked(result: CheckResult) -> tuple[str, str]:
-    return "error", _command("error", f"ERROR {result.check}", f"could not look: {say_reason(result)}")
+    return "error", _command("error", f"ERROR {result.check}", f"could not look: {describe_reason(result)}")
 
 
 def _command(level: str, title: str, text: str) -> str:

@@ -13,11 +13,11 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
+    describe_fact,
+    describe_reason,
+    describe_remedy,
+    describe_where_and_what,
     finite_seconds,
-    say_fact,
-    say_reason,
-    say_remedy,
-    say_where_and_what,
 )
 from gpudiag.render.style import one_line
 
@@ -101,18 +101,18 @@ def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:
 def _headline(result: CheckResult) -> str:
     """The worst finding's sentence, or the reason."""
     if not result.findings:
-        return say_reason(result)
+        return describe_reason(result)
     more = len(result.findings) - 1
-    return say_where_and_what(result.findings[0]) + (f" (and {more} more)" if more else "")
+    return describe_where_and_what(result.findings[0]) + (f" (and {more} more)" if more else "")
 
 
 def _describe(findings: Iterable[Finding]) -> list[str]:
     lines: list[str] = []
     for finding in findings:
         word = finding.outcome.value.upper()
-        lines.append(f"{word} {one_line(finding.code)}: {say_where_and_what(finding)}")
-        lines += [f"  - {say_fact(fact)}" for fact in finding.evidence]
-        lines.append(f"  owner: {finding.owner.value}; do: {say_remedy(finding)}")
+        lines.append(f"{word} {one_line(finding.code)}: {describe_where_and_what(finding)}")
+        lines += [f"  - {describe_fact(fact)}" for fact in finding.evidence]
+        lines.append(f"  owner: {finding.owner.value}; do: {describe_remedy(finding)}")
     return lines
 
 

@@ -6,11 +6,11 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
     coverage,
+    describe_machine,
+    describe_message,
+    describe_owners,
+    describe_reason,
     faults_worst_first,
-    say_machine,
-    say_message,
-    say_owners,
-    say_reason,
 )
 from gpudiag.render.style import one_line
 from gpudiag.render.told_once import Told, tell_once
@@ -42,9 +42,9 @@ def escape_markdown(text: str) -> str:
 def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
     worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
     host = escape_markdown(report.snapshot.host)
-    who = f", {escape_markdown(say_owners(worst))} must act" if worst else ""
+    who = f", {escape_markdown(describe_owners(worst))} must act" if worst else ""
     lines = [f"## gpudiag: {report.verdict.value.upper()} on {host}{who}"]
-    machine = say_machine(report)
+    machine = describe_machine(report)
     if machine:
         lines += ["", f"**{escape_markdown(machine)}**"]
     return "\n".join(lines)
@@ -53,7 +53,7 @@ def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
 def _findings_table(told: tuple[Told, ...]) -> str:
     rows = ["| outcome | code | where | what | evidence | do |", "| --- | --- | --- | --- | --- | --- |"]
     for one in told:
-        message = one.message if one.count > 1 else say_message(one.finding)
+        message = one.message if one.count > 1 else describe_message(one.finding)
         cells = (
             one.finding.outcome.value.upper(),
             escape_markdown(one.finding.code),
@@ -69,7 +69,7 @@ def _findings_table(told: tuple[Told, ...]) -> str:
 def _checks_fold(report: Report) -> str:
     rows = ["| outcome | check | reason |", "| --- | --- | --- |"]
     for result in report.results:
-        reason = escape_markdown(say_reason(result)) if result.reason else ""
+        reason = escape_markdown(describe_reason(result)) if result.reason else ""
         rows.append(f"| {result.outcome.value.upper()} | {escape_markdown(result.check)} | {reason} |")
     table = "\n".join(rows)
     return f"<details><summary>All {len(report.results)} checks</summary>\n\n{table}\n\n</details>"

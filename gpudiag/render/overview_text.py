@@ -9,7 +9,13 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.devices_text import computing, say_index, say_name, say_processes, simulated_lines
+from gpudiag.render.devices_text import (
+    computing,
+    describe_index,
+    describe_name,
+    describe_processes,
+    simulated_lines,
+)
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
@@ -78,7 +84,7 @@ def _works(snapshot: Snapshot) -> bool:
 
 
 def _name(device: Device) -> str:
-    name = say_name(device)
+    name = describe_name(device)
     return "GPU of unknown model" if isinstance(name, Missing) else name
 
 
@@ -108,8 +114,8 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
     users: dict[str, list[str]] = {}
     for device in snapshot.devices:
         if not isinstance(device.processes, Missing) and computing(device.processes):
-            user = say_processes(computing(device.processes), snapshot.taken_at)
-            users.setdefault(user, []).append(say_index(device))
+            user = describe_processes(computing(device.processes), snapshot.taken_at)
+            users.setdefault(user, []).append(describe_index(device))
     busy = "; ".join(f"{_ranges(indices)} ({user})" for user, indices in users.items()) or "none"
     free = [candidate.label for candidate in candidates if candidate.free]
     text = f"Busy {busy}. Free {' '.join(free) or 'none'}. Not tested: speed, data, network"

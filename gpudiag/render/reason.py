@@ -9,13 +9,13 @@ from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
     coverage,
+    describe_machine,
+    describe_message,
+    describe_reason,
+    describe_remedy,
+    describe_subject,
+    describe_where_and_what,
     faults_worst_first,
-    say_machine,
-    say_message,
-    say_reason,
-    say_remedy,
-    say_subject,
-    say_where_and_what,
 )
 from gpudiag.render.style import one_ascii_line
 
@@ -46,7 +46,7 @@ def render_reason(report: Report, plan: PreflightPlan | None = None) -> str:
     Of several findings it tells the first that fails the plan's gate, and how many more do.
     """
     cause = _cause(report, plan or PreflightPlan())
-    machine = _plain(say_machine(report), _MAX_MACHINE_CHARACTERS)
+    machine = _plain(describe_machine(report), _MAX_MACHINE_CHARACTERS)
     head = f"gpudiag {cause.outcome.value.upper()} " + (f"{machine}: " if machine else "")
     if cause.code:
         head += _plain(cause.code) + (f" (+{cause.more} more)" if cause.more else "") + ": "
@@ -70,7 +70,7 @@ def _cause(report: Report, plan: PreflightPlan) -> _Cause:
     if told:
         return _of_findings(told)
     if unclear and outcome is Outcome.ERROR:
-        return _Cause(outcome, unclear[0].check, 0, say_reason(unclear[0]))
+        return _Cause(outcome, unclear[0].check, 0, describe_reason(unclear[0]))
     return _Cause(outcome, "", 0, coverage(report).sentence())
 
 
@@ -82,9 +82,9 @@ def _of_findings(findings: list[Finding]) -> _Cause:
         first.outcome,
         first.code,
         len(findings) - 1,
-        say_where_and_what(first) if on_a_part else say_message(first),
-        say_subject(first.subject) if on_a_part else "",
-        say_remedy(first),
+        describe_where_and_what(first) if on_a_part else describe_message(first),
+        describe_subject(first.subject) if on_a_part else "",
+        describe_remedy(first),
     )
 
 

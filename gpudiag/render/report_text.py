@@ -8,10 +8,10 @@ from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
     Coverage,
     coverage,
+    describe_machine,
+    describe_owners,
     faults_worst_first,
     is_cpu_only,
-    say_machine,
-    say_owners,
 )
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
@@ -43,9 +43,9 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
 
 def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, style: Style) -> list[str]:
     word = report.verdict.value.upper()
-    machine = say_machine(report)
+    machine = describe_machine(report)
     worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
-    who = f"{say_owners(worst)} must act, " if worst else ""
+    who = f"{describe_owners(worst)} must act, " if worst else ""
     found = f"{_counted(len(faults), 'finding')} in {_extent(covered, len(report.results))}"
     prefix = f"{machine} " if machine else ""
     text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found}"

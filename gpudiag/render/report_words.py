@@ -22,7 +22,7 @@ from gpudiag.model.evidence import (
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.fact_words import say_amount, say_limit, say_name
+from gpudiag.render.fact_words import describe_amount, describe_limit, describe_name
 from gpudiag.render.style import one_line
 
 _MAX_SECONDS = 1e9  # no check takes thirty years
@@ -54,14 +54,14 @@ class Coverage:
         return ", ".join(parts)
 
 
-def say_subject(subject: Subject) -> str:
+def describe_subject(subject: Subject) -> str:
     """What a finding is about: `GPU 5 (5d:00.0)`, `rank 2 on a1`, `a1`, `train.py:12`."""
     return one_line(_subject_words(subject), MAX_TEXT_CHARACTERS)
 
 
-def say_subject_and_host(subject: Subject) -> str:
+def describe_subject_and_host(subject: Subject) -> str:
     """The same where several machines take part: `GPU 5 (5d:00.0) on a1`."""
-    words = say_subject(subject)
+    words = describe_subject(subject)
     return f"{words} on {one_line(subject.host)}" if isinstance(subject, DeviceSubject) else words
 
 
@@ -89,30 +89,32 @@ def _device(subject: DeviceSubject) -> str:
     return "a GPU" if isinstance(subject.uuid, Missing) else subject.uuid
 
 
-def say_fact(fact: Evidence) -> str:
+def describe_fact(fact: Evidence) -> str:
     """One fact: `recovery action gpu_reset (NVML field 230)`, `busbw 21.3 GB/s (limit 25.2; PCIe Gen4 x16)`."""
-    notes = "; ".join(note for note in (say_limit(fact), fact.source) if note)
-    words = f"{say_name(fact)} {say_amount(fact.value, fact.unit)}" + (f" ({notes})" if notes else "")
+    notes = "; ".join(note for note in (describe_limit(fact), fact.source) if note)
+    words = f"{describe_name(fact)} {describe_amount(fact.value, fact.unit)}" + (
+        f" ({notes})" if notes else ""
+    )
     return one_line(words, MAX_TEXT_CHARACTERS)
 
 
-def say_message(finding: Finding) -> str:
+def describe_message(finding: Finding) -> str:
     """The finding's sentence, on one line."""
     return one_line(finding.message, MAX_TEXT_CHARACTERS)
 
 
-def say_where_and_what(finding: Finding) -> str:
+def describe_where_and_what(finding: Finding) -> str:
     """The finding's sentence, after what it is about where the sentence does not name it itself."""
-    subject, message = say_subject(finding.subject), say_message(finding)
+    subject, message = describe_subject(finding.subject), describe_message(finding)
     return message if subject in message else f"{subject}: {message}"
 
 
-def say_remedy(finding: Finding) -> str:
+def describe_remedy(finding: Finding) -> str:
     """What to do about it, on one line."""
     return one_line(finding.remedy, MAX_TEXT_CHARACTERS)
 
 
-def say_owners(findings: tuple[Finding, ...]) -> str:
+def describe_owners(findings: tuple[Finding, ...]) -> str:
     """Who must act on these findings: `hardware`, `hardware and the job's owner`."""
     owners = list(dict.fromkeys(_OWNERS[finding.owner] for finding in findings))
     return " and ".join(", ".join(owners).rsplit(", ", 1)) if owners else ""
@@ -145,12 +147,12 @@ def _looked(result: CheckResult) -> bool:
 def _by_reason(results: list[CheckResult]) -> dict[str, tuple[str, ...]]:
     reasons: dict[str, tuple[str, ...]] = {}
     for result in results:
-        reason = say_reason(result)
+        reason = describe_reason(result)
         reasons[reason] = (*reasons.get(reason, ()), one_line(result.check))
     return reasons
 
 
-def say_reason(result: CheckResult) -> str:
+def describe_reason(result: CheckResult) -> str:
     """Why a check was skipped or could not look, on one line."""
     return one_line(result.reason or "no reason given", MAX_TEXT_CHARACTERS) or "no reason given"
 
@@ -162,7 +164,7 @@ def is_cpu_only(report: Report) -> bool:
     return not any(finding.code == GPU_GONE.code for finding in report.findings())
 
 
-def say_machine(report: Report) -> str:
+def describe_machine(report: Report) -> str:
     """What kind of machine was judged, where that must be said: simulated, or without a GPU; else empty."""
     simulated = report.snapshot.simulated
     words = [f"SIMULATED {one_line(simulated, 100)}"] if simulated else []

@@ -5,10 +5,10 @@ from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, Sou
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.render.devices_text import (
     NO_VALUE,
-    say_index,
-    say_memory_gib,
-    say_name,
-    say_suffixed,
+    describe_index,
+    describe_memory_gib,
+    describe_name,
+    describe_suffixed,
     simulated_lines,
 )
 from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
@@ -86,10 +86,10 @@ def _side_by_side(snapshot: Snapshot, style: Style) -> list[str]:
 
 def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[str]:
     cells = [
-        say_index(device),
-        _plain(say_name(device)),
-        _plain(say_memory_gib(device.memory_used_bytes, device.memory_total_bytes)),
-        _plain(say_suffixed(device.utilization_percent, "%")),
+        describe_index(device),
+        _plain(describe_name(device)),
+        _plain(describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes)),
+        _plain(describe_suffixed(device.utilization_percent, "%")),
     ]
     for source in sources:
         cells += _view_cells(_view_of(snapshot, device, source))
@@ -99,8 +99,8 @@ def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[
 def _view_cells(view: DeviceView | None) -> list[str]:
     if view is None:
         return [NO_VALUE] * 3
-    memory = _plain(say_memory_gib(view.memory_used_bytes, view.memory_total_bytes))
-    return [str(view.source_index), memory, _plain(say_suffixed(view.utilization_percent, "%"))]
+    memory = _plain(describe_memory_gib(view.memory_used_bytes, view.memory_total_bytes))
+    return [str(view.source_index), memory, _plain(describe_suffixed(view.utilization_percent, "%"))]
 
 
 def _stray_row(view: DeviceView, sources: list[str]) -> list[str]:

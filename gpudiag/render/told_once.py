@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
-from gpudiag.render.report_words import say_fact, say_message, say_remedy, say_subject
+from gpudiag.render.report_words import describe_fact, describe_message, describe_remedy, describe_subject
 
 _MANY = 3  # so many GPUs with one code share a fault; fewer only where they say the same of themselves
 _MAX_DIFFERENT = 3  # different sentences or facts that are told; the rest are counted
@@ -38,7 +38,7 @@ def tell_once(findings: Iterable[Finding]) -> tuple[Told, ...]:
     return tuple(told)
 
 
-def say_indices(indices: Iterable[int]) -> str:
+def describe_indices(indices: Iterable[int]) -> str:
     """`0-3, 5` for 0, 1, 2, 3 and 5."""
     runs: list[list[int]] = []
     for index in sorted(set(indices)):
@@ -74,15 +74,17 @@ def _is_shared(group: list[Finding]) -> bool:
 
 
 def _single(finding: Finding) -> Told:
-    subject = say_subject(finding.subject)
-    message = say_message(finding).removeprefix(f"{subject}: ")
-    return Told(finding, subject, message, tuple(map(say_fact, finding.evidence)), say_remedy(finding))
+    subject = describe_subject(finding.subject)
+    message = describe_message(finding).removeprefix(f"{subject}: ")
+    return Told(
+        finding, subject, message, tuple(map(describe_fact, finding.evidence)), describe_remedy(finding)
+    )
 
 
 def _share(group: list[Finding]) -> Told:
     return Told(
         group[0],
-        f"GPUs {say_indices(_indices(group))}",
+        f"GPUs {describe_indices(_indices(group))}",
         _messages(group),
         _facts(group),
         _remedy(group),
@@ -92,7 +94,7 @@ def _share(group: list[Finding]) -> Told:
 
 def _own_words(finding: Finding) -> str:
     """The sentence without the GPU that it begins with: `: it is hot`, ` is off the bus`; else the whole of it."""
-    return say_message(finding).removeprefix(say_subject(finding.subject))
+    return describe_message(finding).removeprefix(describe_subject(finding.subject))
 
 
 def _messages(group: list[Finding]) -> str:
@@ -102,7 +104,9 @@ def _messages(group: list[Finding]) -> str:
     if len(by_words) == 1:
         words = next(iter(by_words))
         return f"each{words}" if words[:1] in (":", " ") else words
-    told = [f"GPU{_plural(some)} {say_indices(_indices(some))}{words}" for words, some in by_words.items()]
+    told = [
+        f"GPU{_plural(some)} {describe_indices(_indices(some))}{words}" for words, some in by_words.items()
+    ]
     return "; ".join(told[:_MAX_DIFFERENT]) + _more(len(told) - _MAX_DIFFERENT)
 
 
@@ -110,11 +114,11 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
     """The facts: once where all GPUs have them, else with the GPUs that do."""
     by_fact: dict[str, list[Finding]] = {}
     for finding in group:
-        for fact in dict.fromkeys(map(say_fact, finding.evidence)):
+        for fact in dict.fromkeys(map(describe_fact, finding.evidence)):
             by_fact.setdefault(fact, []).append(finding)
     common = [fact for fact, some in by_fact.items() if len(some) == len(group)]
     own = [
-        f"GPU{_plural(some)} {say_indices(_indices(some))}: {fact}"
+        f"GPU{_plural(some)} {describe_indices(_indices(some))}: {fact}"
         for fact, some in by_fact.items()
         if len(some) < len(group)
     ]
@@ -124,9 +128,9 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
 
 def _remedy(group: list[Finding]) -> str:
     """The remedy with every GPU in its commands, where the remedies differ in nothing else."""
-    general = {say_remedy(finding).replace(f"-i {_index(finding)} ", "-i {} ") for finding in group}
+    general = {describe_remedy(finding).replace(f"-i {_index(finding)} ", "-i {} ") for finding in group}
     if len(general) != 1:
-        return say_remedy(group[0])
+        return describe_remedy(group[0])
     return next(iter(general)).replace("-i {} ", f"-i {','.join(map(str, sorted(_indices(group))))} ")
 
 

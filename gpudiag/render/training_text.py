@@ -6,8 +6,8 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.ranks.diagnosis.evidence import format_ranks
-from gpudiag.render.fact_words import evidence_lines, say_launcher
-from gpudiag.render.report_words import say_subject_and_host
+from gpudiag.render.fact_words import describe_launcher, evidence_lines
+from gpudiag.render.report_words import describe_subject_and_host
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import format_seconds, format_size, significant
 
@@ -139,7 +139,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
 
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
-    lines = wrapped(f"{finding.code}: {say_subject_and_host(finding.subject)}", indent="  ")
+    lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
@@ -149,7 +149,7 @@ def _strategy_lines(result: StrategyResult) -> list[str]:
     lines = wrapped(
         f"{result.strategy} ({result.framework}), {result.workload} with {figure(result.parameters)} parameters, "
         f"{result.dtype}, {result.optimizer}, {result.steps} verified steps, "
-        f"{say_launcher(result.launcher)}, {format_seconds(result.seconds)}.",
+        f"{describe_launcher(result.launcher)}, {format_seconds(result.seconds)}.",
         indent="  ",
     )
     lines += _verification_lines(result)
@@ -211,7 +211,9 @@ def _script_lines(report: TrainingReport) -> list[str]:
         return []
     sizes = sorted(set(script.group_world_sizes))
     words = ", ".join("none" if size == 0 else f"of {size}" for size in sizes) or "none"
-    lines = [f"Process groups: {words}; {say_launcher(script.launcher)}, {format_seconds(script.seconds)}."]
+    lines = [
+        f"Process groups: {words}; {describe_launcher(script.launcher)}, {format_seconds(script.seconds)}."
+    ]
     for one in script.verifications:
         if isinstance(one.passed, Missing):
             lines += wrapped(
@@ -265,7 +267,7 @@ def render_training_markdown(report: TrainingReport) -> str:
         lines.append("")
     lines += [f"- {', '.join(names)}: {words}" for words, names in group_reasons(report.strategies).items()]
     lines += [
-        f"- `{finding.code}` {say_subject_and_host(finding.subject)}: {finding.message}. {finding.remedy}"
+        f"- `{finding.code}` {describe_subject_and_host(finding.subject)}: {finding.message}. {finding.remedy}"
         for finding in report.findings
     ]
     lines += [f"- use {advice.strategy}: {'; '.join(advice.reasons)}" for advice in report.advice]

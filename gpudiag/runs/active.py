@@ -163,7 +163,7 @@ def plan_active(
     )
 
 
-def say_cost(plan: ActivePlan, placement: Placement) -> str:
+def describe_cost(plan: ActivePlan, placement: Placement) -> str:
     """What the tests cost, in one sentence for the user before they start."""
     who = "GPU" if plan.device_kind == "cuda" else "CPU rank"
     names = ", ".join(test.replace("_", " ") for test in plan.tests)
@@ -221,7 +221,7 @@ def measure_active(
     started = time.monotonic()
     telemetry = TelemetryReader(_TELEMETRY_SECONDS[level], started) if plan.device_kind == "cuda" else None
 
-    def take(event: RankEvent) -> None:
+    def add(event: RankEvent) -> None:
         if telemetry is not None:
             telemetry.drain()
         if listener is not None:
@@ -239,7 +239,7 @@ def measure_active(
                 limit_seconds(plan, level, placement.world_size),
             ),
             faults=faults,
-            on_event=take,
+            on_event=add,
             python=python,
             variables=placement.variables,
         )

@@ -18,8 +18,8 @@ from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.probe.inventory import take_snapshot
-from gpudiag.runs.active import measure_active, say_cost
-from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
+from gpudiag.runs.active import describe_cost, measure_active
+from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
 from gpudiag.runs.gate import complete_results, judge_results
 from gpudiag.runs.placement import Placement, place_tests, why_no_peers
 from gpudiag.store.baselines import samples_of
@@ -64,7 +64,7 @@ class BandwidthRun:
         self._say = say
         self._warn = warn
         self._python = python
-        self._teller = PreflightTeller(("active",), listener)
+        self._emitter = PreflightEvents(("active",), listener)
         self._keeper = HistoryKeeper(store, own_machine_key())
         self._report: Report | None = None
 
@@ -80,13 +80,13 @@ class BandwidthRun:
 
     def run(self) -> Report:
         """The report; what could not be measured is in it, with the reason."""
-        self._teller.enter(LOOK)
+        self._emitter.enter(LOOK)
         snapshot = take_snapshot(("nvml", "torch"), _LOOK_SECONDS, python=self._python, kernel_log=True)
         history, warning = self._keeper.read(_READ_SECONDS)
         if warning:
             self._warn(f"{warning}; going on without it")
         measures = Measures(active=self._measure(snapshot))
-        self._teller.enter(JUDGE)
+        self._emitter.enter(JUDGE)
         good = history if isinstance(history, Missing) else history.good
         context = Context(
             snapshot,
@@ -98,7 +98,7 @@ class BandwidthRun:
         checks = checks_for(measures.active)
         results = complete_results(checks, run_checks(context, checks))
         self._report = Report(judge_results(results), results, snapshot, measures)
-        self._teller.tell_report(self._report)
+        self._emitter.emit_report(self._report)
         return self._report
 
     def remember(self) -> str:
@@ -119,11 +119,11 @@ class BandwidthRun:
         plan = plan_tests(self._plan, place)
         if isinstance(plan, Missing):
             return plan
-        self._teller.enter("active")
-        self._say(say_cost(plan, place))
+        self._emitter.enter("active")
+        self._say(describe_cost(plan, place))
         try:
             return measure_active(
-                plan, place, _LEVEL, python=self._python, listener=self._teller.hear_tests(plan.tests)
+                plan, place, _LEVEL, python=self._python, listener=self._emitter.listen_to_tests(plan.tests)
             )
         except GpudiagError as error:
             hint = f": {error.hint}" if error.hint else ""

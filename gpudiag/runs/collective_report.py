@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.checks.ranks.collective import judge_collective, tell_missing_gpu
-from gpudiag.checks.ranks.collective_speed import judge_collective_speed, largest_results, tell_algorithm
+from gpudiag.checks.ranks.collective import find_missing_gpu, judge_collective
+from gpudiag.checks.ranks.collective_speed import find_algorithm, judge_collective_speed, largest_results
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.results import (
     EarlyExit,
@@ -62,17 +62,17 @@ class CaseCollector:
         self._measure_seconds = 0.0
         self._verify_seconds = 0.0
 
-    def take(self, event: RankEvent) -> None:
+    def add(self, event: RankEvent) -> None:
         """Take one event of one rank."""
         kind = event.data.get("kind")
         if kind == "rank_case":
-            self._take_case(decode(RankCase, event.data), event.at_seconds)
+            self._add_case(decode(RankCase, event.data), event.at_seconds)
         elif kind == "wrong_buffer":
             self._wrong.append((event.at_seconds, decode(WrongBuffer, event.data)))
         elif kind == "facts":
-            self._take_facts(event)
+            self._add_facts(event)
 
-    def tell(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
+    def emit(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
         """Tell the listener, with how much is done."""
         if self._listener is not None:
             self._listener(RunEvent(kind, at_seconds, len(self._results), len(self._cases), **what))
@@ -129,12 +129,12 @@ class CaseCollector:
         """The version of NCCL that the ranks run."""
         return next((facts.nccl_version for facts in self._facts.values()), _NOBODY_TOLD)
 
-    def _take_facts(self, event: RankEvent) -> None:
+    def _add_facts(self, event: RankEvent) -> None:
         self._facts[event.rank] = decode(RankFacts, event.data)
         if len(self._facts) == self._world_size:
-            self.tell(EventKind.STAGE, event.at_seconds, stage=MEASURE)
+            self.emit(EventKind.STAGE, event.at_seconds, stage=MEASURE)
 
-    def _take_case(self, told: RankCase, at_seconds: float) -> None:
+    def _add_case(self, told: RankCase, at_seconds: float) -> None:
         ranks = self._told.setdefault(told.case, {})
         ranks[told.rank] = told
         self._measure_seconds += told.measure_seconds
@@ -150,7 +150,7 @@ class CaseCollector:
             self._passed.append((at_seconds, case, early))
         self._results[told.case] = result
         del self._told[told.case]
-        self.tell(EventKind.RESULT, at_seconds, result=result)
+        self.emit(EventKind.RESULT, at_seconds, result=result)
 
 
 def _describe_early_exit(case: Case, early: EarlyExit) -> tuple[Evidence, ...]:
@@ -210,7 +210,7 @@ def report_measurement(
     measurement: CollectiveMeasurement, placement: Placement, beside: Sequence[Finding] = ()
 ) -> CollectiveReport:
     """The report of a measurement: what the check of it finds, what placing the ranks showed, and what is `beside` it."""
-    lacks = (tell_missing_gpu(measurement),) if placement.without_gpu else ()
+    lacks = (find_missing_gpu(measurement),) if placement.without_gpu else ()
     findings = worst_first((*judge_collective(measurement), *lacks, *placement.findings, *beside))
     simulated = None if placement.snapshot is None else placement.snapshot.simulated
     return CollectiveReport(outcome_of_findings(findings), measurement, findings, simulated)
@@ -233,7 +233,7 @@ def build_measurement(
     """What was measured and what happened, from the events of a run; nothing is judged."""
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
-        collector.take(event)
+        collector.add(event)
     hosts = {report.rank: report.host for report in run.reports}
     return CollectiveMeasurement(
         backend=placement.backend,
@@ -264,7 +264,7 @@ def _with_algorithms(
         return results
     largest = largest_results(results)
     return tuple(
-        replace(result, algorithm=tell_algorithm(result, placement.devices, os.environ))
+        replace(result, algorithm=find_algorithm(result, placement.devices, os.environ))
         if result in largest
         else result
         for result in results

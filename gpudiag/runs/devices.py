@@ -26,7 +26,7 @@ class DeviceRequest:
     patient: bool = True  # a driver that has to attach GPUs first has more time than the deadline
 
 
-def take_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
+def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
     """One snapshot of this machine; `started` are probes that are under way already.
 
     It comes within a second of the deadline; where GPUtil and torch are asked, of theirs.

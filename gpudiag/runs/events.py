@@ -18,7 +18,7 @@ _STAGE_AFTER = {"start": VERIFY, "proof": MEASURE}
 _ORDER = (IMPORT, VERIFY, MEASURE)
 
 
-class PreflightTeller:
+class PreflightEvents:
     """Makes events of what happens in a preflight, and hands each to a listener at once."""
 
     def __init__(self, measured: Sequence[str], listener: Callable[[RunEvent], None] | None) -> None:
@@ -31,37 +31,37 @@ class PreflightTeller:
     def enter(self, stage: str) -> None:
         """Tell that a stage begins; those before it are done, or were not needed."""
         self._done = self._stages.index(stage)
-        self._tell(EventKind.STAGE, stage=stage)
+        self._emit(EventKind.STAGE, stage=stage)
 
-    def hear_tests(self, tests: Sequence[str]) -> Callable[[RankEvent], None]:
+    def listen_to_tests(self, tests: Sequence[str]) -> Callable[[RankEvent], None]:
         """A listener to the ranks of active tests, that tells each test as the first rank comes to it."""
         waiting = list(tests)
 
         def come_to(position: int) -> None:
             while len(tests) - len(waiting) <= position and waiting:
-                self._tell(EventKind.STAGE, stage=waiting.pop(0))
+                self._emit(EventKind.STAGE, stage=waiting.pop(0))
 
-        def take(event: RankEvent) -> None:
+        def add(event: RankEvent) -> None:
             if event.data.get("kind") == "done":
                 come_to(tests.index(event.data["test"]) + 1)
 
         come_to(0)
-        return take
+        return add
 
-    def tell_report(self, report: Report) -> None:
+    def emit_report(self, report: Report) -> None:
         """Tell the findings and, as the last event, the outcome."""
         self._done = len(self._stages)
         for finding in report.findings():
-            self._tell(EventKind.FINDING, finding=finding)
-        self._tell(EventKind.OUTCOME, outcome=report.verdict.value)
+            self._emit(EventKind.FINDING, finding=finding)
+        self._emit(EventKind.OUTCOME, outcome=report.verdict.value)
 
-    def _tell(self, kind: EventKind, **what: Any) -> None:
+    def _emit(self, kind: EventKind, **what: Any) -> None:
         if self._listener is not None:
             seconds = monotonic() - self._started
             self._listener(RunEvent(kind, seconds, self._done, len(self._stages), **what))
 
 
-class TrainingTeller:
+class TrainingEvents:
     """Makes events of what happens in a run, and hands each to a listener at once."""
 
     def __init__(self, planned: int, listener: Callable[[RunEvent], None] | None) -> None:
@@ -76,7 +76,7 @@ class TrainingTeller:
         """Tell that the ranks of a strategy, or of a script, are started."""
         self._enter(IMPORT)
 
-    def take(self, event: RankEvent) -> None:
+    def add(self, event: RankEvent) -> None:
         """Tell the stage that the first rank entered, if what it told means that it did.
 
         What another rank told earlier may be read later: a run never goes back to an earlier stage.
@@ -85,22 +85,22 @@ class TrainingTeller:
         if stage is not None and _ORDER.index(stage) > _ORDER.index(self._stage):
             self._enter(stage)
 
-    def tell_result(self, result: StrategyResult) -> None:
+    def emit_result(self, result: StrategyResult) -> None:
         """Tell that a strategy is done."""
         self._done += 1
-        self._tell(EventKind.RESULT, strategy=result)
+        self._emit(EventKind.RESULT, strategy=result)
 
-    def tell_report(self, report: TrainingReport) -> None:
+    def emit_report(self, report: TrainingReport) -> None:
         """Tell the findings and, as the last event, the outcome."""
         for finding in report.findings:
-            self._tell(EventKind.FINDING, finding=finding)
-        self._tell(EventKind.OUTCOME, outcome=report.outcome.value)
+            self._emit(EventKind.FINDING, finding=finding)
+        self._emit(EventKind.OUTCOME, outcome=report.outcome.value)
 
     def _enter(self, stage: str) -> None:
         self._stage = stage
-        self._tell(EventKind.STAGE, stage=stage)
+        self._emit(EventKind.STAGE, stage=stage)
 
-    def _tell(self, kind: EventKind, **what: Any) -> None:
+    def _emit(self, kind: EventKind, **what: Any) -> None:
         if self._listener is not None:
             seconds = monotonic() - self._started
             self._listener(RunEvent(kind, seconds, self._done, self._planned, **what))

@@ -79,7 +79,7 @@ def run_nccl_test(
         listener if setup.told else None,
         one_clock=setup.one_clock,
     )
-    collector.tell(EventKind.STAGE, 0.0, stage=IMPORT)
+    collector.emit(EventKind.STAGE, 0.0, stage=IMPORT)
     past = EarlierResults(setup.placement, store)
     try:
         report, reporter = _measure(setup, collector, past)
@@ -88,8 +88,8 @@ def run_nccl_test(
         raise
     seconds = report.measurement.seconds
     for finding in report.findings:
-        collector.tell(EventKind.FINDING, seconds, finding=finding)
-    collector.tell(EventKind.OUTCOME, seconds, outcome=report.outcome.value)
+        collector.emit(EventKind.FINDING, seconds, finding=finding)
+    collector.emit(EventKind.OUTCOME, seconds, outcome=report.outcome.value)
     return NcclTestRun(report, reporter, past)
 
 
@@ -180,7 +180,7 @@ def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
             patience=USUAL if plan.timeout_seconds is None else ENDLESS,
         ),
         faults=setup.faults,
-        on_event=collector.take,
+        on_event=collector.add,
         variables=placement.variables,
         python=setup.python,
     )

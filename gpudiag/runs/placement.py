@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpudiag.checks.gpu.modes import tell_exclusive
+from gpudiag.checks.gpu.modes import describe_exclusive
 from gpudiag.checks.host.network import judge_interfaces
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
@@ -90,7 +90,7 @@ def why_no_peers(placement: Placement) -> str | None:
     """Why no rank can copy to another one's GPU; None where all can."""
     if placement.world_size < 2:
         return "there is one GPU to test, and no peer"
-    return tell_exclusive(placement.devices)
+    return describe_exclusive(placement.devices)
 
 
 def place_tests(

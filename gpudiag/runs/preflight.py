@@ -28,7 +28,7 @@ from gpudiag.model.report import Report
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
-from gpudiag.runs.events import JUDGE, LOOK, PreflightTeller
+from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.placement import Placement, place_tests
 from gpudiag.store.baselines import samples_of
@@ -142,7 +142,7 @@ class Preflight:
         self._checks = choose_checks(plan)
         self._level = gathering_level(plan, self._checks)
         measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
-        self._teller = PreflightTeller(measured, listener)
+        self._emitter = PreflightEvents(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
         self._noted = start_known_gpus()
         self._report: Report | None = None
@@ -163,7 +163,7 @@ class Preflight:
 
         What cannot be looked at is in it, and never an exception.
         """
-        self._teller.enter(LOOK)
+        self._emitter.enter(LOOK)
         first = self._look(started)
         # The history was read while we looked; only level instant cannot wait for a slow one.
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
@@ -171,7 +171,7 @@ class Preflight:
         if warning:
             self._warn(f"{warning}; going on without it")
         measures = self._measure(first)
-        self._teller.enter(JUDGE)
+        self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
         baseline = self._baseline(history, snapshot.host)
         context = Context(
@@ -190,7 +190,7 @@ class Preflight:
         )
         results = complete_results(self._checks, run_checks(context, self._checks))
         self._report = Report(judge_results(results), results, snapshot, measures)
-        self._teller.tell_report(self._report)
+        self._emitter.emit_report(self._report)
         return self._report
 
     def remember(self) -> str:
@@ -256,21 +256,21 @@ class Preflight:
         return Measures(collective=collective, active=active, training=training)
 
     def _measure_collective(self, place: Placement) -> CollectiveMeasurement:
-        from gpudiag.runs.preflight_measures import measure_collective, say_collective_cost
+        from gpudiag.runs.preflight_measures import describe_collective_cost, measure_collective
 
-        self._teller.enter("collective")
-        self._say(say_collective_cost(place))
+        self._emitter.enter("collective")
+        self._say(describe_collective_cost(place))
         return measure_collective(place, self._surroundings.python)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
-        from gpudiag.runs.preflight_measures import measure_training, say_training_cost
+        from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
-        self._teller.enter("training")
-        self._say(say_training_cost(place, self._level))
+        self._emitter.enter("training")
+        self._say(describe_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python)
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
-        from gpudiag.runs.active import measure_active, plan_active, say_cost
+        from gpudiag.runs.active import describe_cost, measure_active, plan_active
 
         memory = snapshot.machine.memory_available_bytes
         plan = plan_active(
@@ -282,14 +282,14 @@ class Preflight:
         if plan is None:
             words = f"level {self._level} has no active test for a machine without a GPU"
             return Missing(MissingReason.NOT_SUPPORTED, words)
-        self._teller.enter("active")
-        self._say(say_cost(plan, place))
+        self._emitter.enter("active")
+        self._say(describe_cost(plan, place))
         return measure_active(
             plan,
             place,
             self._level,
             python=self._surroundings.python,
-            listener=self._teller.hear_tests(plan.tests),
+            listener=self._emitter.listen_to_tests(plan.tests),
         )
 
     def _pair(

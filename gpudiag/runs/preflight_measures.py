@@ -25,7 +25,7 @@ _CPU_QUICK_SECONDS = 15.0  # of the 30 that level quick has
 _SECONDS = 60.0  # for each strategy; the first import of DeepSpeed or TensorFlow is the slow part
 
 
-def say_collective_cost(place: Placement) -> str:
+def describe_collective_cost(place: Placement) -> str:
     """What the all-reduce costs, in one sentence for the user before it starts."""
     if place.device_kind == "cuda":
         return (
@@ -71,7 +71,7 @@ def _gpu_bytes(place: Placement) -> int:
     return min([_GPU_MAX_BYTES, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
 
 
-def say_training_cost(place: Placement, level: str) -> str:
+def describe_training_cost(place: Placement, level: str) -> str:
     """What the training costs, in one sentence for the user before it starts."""
     where = f"{place.world_size} GPUs" if place.device_kind == "cuda" else f"{place.world_size} CPU ranks"
     if level == _QUICK:

@@ -38,7 +38,7 @@ from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
-from gpudiag.runs.events import TrainingTeller
+from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules, lack_on_gpus, require_torch
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
@@ -259,7 +259,7 @@ class _Place:
     placement: Placement
     world_size: int
     pythons: Mapping[str, str]
-    teller: TrainingTeller = field(default_factory=lambda: TrainingTeller(0, None))
+    emitter: TrainingEvents = field(default_factory=lambda: TrainingEvents(0, None))
 
     def python_for(self, facts: StrategyFacts) -> str | None:
         """The interpreter of a strategy's ranks; None for this one."""
@@ -299,22 +299,22 @@ def run_training(
     placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
     world_size = placement.world_size
-    teller = TrainingTeller(len(plan.strategy), listener if told else None)
-    where = _Place(environment, placement, world_size, pythons, teller)
+    emitter = TrainingEvents(len(plan.strategy), listener if told else None)
+    where = _Place(environment, placement, world_size, pythons, emitter)
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
     if unmet is not None:
         refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), world_size)
-        teller.tell_report(refusal)
+        emitter.emit_report(refusal)
         return TrainingRun(refusal, told)
     # Of ranks that a launcher started, the last that led tells the user: a leader that hangs is replaced.
     results, reporter = [], told
     for number, strategy in enumerate(plan.strategy):
         result, reporter = _run_strategy(plan, strategy, where, number, reporter)
         results.append(result)
-        teller.tell_result(result)
+        emitter.emit_result(result)
     hosts = 1 if environment is None else -(-world_size // environment.local_world_size)
     report = build_report(tuple(results), placement, hosts)
-    teller.tell_report(report)
+    emitter.emit_report(report)
     return TrainingRun(report, reporter)
 
 
@@ -442,7 +442,7 @@ def _run(
     mirrored = facts.name == "mirrored"
     on_cpu = place.device_kind == "cpu"
     late = _TRY_PRELOAD.get(facts.framework, ()) if on_cpu else ()
-    place.teller.start_ranks()
+    place.emitter.start_ranks()
     return run_ranks(
         _MIRRORED_ENTRY if mirrored else _ENTRY,
         run_id=f"train {job.run} {facts.name}",
@@ -454,7 +454,7 @@ def _run(
             run_seconds=plan.timeout_seconds,
         ),
         faults=faults,
-        on_event=place.teller.take,
+        on_event=place.emitter.add,
         python=place.python_for(facts),
         variables={**place.placement.variables, **({"DS_ACCELERATOR": "cpu"} if on_cpu else {})},
         preload=() if mirrored else _PRELOAD,

@@ -34,7 +34,7 @@ from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
 from gpudiag.reference.waits import FOR_OTHERS
-from gpudiag.runs.events import TrainingTeller
+from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
@@ -74,7 +74,7 @@ class ScriptOutput:
     _chunks: deque[bytes] = field(default_factory=deque)
     _kept: int = 0
 
-    def take(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Keep the end of what came."""
         self._chunks.append(chunk)
         self._kept += len(chunk)
@@ -116,7 +116,7 @@ def show_output() -> Iterator[ScriptOutput]:
 
     def show() -> None:
         while chunk := os.read(reading, 65536):
-            output.take(chunk)
+            output.add(chunk)
             sys.stderr.buffer.write(chunk)
             sys.stderr.flush()
 
@@ -131,7 +131,7 @@ def show_output() -> Iterator[ScriptOutput]:
             os.close(reading)
 
 
-def say_on_standard_error(sentence: str) -> None:
+def print_on_standard_error(sentence: str) -> None:
     """Show the user a sentence while the script runs."""
     print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
 
@@ -143,7 +143,7 @@ class ScriptWatch:
     world_size: int
     hang_seconds: float
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = say_on_standard_error
+    say: Callable[[str], None] = print_on_standard_error
     still: dict[int, ScriptPlace] = field(default_factory=dict)
     working: dict[int, ScriptPlace] = field(default_factory=dict)
     raised: dict[int, ScriptPlace] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class ScriptWatch:
     _still_since: dict[int, float] = field(default_factory=dict)
     _told: tuple[tuple[int, str], ...] = ()
 
-    def take(self, event: RankEvent) -> None:
+    def add(self, event: RankEvent) -> None:
         """Take what a rank told."""
         kind, rank = event.data.get("kind"), event.rank
         if kind in ("still", "works", "raised"):
@@ -259,11 +259,11 @@ def run_script(
     placement = place_ranks(NcclTestPlan(backend=plan.backend, nproc=plan.nproc), environment, python=python)
     world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
-    teller = TrainingTeller(0, listener if environment is None or environment.rank == 0 else None)
-    teller.start_ranks()
+    emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)
+    emitter.start_ranks()
     run, words = _run(plan, environment, placement, world_size, faults, python)
     report = _report(plan, placement, run, words)
-    teller.tell_report(report)
+    emitter.emit_report(report)
     return ScriptRun(report, run.reporter)
 
 
@@ -296,7 +296,7 @@ def _run(
                 stage_seconds=dict.fromkeys(STAGES, _NO_LIMIT_SECONDS), run_seconds=plan.timeout_seconds
             ),
             faults=faults,
-            on_event=watch.take,
+            on_event=watch.add,
             is_over=watch.is_over,
             python=python,
             variables=placement.variables,
@@ -373,7 +373,7 @@ def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
     for event in run.events:
         if run.given_up and watch.sees_hang():
             break
-        watch.take(event)
+        watch.add(event)
     return watch
 
 

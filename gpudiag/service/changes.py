@@ -29,10 +29,10 @@ MAX_GPUS = 64  # instances of a virtual machine that come and go
 class Changes:
     """Compares pictures and tells what changed; numbers entries from 1."""
 
-    def __init__(self, tell: Callable[[TimelineEntry], None]) -> None:
+    def __init__(self, publish: Callable[[TimelineEntry], None]) -> None:
         """Give each entry to `tell`."""
         self.number = 0
-        self._tell = tell
+        self._publish = publish
         self._driver: str | None = None
         self._sampler: SamplerState | None = None
         self._restarts = 0
@@ -149,7 +149,7 @@ class Changes:
         moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
         uuid = None if device is None or isinstance(device.id.uuid, Missing) else device.id.uuid
         index = None if device is None or isinstance(device.id.nvml_index, Missing) else device.id.nvml_index
-        self._tell(
+        self._publish(
             TimelineEntry(self.number, moment, kind, message, severity, uuid, index, xid_code, reasons)
         )
 

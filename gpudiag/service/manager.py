@@ -34,8 +34,8 @@ from gpudiag.service.run_list import (
     RunEntry,
     RunList,
     choose_gpus,
+    describe_lock,
     refuse_busy,
-    say_lock,
 )
 from gpudiag.service.run_memory import RunMemory, is_service_alive
 from gpudiag.service.run_process import RunProcess
@@ -57,7 +57,7 @@ class RunManager:
     def __init__(
         self,
         watch: MachineWatch,
-        tell: Callable[[RunTold], None],
+        publish: Callable[[RunTold], None],
         folder: Path | None,
         records: RunRecords | None,
         kinds: tuple[str, ...],
@@ -70,7 +70,7 @@ class RunManager:
         self.kinds = run_kinds(kinds)
         self._interpreters = dict(interpreters or {})
         self._watch = watch
-        self._tell = tell
+        self._publish = publish
         self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
         self._folder = folder or Path(self._temporary or "")
         self._memory = RunMemory(self._folder, records, lambda: watch.snapshot)
@@ -87,7 +87,7 @@ class RunManager:
         self._memory.load()
         while True:
             if self._memory.loaded is not None:
-                self._take_earlier(self._memory.loaded)
+                self._add_earlier(self._memory.loaded)
                 self._memory.loaded = None
             self._look()
             self._memory.keep_house()
@@ -141,7 +141,9 @@ class RunManager:
             refuse_busy(self._watch.snapshot, lock)
         holder = self._list.holder_of(lock)
         if holder is not None and not request.queue:
-            raise HeldError(f"run {holder.run.id} ({holder.run.kind}) holds {say_lock(lock)}", holder.run.id)
+            raise HeldError(
+                f"run {holder.run.id} ({holder.run.kind}) holds {describe_lock(lock)}", holder.run.id
+            )
         if holder is not None and len(self._list.queued()) >= MAX_QUEUED:
             raise FullQueueError(f"{MAX_QUEUED} runs wait already", hint="cancel one, or ask again later")
         entry = self._make(request, kind, plan, lock)
@@ -245,7 +247,7 @@ class RunManager:
         try:
             entry.folder.mkdir(parents=True, exist_ok=True)
             argv = [kind.name, *plan.to_argv(), *entry.flags, *kind.outputs(entry.folder)]
-            entry.process = RunProcess(argv, self._environment(run), self._hear(entry))
+            entry.process = RunProcess(argv, self._environment(run), self._listen_to(entry))
         except OSError as error:
             self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror}")
             return
@@ -263,20 +265,20 @@ class RunManager:
             environment |= {"CUDA_VISIBLE_DEVICES": ",".join(run.gpus)}
         return environment
 
-    def _hear(self, entry: RunEntry) -> Callable[[RunProcess, RunEvent | None, str], None]:
+    def _listen_to(self, entry: RunEntry) -> Callable[[RunProcess, RunEvent | None, str], None]:
         def heard(process: RunProcess, event: RunEvent | None, text: str) -> None:
             run = entry.run
             if event is None:
-                self._tell(RunNews("run_log", json.dumps({"run": run.id, "text": text})))
+                self._publish(RunNews("run_log", json.dumps({"run": run.id, "text": text})))
                 return
             told = {"run": run.id, "number": process.event_count, "event": encode(event)}
-            self._tell(RunNews("run_event", json.dumps(told)))
+            self._publish(RunNews("run_event", json.dumps(told)))
             progress = event.done / event.planned if event.planned else None
             entry.run = replace(
                 run, stage=event.stage or run.stage, done=event.done, planned=event.planned, progress=progress
             )
             if event.kind in (EventKind.STAGE, EventKind.RESULT):
-                self._tell(entry.run)
+                self._publish(entry.run)
 
         return heard
 
@@ -347,10 +349,10 @@ class RunManager:
 
     def _change(self, entry: RunEntry, run: Run) -> None:
         entry.run = run
-        self._tell(self._list.show(entry))
+        self._publish(self._list.show(entry))
         self._memory.save(run)
 
-    def _take_earlier(self, loaded: list[tuple[Run, str]]) -> None:
+    def _add_earlier(self, loaded: list[tuple[Run, str]]) -> None:
         """Take in the runs of earlier services; one that was going on when its service died is LOST."""
         earlier = [
             RunEntry(run, folder=self._memory.folder_of(run))

@@ -185,7 +185,7 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
         raise BusyGpusError(message, {"processes": list(users[:20])})
 
 
-def say_lock(lock: tuple[str, ...]) -> str:
+def describe_lock(lock: tuple[str, ...]) -> str:
     """What a run holds, in words."""
     return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
 

@@ -69,8 +69,8 @@ class RunProcess:
         finally:
             os.close(events_write)
         assert self._process.stdout is not None  # noqa: S101 - asked for above
-        self._listen(self._process.stdout.fileno(), self._take_output)
-        self._listen(events_read, self._take_events)
+        self._listen(self._process.stdout.fileno(), self._read_output)
+        self._listen(events_read, self._read_events)
         self._events_fd = events_read
 
     @property
@@ -114,7 +114,7 @@ class RunProcess:
     def close(self) -> None:
         """Hear the rest and close the pipes; what it left in its group goes too."""
         for fd in list(self._open):
-            take = self._take_events if fd == self._events_fd else self._take_output
+            take = self._read_events if fd == self._events_fd else self._read_output
             os.set_blocking(fd, False)
             while fd in self._open and take(fd):
                 pass
@@ -153,7 +153,7 @@ class RunProcess:
             self._stop_listening(fd)
         return data
 
-    def _take_output(self, fd: int) -> bool:
+    def _read_output(self, fd: int) -> bool:
         data = self._read(fd)
         if not data:
             return False
@@ -163,7 +163,7 @@ class RunProcess:
         self._heard(self, None, data.decode(errors="replace"))
         return True
 
-    def _take_events(self, fd: int) -> bool:
+    def _read_events(self, fd: int) -> bool:
         data = self._read(fd)
         if not data:
             return False

@@ -64,7 +64,7 @@ class MachineWatch:
 
     def __init__(
         self,
-        tell: Callable[[Told], None],
+        announce: Callable[[Told], None],
         readings: Readings,
         good_state: GoodState,
         environment: Mapping[str, str] | None = None,
@@ -82,12 +82,12 @@ class MachineWatch:
         self.good_state = good_state
         self.viewers = 0
         self._environment = os.environ if environment is None else environment
-        self._tell = tell
+        self._announce = announce
         self._polls = polls
         self._paused_by: set[str] = set()
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._take, self._trouble, environment)
-        self._inspector = Inspector(self._take_surroundings, environment)
+        self._inspector = Inspector(self._add_surroundings, environment)
         self._changes = Changes(self._note)
         self._seen = SeenGpus()
         self._untold_xids: list[
@@ -187,7 +187,7 @@ class MachineWatch:
         if message["kind"] != "starting" or changed:
             self._publish()
 
-    def _take_surroundings(self, _surroundings: Surroundings) -> None:
+    def _add_surroundings(self, _surroundings: Surroundings) -> None:
         self._join()
         self._publish()
 
@@ -222,10 +222,10 @@ class MachineWatch:
         self._changes.compare(shown)
         self.snapshot = shown
         self._note_last_good()  # the first picture may come after the only tick that there is
-        self._tell_xids()
+        self._publish_xids()
         self._judge(snapshot)
 
-    def _tell_xids(self) -> None:
+    def _publish_xids(self) -> None:
         """Put on the timeline what NVML's events told, now that it is known which GPU has which index."""
         untold, self._untold_xids = self._untold_xids, []
         for index, code, at, generation in untold:
@@ -271,7 +271,7 @@ class MachineWatch:
             return
         version = 1 if before is None else before.version + 1
         self.findings = Findings(version, outcome.value, snapshot.taken_at, findings)
-        self._tell(self.findings)
+        self._announce(self.findings)
 
     def _refresh(self) -> None:
         """The snapshot with the newest fast readings."""
@@ -333,7 +333,7 @@ class MachineWatch:
         )
         self.live = replace(self.live, active_runs=self.active_runs)
         self._changes.note_sampler(self.live.sampler)
-        self._tell(self.live)
+        self._announce(self.live)
 
     def _silence(self) -> float | None:
         """Seconds without a word from the child beyond its pace; None where it is heard."""
@@ -352,7 +352,7 @@ class MachineWatch:
                 KernelEvent(KernelEventKind.XID, entry.at, "", gpu_uuid=entry.uuid, xid_code=entry.xid_code)
             )
         self.readings.note(entry)
-        self._tell(entry)
+        self._announce(entry)
 
     def note_run(self, message: str, severity: str) -> None:
         """Put a run's start or end on the timeline; its end may be a new good state."""

@@ -193,10 +193,10 @@ def _fits(model: Model, held: float, place: Place) -> str:
     where = f"the one {gpu}" if place.gpus == 1 else f"each of {place.gpus} {gpu}s"
     alone = "" if model.master_weights else " alone"
     how = f"in {model.dtype}{alone} with {model.optimizer}"
-    return f"{_say_parameters(model.parameters)} parameters {how} take {format_size(held)} on {where}, of {format_size(place.usable)} usable"
+    return f"{_describe_parameters(model.parameters)} parameters {how} take {format_size(held)} on {where}, of {format_size(place.usable)} usable"
 
 
-def _say_parameters(parameters: int) -> str:
+def _describe_parameters(parameters: int) -> str:
     """The size as people write it, and as --parameters takes it: 7.5B, 350M."""
     for letter, factor in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
         if parameters >= factor:

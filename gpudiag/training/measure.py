@@ -53,7 +53,7 @@ class SpeedTest:
     def warm_up(self) -> None:
         """Take a few steps that nobody times."""
         for _ in range(min(_WARMUP_STEPS, self._job.steps)):
-            self._take_step(_Times(), timed=False)
+            self._time_step(_Times(), timed=False)
 
     def measure(self) -> None:
         """Time the steps, and tell."""
@@ -65,7 +65,7 @@ class SpeedTest:
             torch.cuda.reset_peak_memory_stats(self._group.device)
         times = _Times()
         for _ in range(self._job.steps):
-            self._take_step(times, timed=True)
+            self._time_step(times, timed=True)
         self._group.barrier()
         self._group.progress.emit({"kind": "speed", **encode(self._speed(times, plain, alone))})
 
@@ -86,7 +86,7 @@ class SpeedTest:
             device_memory_bytes=self._device_memory(),
         )
 
-    def _take_step(self, times: _Times, *, timed: bool) -> None:
+    def _time_step(self, times: _Times, *, timed: bool) -> None:
         """One step; parts are timed to the moment when the GPU has done them."""
         started = time.perf_counter()
         if timed:

@@ -120,7 +120,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     context.progress.enter_stage(INIT)
     training = _MirroredTraining(job, context)
     context.progress.enter_stage(VERIFY)
-    training.tell_start()
+    training.emit_start()
     for step in range(job.steps):
         training.verify_step(step)
     training.prove()
@@ -159,7 +159,7 @@ class _MirroredTraining:
         self._train_plain = self._tf.function(self._plain_step)
         self._small_gradient = 0.0
 
-    def tell_start(self) -> None:
+    def emit_start(self) -> None:
         """Tell each replica's start."""
         whole = sum(int(weights.size) for weights in self._start)
         factor = 1.0 if self._job.backend != "nccl" else _GPU_FACTOR

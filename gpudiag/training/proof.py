@@ -13,7 +13,7 @@ from gpudiag.training.precision import SMALL_MOVEMENT, order_tolerance
 from gpudiag.training.strategies import start_strategy
 from gpudiag.training.strategies.base import ScriptState, Setup, Strategy
 from gpudiag.training.tensors import Tensors, finite, norm
-from gpudiag.training.trainer import REPEATED_STEPS, VerifiedTraining, digests_of, take_steps
+from gpudiag.training.trainer import REPEATED_STEPS, VerifiedTraining, digests_of, run_steps
 from gpudiag.training.workloads import build_model
 
 # After a reload: the first step is another order of summing alone, the later ones follow from what it left.
@@ -87,7 +87,7 @@ def _go_on(training: VerifiedTraining, first: int) -> tuple[list[Tensors], list[
     """The parameters after each of the steps that follow a checkpoint, and the loss scale."""
     parameters: list[Tensors] = []
     scales = []
-    for found in take_steps(training, range(first, first + _STEPS_AFTER_RELOAD)):
+    for found in run_steps(training, range(first, first + _STEPS_AFTER_RELOAD)):
         parameters.append(found)
         scales.append(training.strategy.loss_scale())
     return parameters, scales
@@ -127,7 +127,7 @@ def _prove_repeat(training: VerifiedTraining, folder: str, tolerance: float) -> 
     start = training.strategy.parameters()
     digests = training.step_digests[:REPEATED_STEPS]
     expected = training.first_parameters
-    found: list[Tensors] = list(take_steps(training, range(len(digests))))
+    found: list[Tensors] = list(run_steps(training, range(len(digests))))
     if [digests_of(parameters) for parameters in found] == digests:
         return True
     if training.strategy.fixed_order:

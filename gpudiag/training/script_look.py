@@ -70,7 +70,7 @@ class ScriptLook:
                 if hasattr(module, name):
                     _after(module, name, self._at_collective(name))
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Tell what was seen so far."""
         self.progress.emit({"kind": "looked", **encode(self.facts)})
 
@@ -96,7 +96,7 @@ class ScriptLook:
             finite = all(bool(self.torch.isfinite(loss.detach()).all()) for loss in losses)
             if not finite and self.facts.not_finite_backward is None:
                 self._note(not_finite_backward=self._backwards)
-                self.tell()
+                self.emit()
         self._note(backwards=self._backwards)
 
     def _uses_gpu(self, tensors: Any) -> bool:
@@ -196,7 +196,7 @@ class ScriptLook:
             bits = sha256(",".join(digest(one) for one in tensors).encode()).hexdigest()[:16]
             looks = (*self.facts.parameters, (f"{order}.{step}", step, shapes, bits))
             self._note(parameters=looks, crossed=self.facts.crossed + ("horovod.torch" in sys.modules))
-        self.tell()
+        self.emit()
 
 
 def _adds_up(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:

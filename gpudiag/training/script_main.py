@@ -57,7 +57,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     finally:
         watch.stop()
         if look is not None:
-            look.tell()
+            look.emit()
     size = max([*sizes, *_horovod_size()], default=0)
     context.progress.emit({"kind": "done", "size": size})
     return {"group": size}

@@ -121,18 +121,18 @@ class StackWatch(threading.Thread):
             if self._told_still:
                 self._progress.emit({"kind": "moves"})
                 self._told_still = False
-            self._tell_work(frames, now, work)
+            self._emit_work(frames, now, work)
         elif not self._told_still and now - max(self._still_since, self._worked_at) >= self._hang_seconds:
             self._told_still = True
-            self._tell("still", frames, None)
+            self._emit("still", frames, None)
 
-    def _tell_work(self, frames: list[FrameType], now: float, work: str) -> None:
+    def _emit_work(self, frames: list[FrameType], now: float, work: str) -> None:
         """Say that the rank works, once it has for long in one function; ever more rarely while it goes on there."""
         if now - max(self._function_since, self._told_at) >= self._pause:
             self._told_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-            self._tell("works", frames, work)
+            self._emit("works", frames, work)
 
-    def _tell(self, kind: str, frames: list[FrameType], work: str | None) -> None:
+    def _emit(self, kind: str, frames: list[FrameType], work: str | None) -> None:
         self._progress.emit({"kind": kind, **encode(describe(frames, self._script, self._counts, work))})
 
 

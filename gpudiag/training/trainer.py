@@ -59,7 +59,7 @@ class VerifiedTraining:
 
     def run(self) -> bool:
         """Train all steps and tell about each; True if the ranks ran out of data at different steps."""
-        self._tell_start()
+        self._emit_start()
         epochs = -(-self.job.steps // self.job.steps_per_epoch)
         uneven = any(self._run_epoch(epoch) for epoch in range(epochs))  # none follows an uneven one
         self._own.stop()
@@ -245,7 +245,7 @@ class VerifiedTraining:
         for name, gradient in gradients.items():
             self.strategy.overwrite_gradient(name, gradient)
 
-    def _tell_start(self) -> None:
+    def _emit_start(self) -> None:
         strategy, device = self.strategy, self.group.device
         for kind in _FROM_THE_START:
             self._announce(kind)
@@ -286,7 +286,7 @@ class VerifiedTraining:
         self.group.progress.emit(data)
 
 
-def take_steps(training: VerifiedTraining, steps: range) -> Iterator[dict[str, torch.Tensor]]:
+def run_steps(training: VerifiedTraining, steps: range) -> Iterator[dict[str, torch.Tensor]]:
     """All parameters after each of those steps, trained without a look at anything else."""
     for step in steps:
         training.train_step(training.batch_of(step))

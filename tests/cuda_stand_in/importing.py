@@ -51,7 +51,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             "torch": bindings.add_storages,
             "torch.version": self._set_version,
             "torch.cuda": bindings.add_properties,
-            "gpudiag.cli.main": _say_so_at_the_end,
+            "gpudiag.cli.main": _describe_so_at_the_end,
         }
         if not settings.real_sizes:
             self._after |= {name: _make_small for name in _SMALL}
@@ -124,6 +124,6 @@ def _make_small(module: Any) -> None:
         setattr(module, name, value)
 
 
-def _say_so_at_the_end(module: Any) -> None:
+def _describe_so_at_the_end(module: Any) -> None:
     """Let every command of gpudiag say on standard error what its result does not show."""
     atexit.register(lambda: print(NOTICE, file=sys.stderr))

@@ -20,7 +20,7 @@ def rounds(context: RankContext) -> dict[str, Any]:
         for iteration in range(ITERATIONS if stage == "measure" else 1):
             if stage == "measure":
                 progress.before_iteration(iteration)
-            mismatch = progress.take_mismatch()
+            mismatch = progress.pop_mismatch()
             progress.before_operation(sequence, "barrier", "uint8", 1 if mismatch is None else 2, 0.001)
             meet(context, sequence, comes=mismatch is None)
             progress.after_operation(sequence)
@@ -80,7 +80,7 @@ def all_reduces(context: RankContext) -> dict[str, Any]:
     )
     for sequence in _enter_stages(context):
         values = torch.full((64,), float(context.rank + 1))
-        mismatch = context.progress.take_mismatch()
+        mismatch = context.progress.pop_mismatch()
         if mismatch == "size":
             values = torch.zeros(128)
         elif mismatch == "dtype":

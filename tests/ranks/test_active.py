@@ -17,7 +17,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.measure import Measures
 from gpudiag.ranks.inject import parse_fault
-from gpudiag.runs.active import expected_seconds, measure_active, plan_active, say_cost
+from gpudiag.runs.active import describe_cost, expected_seconds, measure_active, plan_active
 from gpudiag.runs.placement import Placement
 from tests.unit.model.nouns import make_snapshot
 
@@ -88,8 +88,8 @@ def test_the_cost_is_said_before_and_grows_with_the_level():
     assert long is not None
     assert set(standard.tests) < set(long.tests)
     assert expected_seconds(standard, RANKS) < expected_seconds(long, RANKS)
-    assert "4 CPU ranks" in say_cost(standard, ON_CPU)
-    assert "full load" in say_cost(long, ON_CPU)
+    assert "4 CPU ranks" in describe_cost(standard, ON_CPU)
+    assert "full load" in describe_cost(long, ON_CPU)
 
 
 def test_gpus_are_tested_at_level_quick_already():

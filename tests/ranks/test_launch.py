@@ -198,7 +198,7 @@ class Pause:
         self.ranks, self.seconds = ranks, seconds
         self.pids: dict[int, int] = {}
 
-    def take(self, event: RankEvent) -> None:
+    def add(self, event: RankEvent) -> None:
         self.pids[event.rank] = event.data["pid"]
         if len(self.pids) == 3:
             threading.Timer(0.3, self._send, (signal.SIGSTOP,)).start()
@@ -213,7 +213,7 @@ class Pause:
 def test_a_pause_that_ends_is_told_with_how_long_it_lasted(
     launches: Launches, ranks: tuple[int, ...]
 ) -> None:
-    run = launches.run("paced", on_event=Pause(ranks, 1.3).take)
+    run = launches.run("paced", on_event=Pause(ranks, 1.3).add)
     assert len(run.results) == 3
     told = sorted(incident.rank for incident in run.incidents)
     assert told == list(ranks)  # by time: the ranks of one pause are noticed in any order

@@ -125,7 +125,7 @@ def gpu_looks_stuck(context: Context) -> Judgement:
     return conclude([one for pair in pairs for one in _judge_stuck(context.snapshot, pair)], len(pairs), gaps)
 
 
-def tell_exclusive(devices: Sequence[Device]) -> str | None:
+def describe_exclusive(devices: Sequence[Device]) -> str | None:
     """Which of the GPUs let one process in at a time, and what that keeps from being measured; None: none does."""
     held = [device for device in devices if device.compute_mode in ("exclusive_process", "exclusive_thread")]
     if not held:

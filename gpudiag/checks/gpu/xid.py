@@ -21,10 +21,10 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     collect_faults,
     collect_xids,
     describe_fault,
+    describe_request,
     fault_evidence,
     find_bad_place,
     read_recovery,
-    say_request,
 )
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import (
@@ -250,8 +250,8 @@ def _judge_faults(
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
     """By which findings NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
-    again = _say_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
-    request = say_request(action) if action in UNFIT_ACTIONS else ""
+    again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
+    request = describe_request(action) if action in UNFIT_ACTIONS else ""
     return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
 
 
@@ -263,7 +263,7 @@ def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> F
     root, device = fault.last.root, fault.last.device
     subject = _subject(snapshot, device, root)
     evidence = fault_evidence(fault, recovery)
-    remedy = _say_place(bad) if bad else _remedy(fault, recovery, kind)
+    remedy = _describe_place(bad) if bad else _remedy(fault, recovery, kind)
     entry = fault.last.xid
     # A driver's fault that fails is nobody's broken part: a key that could not be rotated (151).
     owner = Owner.SOFTWARE if kind is XID_HARDWARE and entry and entry.kind is XidKind.DRIVER else None
@@ -368,18 +368,18 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if entry is None:
         return ""
     if kind is XID_REPEATED:
-        return f"{_say_again(fault)} {action_text(escalated(entry.immediate))}"
+        return f"{_describe_again(fault)} {action_text(escalated(entry.immediate))}"
     return action_text(entry.immediate)
 
 
-def _say_place(bad: BadPlace) -> str:
+def _describe_place(bad: BadPlace) -> str:
     return (
         f"{bad.jobs} jobs met it at {bad.place} and nowhere else: it is the GPU, not the jobs. Drain the GPU and reset "
         "it; test it with `dcgmi diag -r 3`; if it comes back there, have it replaced."
     )
 
 
-def _say_again(fault: GpuFault) -> str:
+def _describe_again(fault: GpuFault) -> str:
     again = fault.times - 1
     since = "" if isinstance(fault.first_at, Missing) else f" since {fault.first_at:%Y-%m-%d}"
     return f"It came back {'once' if again == 1 else f'{again} times'}{since}."

@@ -164,7 +164,7 @@ def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     return f"{_label(root)} at {when}{times}" if when else f"{_label(root)}{times}"
 
 
-def say_request(action: str | None) -> str:
+def describe_request(action: str | None) -> str:
     """What the driver asks for to recover a GPU, as the first sentence of a remedy."""
     return f"The driver asks for {str(action).replace('_', ' ')}."
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpudiag.checks.gpu.modes import tell_exclusive
+from gpudiag.checks.gpu.modes import describe_exclusive
 from gpudiag.checks.links.peers import NVLINK, NVSWITCH, PeerPath, path_between
 from gpudiag.checks.ranks.active import active_of
 from gpudiag.checks.ranks.measured_speeds import (
@@ -16,12 +16,12 @@ from gpudiag.checks.ranks.measured_speeds import (
     is_slow,
     judge_against,
     memory_opinions,
+    name_evidence,
     peer_link_opinions,
     peers_opinion,
     same_product,
     slow_by_rank,
     subject_of,
-    tell_apart,
 )
 from gpudiag.checks.registry import (
     Basis,
@@ -145,7 +145,7 @@ def bandwidth_peer(context: Context) -> Judgement:
         return does_not_apply(NOT_ON_CPU)
     if measured.world_size < 2:
         return does_not_apply("there is one GPU to test, and no peer")
-    exclusive = tell_exclusive(context.snapshot.devices)
+    exclusive = describe_exclusive(context.snapshot.devices)
     if PEER_COPY not in measured.tests and exclusive is not None:
         return does_not_apply(exclusive)
     results = [result for result in measured.bandwidth if result.test == PEER_COPY]
@@ -248,7 +248,7 @@ def _slow_gpu(
     first = slow[0][0]
     subject, name = subject_of(context, first.rank, first.device_uuid)
     speeds = (f"{one.test.replace('_', ' ')} at {format_rate(one.bytes_per_second)}" for one, _ in slow)
-    evidence = tell_apart(slow, lambda result: result.test)
+    evidence = name_evidence(slow, lambda result: result.test)
     return kind.finding(subject, f"{name}: {', '.join(speeds)}", *evidence, _method(first))
 
 

@@ -236,7 +236,7 @@ def _facts(incident: Incident) -> dict[str, Scalar]:
     return {fact.name: fact.value for fact in incident.evidence}
 
 
-def tell_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
+def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
     """The finding of a run that should use GPUs where there are any, and met none."""
     ranks = f"{measurement.world_size} {measurement.backend} ranks"
     return COLLECTIVE_WITHOUT_GPU.finding(

@@ -102,7 +102,7 @@ def largest_results(results: Sequence[CollectiveResult]) -> list[CollectiveResul
     return list(largest.values())
 
 
-def tell_algorithm(
+def find_algorithm(
     result: CollectiveResult, devices: Sequence[Device], environment: Mapping[str, str]
 ) -> Reading[str]:
     """NCCL's algorithm where it can be told: by its settings, or by a speed that only one can reach.
@@ -138,7 +138,7 @@ def _judge_result(
         return None
     verdict = judge_speed("busbw", busbw, "B/s", opinions)
     kind = COLLECTIVE_SPEED if verdict.outcome is Outcome.PASS else COLLECTIVE_SLOW
-    algorithm = tell_algorithm(result, devices, environment)
+    algorithm = find_algorithm(result, devices, environment)
     told = () if isinstance(algorithm, Missing) else (Evidence("algorithm", algorithm, source="NCCL"),)
     message = (
         f"{result.op} {result.dtype} of {format_size(result.size_bytes)} on {measurement.world_size} GPUs: "
@@ -197,7 +197,7 @@ def _algorithm_of(
     if environment.get("NCCL_NVLS_ENABLE") == "0":
         return "ring"
     told = {"ring": "ring", "tree": "tree", "nvls": "NVLS"}.get(environment.get("NCCL_ALGO", "").lower())
-    if told is not None or not isinstance(tell_algorithm(result, devices, environment), Missing):
+    if told is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
         return told or "NVLS"
     share, busbw = speed_limits()["collective.measured"].warn, result.busbw_bytes_per_second
     rings = [rate.value for rate in rates if rate.algorithm == "ring"]

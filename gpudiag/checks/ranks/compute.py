@@ -14,11 +14,11 @@ from gpudiag.checks.ranks.measured_speeds import (
     device_of,
     judge_against,
     matrix_opinions,
+    name_evidence,
     peers_opinion,
     same_product,
     slow_by_rank,
     subject_of,
-    tell_apart,
 )
 from gpudiag.checks.registry import (
     Basis,
@@ -251,7 +251,7 @@ def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) 
         f"{one.dtype} products of {one.size} x {one.size} at {significant(one.flops_per_second / 1e12)} TFLOP/s"
         for one, _ in slow
     )
-    evidence = tell_apart(slow, lambda result: result.dtype)
+    evidence = name_evidence(slow, lambda result: result.dtype)
     return MATMUL_SLOW.finding(subject, f"{name}: {', '.join(speeds)}", *evidence)
 
 

@@ -251,7 +251,7 @@ def slow_by_rank(
     return list(slow.values())
 
 
-def tell_apart(
+def name_evidence(
     slow: Sequence[tuple[_Result, SpeedVerdict]], name: Callable[[_Result], str]
 ) -> list[Evidence]:
     """The evidence of all of them; of several, each fact carries the name of its result."""

@@ -18,11 +18,11 @@ from gpudiag.checks.training.kinds import (
     TENSOR_NOT_AVERAGED,
     TENSOR_NOT_STEPPED,
     WEIGHED,
+    describe_elements,
+    describe_factor,
     is_few,
     name_ranks,
     name_tensors,
-    say_elements,
-    say_factor,
     verb,
 )
 from gpudiag.model.finding import Owner
@@ -137,7 +137,7 @@ def _blame_flip(wrong: WrongGradients) -> Blame | None:
     if len(ranks) != 1 or _are_off_before(wrong):
         return None
     words = f"what rank {min(ranks)} handed in to be averaged in step {wrong.number} has a flipped bit"
-    return Blame(RANK_CORRUPT, tuple(ranks), f"{words} ({say_elements(wrong.first)})")
+    return Blame(RANK_CORRUPT, tuple(ranks), f"{words} ({describe_elements(wrong.first)})")
 
 
 def _are_off_before(wrong: WrongGradients) -> list[int]:
@@ -210,7 +210,7 @@ def _blame_own(wrong: WrongGradients) -> Blame:
     if wrong.is_of_some:
         return Blame(TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})")
     factor = wrong.first.shares[ranks[0]]
-    times = "" if abs(factor - 1) < _NEAR else f", {say_factor(factor)} its gradient"
+    times = "" if abs(factor - 1) < _NEAR else f", {describe_factor(factor)} its gradient"
     who = f"{name_ranks(ranks)} {verb(ranks, 'steps by its', 'step by their')} own samples"
     return Blame(NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
 
@@ -220,7 +220,7 @@ def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
     workers, ranks = wrong.workers, tuple(wrong.parts)
     should = "it should be" if wrong.is_of_some else "they should be"
     where = "" if len(ranks) == workers else f" on {name_ranks(ranks)}"
-    start = f"{wrong.what} {say_factor(factor)} what {should}{where}, from step {wrong.number} on"
+    start = f"{wrong.what} {describe_factor(factor)} what {should}{where}, from step {wrong.number} on"
     if abs(factor / workers - 1) < _NEAR:
         return Blame(SUMMED, ranks, f"{start}: summed, not averaged")
     return Blame(SCALED, ranks, f"{start}{_meaning(factor, workers)}")
@@ -310,13 +310,13 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
         return _blame_on_the_way(wrong, off[0])
     part = "part of the average" if held else "average"
     words = f"rank {off[0]} alone holds another {part} of the gradients than it should in step {number}"
-    return Blame(RANK_CORRUPT, tuple(off), f"{words} ({say_elements(wrong.first)})")
+    return Blame(RANK_CORRUPT, tuple(off), f"{words} ({describe_elements(wrong.first)})")
 
 
 def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """Nobody: what is wrong in a rank's part of the average may have come to it from any other."""
     words = (
-        f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({say_elements(wrong.first)}): "
+        f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({describe_elements(wrong.first)}): "
         f"one rank among {name_ranks(tuple(wrong.together))} has other bits, and what is measured cannot tell which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
@@ -335,7 +335,7 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
         return Blame(GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
     if all(is_few(one.elements_off, one.elements) for one in parts):
         among = f"one rank among {name_ranks(tuple(wrong.together))} has other bits"
-        return Blame(GRADIENT, (), f"{words}: {say_elements(wrong.first)}; {among}", Owner.HARDWARE)
+        return Blame(GRADIENT, (), f"{words}: {describe_elements(wrong.first)}; {among}", Owner.HARDWARE)
     return Blame(
         GRADIENT, wrong.guilty, f"{words}: see the communication hook, and what else changes gradients"
     )
@@ -391,7 +391,7 @@ def blame_step(wrong: WrongStep) -> Blame:
     alone = len(guilty) == 1 < len(wrong.together)
     few = bool(parts) and all(is_few(one.elements_off, one.elements) for one in parts.values())
     if alone and few:
-        off = f" ({say_elements(next(iter(parts.values())))})"
+        off = f" ({describe_elements(next(iter(parts.values())))})"
         words = (
             f"rank {guilty[0]} alone holds other parameters than its gradients give after step {number}{off}"
         )
@@ -429,7 +429,7 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     if abs(first.decay) > _LEAST_DECAY and abs(first.scale - 1) < _LEFT:
         words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that nobody asked for"
     else:
-        words = f"step {number} moves the parameters {say_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
+        words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
     return Blame(_kind(wrong), tuple(parts), words)
 
 

@@ -468,7 +468,7 @@ def name_tensors(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_TENSORS]) + more or "some tensors"
 
 
-def say_factor(factor: float) -> str:
+def describe_factor(factor: float) -> str:
     """`3 times`, `1/4 of` or `0.37 times`."""
     if 0 < factor < 0.67 and abs(factor * round(1 / factor) - 1) < _NEAR:
         return f"1/{round(1 / factor)} of"
@@ -480,6 +480,6 @@ def is_few(off: int, elements: int) -> bool:
     return off <= max(1, min(_FEW_ELEMENTS, int(_FEW_SHARE * elements)))
 
 
-def say_elements(parts: GradientParts | StepParts) -> str:
+def describe_elements(parts: GradientParts | StepParts) -> str:
     """How many elements are off, and of which tensors."""
     return f"{parts.elements_off} of {parts.elements} elements of {name_tensors(parts.tensors)}"

@@ -156,7 +156,7 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: 
         text = "\n".join((text, *words))
     memory = ended.shared_memory if ended is not None and is_about_shared_memory(text) else None
     if memory is not None:
-        message += f"; {_say_shared_memory(*memory, was_full='No space' in text)}"
+        message += f"; {_describe_shared_memory(*memory, was_full='No space' in text)}"
     if explained is not None:
         message += f": {explained}"
     facts_told = _evidence(finding, ended, memory)
@@ -202,7 +202,7 @@ def _evidence(
     return tuple(facts)
 
 
-def _say_shared_memory(total: int, free: int, *, was_full: bool) -> str:
+def _describe_shared_memory(total: int, free: int, *, was_full: bool) -> str:
     if was_full:  # by the time that it is looked at the worker's part may be free again
         return f"{_SHM} was full: it has {format_size(total)}"
     if free <= _NEARLY_FULL * total:

@@ -53,16 +53,16 @@ def judge_hang(
     facts = _describe_groups(groups)
     host = HostSubject(hosts[min(hosts)])
     odd, *others = groups
-    end = _say_limit(groups, limits)
+    end = _describe_limit(groups, limits)
     if not others:
-        waits = _say_wait(odd)
+        waits = _describe_wait(odd)
         message = f"all ranks {'wait' if odd.waits else 'are'} at {odd.place}{waits}, and {end}"
         return SCRIPT_HUNG.finding(host, message, *facts)
     most = max(others, key=lambda group: len(group.ranks))
     short = _short_of(odd, others)
     message = short or (
-        f"{name_ranks(odd.ranks)} {_say_is(odd)} {odd.place}{_say_wait(odd)}, while {name_ranks(most.ranks)} "
-        f"{verb(most.ranks, 'waits', 'wait')} at {most.place}{_say_wait(most)}"
+        f"{name_ranks(odd.ranks)} {_describe_is(odd)} {odd.place}{_describe_wait(odd)}, while {name_ranks(most.ranks)} "
+        f"{verb(most.ranks, 'waits', 'wait')} at {most.place}{_describe_wait(most)}"
     )
     equal = len(odd.ranks) == len(most.ranks) and odd.waits == most.waits and not short
     blamed = len(odd.ranks) == 1 and not equal
@@ -84,8 +84,8 @@ def judge_late(
 def describe_wait(still: Mapping[int, ScriptPlace], working: Mapping[int, ScriptPlace]) -> str:
     """Who waits where, and who works where meanwhile, in a sentence without its full stop."""
     groups = _group(still, working, ())
-    waiting = [_say_group(group) for group in groups if group.waits]
-    others = [_say_group(group) for group in groups if not group.waits]
+    waiting = [_describe_group(group) for group in groups if group.waits]
+    others = [_describe_group(group) for group in groups if not group.waits]
     return f"{'; '.join(waiting)}, while {'; '.join(others)}"
 
 
@@ -125,8 +125,8 @@ def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
         had, more = odd.progress[1], most.progress[1]
     return (
         f"{name_ranks(odd.ranks)} had {had} {what} and {verb(odd.ranks, 'waits', 'wait')} at {odd.place}"
-        f"{_say_wait(odd)}, while {name_ranks(most.ranks)} {verb(most.ranks, 'is', 'are')} in number {more}, at "
-        f"{most.place}{_say_wait(most)}: the data of {name_ranks(odd.ranks)} is shorter"
+        f"{_describe_wait(odd)}, while {name_ranks(most.ranks)} {verb(most.ranks, 'is', 'are')} in number {more}, at "
+        f"{most.place}{_describe_wait(most)}: the data of {name_ranks(odd.ranks)} is shorter"
     )
 
 
@@ -141,7 +141,7 @@ def _remedy(odd: _Group, *, short: bool) -> str:
     return SCRIPT_HUNG.remedy
 
 
-def _say_is(group: _Group) -> str:
+def _describe_is(group: _Group) -> str:
     if group.at is not None and group.at.work is not None:
         return verb(group.ranks, "works at", "work at")
     if group.waits:
@@ -149,11 +149,11 @@ def _say_is(group: _Group) -> str:
     return verb(group.ranks, "is at", "are at")
 
 
-def _say_group(group: _Group) -> str:
-    return f"{name_ranks(group.ranks)} {_say_is(group)} {group.place}{_say_wait(group)}"
+def _describe_group(group: _Group) -> str:
+    return f"{name_ranks(group.ranks)} {_describe_is(group)} {group.place}{_describe_wait(group)}"
 
 
-def _say_wait(group: _Group) -> str:
+def _describe_wait(group: _Group) -> str:
     """What the ranks wait for or do there, in brackets."""
     if group.at is None:
         return ""
@@ -161,7 +161,7 @@ def _say_wait(group: _Group) -> str:
     return f" ({words})" if words else ""
 
 
-def _say_limit(groups: Sequence[_Group], limits: HangLimits) -> str:
+def _describe_limit(groups: Sequence[_Group], limits: HangLimits) -> str:
     if any(group.at is not None and group.at.work is not None for group in groups):
         return (
             f"the others have waited for {limits.patience_seconds:.0f} s, which is "

@@ -186,11 +186,11 @@ def _judge_shards(
     limit = -(-whole // workers) if sharded else whole
     what = name.replace("_", " ")
     evidence = Evidence(name, here[wrong[0]], unit="elements", limit=limit, source=_KEPT)
-    message = f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole} in all{_say_split(here[wrong[0]], whole, workers)}"
+    message = f"{name_ranks(wrong)} {verb(wrong, 'keeps', 'keep')} {here[wrong[0]]} elements of {what}, of {whole} in all{_describe_split(here[wrong[0]], whole, workers)}"
     return SHARDING.finding(where(measurement, wrong), message, evidence)
 
 
-def _say_split(here: int, whole: int, workers: int) -> str:
+def _describe_split(here: int, whole: int, workers: int) -> str:
     """Over how many ranks that much is split, where it is another number than that of all."""
     split = round(whole / here) if here else 0
     if here >= whole or split in (0, workers):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpudiag.model.kernel_log import BURST_SILENCE
 from gpudiag.model.untrusted_text import escape_controls
-from gpudiag.probe.kernel_log.lines import tells_something
+from gpudiag.probe.kernel_log.lines import says_something
 
 MAX_STRETCHES = (
     16  # of a group: half the newest, half the oldest; those between are joined, whichever job made them
@@ -95,14 +95,14 @@ class KeptLines:
     _codes: set[tuple[bytes, bytes]] = field(default_factory=set)
     _dull: set[_Key] = field(default_factory=set)
 
-    def take(self, line: Line, marker: bytes, about: bytes = b"") -> None:
+    def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
         """Look at one line, in which `marker` stands; `about` is the GPU that the line before it named."""
         key = _key_of(line.text, marker, about)
         group = self._group_of.get(key)
         if group is None:
             if key in self._dull:
                 return
-            if not tells_something(_text(line)):
+            if not says_something(_text(line)):
                 if len(self._dull) < MAX_SHAPES:
                     self._dull.add(key)
                 return

@@ -171,7 +171,7 @@ def parse_kernel_line(text: str, at: Reading[datetime]) -> KernelEvent | None:
     return None
 
 
-def tells_something(text: str) -> bool:
+def says_something(text: str) -> bool:
     """Whether a line is an event, or names the GPU that the next one is about."""
     if any(pattern.search(text) for pattern in _CONTEXT_PATTERNS):
         return True

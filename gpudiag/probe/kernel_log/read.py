@@ -175,10 +175,10 @@ class _Log:
             began = self._place.stamp(chunk)
             if self._before is None or began is None or began < self._before:
                 if in_time:
-                    self._take(chunk, _marked(chunk))
+                    self._add(chunk, _marked(chunk))
                 else:
                     self.unread = "only searched for new Xids"
-                    self._take(chunk, self._new_codes(chunk))
+                    self._add(chunk, self._new_codes(chunk))
                 self._note_first(chunk)
             if began is not None and began < self._not_before:
                 break
@@ -197,7 +197,7 @@ class _Log:
     def _is_of_interest(self, seconds: float) -> bool:
         return self._not_before <= seconds and (self._before is None or seconds < self._before)
 
-    def _take(self, chunk: bytes, lines: list[tuple[int, int, bytes]]) -> None:
+    def _add(self, chunk: bytes, lines: list[tuple[int, int, bytes]]) -> None:
         """Give those of the chunk's lines to the ones that are kept, newest first."""
         for start, end, marker in reversed(lines):
             parsed = self._place.parse(chunk[start:end])
@@ -207,7 +207,7 @@ class _Log:
             for part in reversed(text.split(b"\n")) if b"\n" in text else (text,):
                 self._order -= 1
                 about = gpu_named_last(chunk, end) if _OFF_BUS in part else b""
-                self.kept.take(Line(seconds, self._order, part[:MAX_TEXT_CHARACTERS]), marker, about)
+                self.kept.add(Line(seconds, self._order, part[:MAX_TEXT_CHARACTERS]), marker, about)
 
     def _new_codes(self, chunk: bytes) -> list[tuple[int, int, bytes]]:
         """Where those lines are that have a code on a part that no line has had yet."""

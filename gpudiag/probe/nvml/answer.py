@@ -205,46 +205,46 @@ class _Messages:
         self._late_peers: dict[int, tuple[str, int]] = {}
         self.failed_calls: dict[int, dict[str, str]] = {}
         for kind, *content in child.messages:
-            getattr(self, f"_take_{kind}")(*content)
+            getattr(self, f"_add_{kind}")(*content)
         self._stuck = self._stuck_pairs()
         attaching = Attaching(child.messages)
         until = attaching.until()
         in_time = until is not None and child.started_at + child.seconds < until
         self._attaching = attaching.pending() if in_time else []
 
-    def _take_asking(self, call: str) -> None:
+    def _add_asking(self, call: str) -> None:
         self._asking = call
 
-    def _take_library(self, document: dict[str, Any]) -> None:
+    def _add_library(self, document: dict[str, Any]) -> None:
         self.library = read_sheet(NvmlLibrary, document)
 
-    def _take_count(self, count: int) -> None:
+    def _add_count(self, count: int) -> None:
         self.count = count
 
-    def _take_attaching(self, at: float) -> None:
+    def _add_attaching(self, at: float) -> None:
         """When the handles were asked for: `Attaching` reads it."""
 
-    def _take_attached(self, index: int, at: float) -> None:
+    def _add_attached(self, index: int, at: float) -> None:
         """When a handle came: `Attaching` reads it."""
 
-    def _take_failed(self, document: dict[str, Any]) -> None:
+    def _add_failed(self, document: dict[str, Any]) -> None:
         self._failed = read_sheet(NvmlFailure, document)
 
-    def _take_device(self, index: int, document: dict[str, Any]) -> None:
+    def _add_device(self, index: int, document: dict[str, Any]) -> None:
         self._whole[index] = document
         self.failed_calls[index] = document.get("failed_calls", {})
 
-    def _take_late(self, index: int, call: str, document: dict[str, Any]) -> None:
+    def _add_late(self, index: int, call: str, document: dict[str, Any]) -> None:
         self._late[index] = (call, document)
 
-    def _take_process(self, pid: int, document: dict[str, Any]) -> None:
+    def _add_process(self, pid: int, document: dict[str, Any]) -> None:
         self._processes[pid] = document
 
-    def _take_peers(self, index: int, document: dict[str, Any]) -> None:
+    def _add_peers(self, index: int, document: dict[str, Any]) -> None:
         self._peers[index] = document["peers"]
         self.failed_calls[index] = document.get("failed_calls", self.failed_calls.get(index, {}))
 
-    def _take_late_peers(self, index: int, call: str, other: int) -> None:
+    def _add_late_peers(self, index: int, call: str, other: int) -> None:
         self._late_peers[index] = (call, other)
 
     def _stuck_pairs(self) -> dict[int, str]:

@@ -163,7 +163,7 @@ class Noted:
         """Note anew: the GPU is asked everything once more."""
         self.failed, self.lost, self.lost_in = {}, None, ""
 
-    def hear(self, call: str, reason: str, words: str) -> None:
+    def note(self, call: str, reason: str, words: str) -> None:
         """Note a call that gave no answer, if it should have given one."""
         if reason in _GONE:
             self.lost, self.lost_in = self.lost or (reason, words), self.lost_in or call
@@ -214,7 +214,7 @@ class Ask:
             if code == CORRUPTED_INFOROM:
                 self.noted.inforom_corrupted = True
             elif code not in codes:
-                self.noted.hear(name, *reason_of(error))
+                self.noted.note(name, *reason_of(error))
             raise
 
     def text(self, name: str) -> str:
@@ -278,7 +278,7 @@ class Ask:
             self.noted.inforom_corrupted = True
             raise
         except Absent as absent:
-            self.noted.hear(f"nvmlDeviceGetFieldValues, field {field_id}", absent.reason, absent.detail)
+            self.noted.note(f"nvmlDeviceGetFieldValues, field {field_id}", absent.reason, absent.detail)
             raise
 
 

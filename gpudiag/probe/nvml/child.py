@@ -61,15 +61,15 @@ _INSTALL = "install nvidia-ml-py (pip install nvidia-ml-py), not the package nam
 def stream_nvml(emit: Emit, root: str = "/") -> None:
     """Ask NVML about every GPU and send what it says; `root` is where /proc is found."""
 
-    def tell(call: str) -> None:
+    def announce(call: str) -> None:
         emit(("asking", call))
 
     try:
         pynvml = load_pynvml()
-        tell("nvmlInit")
+        announce("nvmlInit")
         pynvml.nvmlInit()
-        emit(("library", read_library(pynvml, tell)))
-        tell("nvmlDeviceGetCount")
+        emit(("library", read_library(pynvml, announce)))
+        announce("nvmlDeviceGetCount")
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # noqa: BLE001 - the gate judges it
         emit(("failed", describe_failure(error)))
@@ -283,17 +283,17 @@ def _without_ctypes_util() -> Iterator[None]:
         del sys.modules["ctypes.util"]
 
 
-def read_library(pynvml: Any, tell: Callable[[str], None] = lambda call: None) -> dict[str, Any]:
+def read_library(pynvml: Any, announce: Callable[[str], None] = lambda call: None) -> dict[str, Any]:
     """Versions, as far as NVML gives them; `tell` hears of each call before it is made."""
     sheet = Sheet(reason_of)
     noted = Noted()
 
     def ask(call: str) -> Any:
-        tell(call)
+        announce(call)
         try:
             return getattr(pynvml, call)()
         except Exception as error:
-            noted.hear(call, *reason_of(error))
+            noted.note(call, *reason_of(error))
             raise
 
     sheet.read("driver_version", as_text, lambda: ask("nvmlSystemGetDriverVersion"))

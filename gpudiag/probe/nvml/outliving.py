@@ -29,20 +29,20 @@ class Outliving:
         signal.alarm(self._seconds)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
         self.begun = True
-        self._tell(outlives=True)
+        self._send(outlives=True)
 
     def end(self, keep_seconds: float) -> None:
         """Die with the parent again; without one that listens, stay for so long and end."""
         import signal
 
-        if os.getppid() != self._parent or not self._tell(outlives=False):
+        if os.getppid() != self._parent or not self._send(outlives=False):
             sleep(keep_seconds)
             os._exit(0)
         signal.alarm(0)
         self.begun = False
         die_with(self._parent)
 
-    def _tell(self, *, outlives: bool) -> bool:
+    def _send(self, *, outlives: bool) -> bool:
         try:
             self._emit((OUTLIVES, outlives))
         except OSError:  # nobody listens any more

@@ -156,7 +156,7 @@ class Agent:
         if self._remote is not None:
             self._log.add(self._remote.poll())
             views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
-            self._remote.tell(views)
+            self._remote.send_views(views)
         self._views = tuple(view.counted_from(self._log.started) for view in views)
 
     def _is_over(self) -> bool:
@@ -191,7 +191,7 @@ class Agent:
         if may_heal(suspected) and not self._timed_out:
             patience = self._budgets.patience
             certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
-        self._suspicions.take(suspected, now)
+        self._suspicions.add(suspected, now)
         return certain
 
     def _collect_dumps(self) -> None:

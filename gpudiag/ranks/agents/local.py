@@ -226,10 +226,10 @@ class LocalRanks:
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
             state = None if record.pid is None else process.read_process(record.pid)
-            position = self._board.read_position(index, history=record.tells_history)
-            record.take_look(now, watched, position, state, load)
+            position = self._board.read_position(index, history=record.knows_history)
+            record.add_look(now, watched, position, state, load)
             new = record.events.read_new()
-            record.take_events(new)
+            record.add_events(new)
             events += [(record.local.rank, event) for event in new]
             if record.life is Life.ENDED and record.exit != 0:
                 self._keep_traces(record)
@@ -322,11 +322,11 @@ class LocalRanks:
             ended = True
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            self._take_message(json.loads(line))
+            self._add_message(json.loads(line))
         if ended:
-            self._take_end_of_template()
+            self._add_end_of_template()
 
-    def _take_end_of_template(self) -> None:
+    def _add_end_of_template(self) -> None:
         """Draw the conclusion from the template's end, where it did not end because its ranks had."""
         if self._template_ended:
             return
@@ -337,19 +337,19 @@ class LocalRanks:
         for record in self.records:
             if record.pid is not None and record.life is not Life.ENDED:
                 # The kernel kills the ranks with their parent, and nobody was left to read how they ended.
-                record.take_end(-signal.SIGKILL, time.monotonic())
+                record.add_end(-signal.SIGKILL, time.monotonic())
                 record.traces += (evidence.of_lost_parent(status),)
 
-    def _take_message(self, message: dict[str, Any]) -> None:
+    def _add_message(self, message: dict[str, Any]) -> None:
         kind = message.pop("kind")
         if kind == "imported":
             self.import_seconds = message["seconds"]
         elif kind == "forked":
             record = self._by_rank[message["rank"]]
-            record.take_start(message["pid"], time.monotonic())
+            record.add_start(message["pid"], time.monotonic())
         elif kind == "exited":
             record = self._by_rank[message["rank"]]
-            record.take_end(message["exit"], message["at"])
+            record.add_end(message["exit"], message["at"])
         else:
             self.start_failure = StartFailure(kind, message)
 

@@ -61,15 +61,15 @@ class RankRecord:
     traces: tuple[Evidence, ...] = ()
     traced: bool = False
 
-    def take_start(self, pid: int, at: float) -> None:
+    def add_start(self, pid: int, at: float) -> None:
         """The rank was forked."""
         self.pid, self.life, self.changed_at, self.still_seconds = pid, Life.ALIVE, at, 0.0
 
-    def take_end(self, exit_status: int | None, at: float) -> None:
+    def add_end(self, exit_status: int | None, at: float) -> None:
         """The rank's process ended, with a status or minus a signal; None where nobody could read it."""
         self.exit, self.life, self.changed_at = exit_status, Life.ENDED, at
 
-    def take_events(self, events: list[dict[str, Any]]) -> None:
+    def add_events(self, events: list[dict[str, Any]]) -> None:
         """Lines of the rank's event file that say how its entry ended."""
         for event in events:
             data = event["data"]
@@ -78,7 +78,7 @@ class RankRecord:
             elif event["kind"] == EventKind.RAISED:
                 self.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])
 
-    def take_look(
+    def add_look(
         self,
         now: float,
         watched: float,
@@ -89,7 +89,7 @@ class RankRecord:
         """One look at the rank's position and process, `watched` seconds after the last one, on a host so loaded."""
         self.seen_at = now
         if self.life in (Life.ALIVE, Life.STOPPED):
-            self._take_process(now, state, load)
+            self._add_process(now, state, load)
         if position is None or position.is_same_place(self.position):
             self.still_seconds += watched
         else:
@@ -98,7 +98,7 @@ class RankRecord:
         self.position = position
 
     @property
-    def tells_history(self) -> bool:
+    def knows_history(self) -> bool:
         """Whether its last collectives are worth reading: only once it stands still do they stay the same."""
         return self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS
 
@@ -128,9 +128,9 @@ class RankRecord:
             load=load,
         )
 
-    def _take_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
+    def _add_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
         if state is None or state.state in process.DEAD_STATES:
-            self._take_untold_end(now, _UNTOLD_END_SECONDS * load)
+            self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
         if not self.looked_for_gpu and self.still_seconds >= _GPU_SECONDS:
@@ -154,9 +154,9 @@ class RankRecord:
         if self.frozen_by is not None:
             self.process_state = FROZEN_STATE
 
-    def _take_untold_end(self, now: float, patience_seconds: float) -> None:
+    def _add_untold_end(self, now: float, patience_seconds: float) -> None:
         if self.dead_since is None:
             self.dead_since = now
         elif now - self.dead_since >= patience_seconds:
-            self.take_end(None, self.dead_since)
+            self.add_end(None, self.dead_since)
             self.traces += (evidence.of_untold_end(),)

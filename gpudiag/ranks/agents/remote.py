@@ -97,7 +97,7 @@ class RemoteRecord:
 
     def compare_clocks(self, answer: messages.ClockAnswer) -> list[RawEvent]:
         """Compare clocks; the events that were held because ours could not be told from theirs."""
-        self.comparison.take(answer.asked_at, answer.answered_at, time.monotonic())
+        self.comparison.add(answer.asked_at, answer.answered_at, time.monotonic())
         return self.release_events()
 
     def release_events(self) -> list[RawEvent]:
@@ -207,7 +207,7 @@ class RemoteRanks:
         """The ranks that their agents could not start."""
         return tuple(self._start_failures.values())
 
-    def tell(self, views: tuple[RankView, ...]) -> None:
+    def send_views(self, views: tuple[RankView, ...]) -> None:
         """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
         due = time.monotonic() - self._told_at >= _TELL_SECONDS
         for record in self._records.values():

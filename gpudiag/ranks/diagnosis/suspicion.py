@@ -53,7 +53,7 @@ class Suspicions:
         self._open: dict[_Key, Incident] = {}
         self._healed: dict[_Key, _Healed] = {}
 
-    def take(self, suspected: Sequence[Incident], now: float) -> None:
+    def add(self, suspected: Sequence[Incident], now: float) -> None:
         """What is suspected now, in seconds since the run started; what no longer is has healed."""
         current = {(one.kind, one.rank): one for one in suspected if one.kind in _HEALED}
         for key in self._open.keys() - current.keys():

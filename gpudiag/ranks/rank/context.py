@@ -49,7 +49,7 @@ class Progress(Protocol):
     def note_place(self, file: str, line: int) -> None:
         """Say at which line the rank is, where nothing else says so: a script announces no collectives."""
 
-    def take_mismatch(self) -> MismatchKind | None:
+    def pop_mismatch(self) -> MismatchKind | None:
         """How `--inject mismatch` wants this rank's next collective to differ from that of the others.
 
         Asked before `before_operation`, which is then told the collective that the rank really

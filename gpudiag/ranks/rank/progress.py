@@ -155,7 +155,7 @@ class RankProgress:
         """Publish the line that the rank is at."""
         self._position.note_place((file, line))
 
-    def take_mismatch(self) -> MismatchKind | None:
+    def pop_mismatch(self) -> MismatchKind | None:
         """How an injected fault wants the next collective of this rank to differ; says so once."""
         mismatch, self._mismatch = self._mismatch, None
         return mismatch

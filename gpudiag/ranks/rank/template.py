@@ -57,14 +57,14 @@ class _Template:
         for name in self._job.preload:
             try:
                 if "." not in name and importlib.util.find_spec(name) is None:
-                    self._tell("absent", module=name)
+                    self._send("absent", module=name)
                     return False
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
-                self._tell("failed", module=name, error=describe_exception(error))
+                self._send("failed", module=name, error=describe_exception(error))
                 return False
         self._try_preload()
-        self._tell("imported", seconds=time.monotonic() - started)
+        self._send("imported", seconds=time.monotonic() - started)
         return True
 
     def _try_preload(self) -> None:
@@ -81,12 +81,12 @@ class _Template:
             try:
                 pid = os.fork()
             except OSError as error:
-                self._tell("not_forked", rank=local.rank, reason=error.strerror)
+                self._send("not_forked", rank=local.rank, reason=error.strerror)
                 continue
             if pid == 0:
                 self._become(local, template_pid)
             self._ranks[pid] = local.rank
-            self._tell("forked", rank=local.rank, pid=pid)
+            self._send("forked", rank=local.rank, pid=pid)
 
     def _become(self, local: LocalRank, template_pid: int) -> NoReturn:
         """Run that rank in this forked process, and let nothing of it come back into the template's code."""
@@ -132,9 +132,9 @@ class _Template:
             at = time.monotonic()
             rank = self._ranks.pop(pid, None)
             if rank is not None:
-                self._tell("exited", rank=rank, exit=os.waitstatus_to_exitcode(status), at=at)
+                self._send("exited", rank=rank, exit=os.waitstatus_to_exitcode(status), at=at)
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _send(self, kind: str, **fields: Any) -> None:
         with contextlib.suppress(
             BrokenPipeError, ConnectionResetError
         ):  # then the agent is gone, and watch_ranks ends

@@ -31,7 +31,7 @@ class AccelerateStrategy(Strategy):
         from accelerate.state import AcceleratorState
         from accelerate.utils import DistributedDataParallelKwargs, GradScalerKwargs
 
-        _tell_ranks(setup.group)
+        _check_ranks(setup.group)
         AcceleratorState._reset_state(reset_partial_state=True)  # a second process group has another world
         self._accelerator: Any = Accelerator(
             cpu=setup.group.device.type == "cpu",
@@ -84,7 +84,7 @@ class AccelerateStrategy(Strategy):
         return not self.optimizer.step_was_skipped
 
 
-def _tell_ranks(group: TrainingGroup) -> None:
+def _check_ranks(group: TrainingGroup) -> None:
     """Set what a launcher sets: on CPUs Accelerate looks there, and never at the process group."""
     os.environ |= {
         "RANK": str(group.rank),

@@ -9,7 +9,7 @@ import pytest
 
 import gpudiag.checks
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import each_once, finding_kinds, say_limits
+from gpudiag.checks.catalogue import describe_limits, each_once, finding_kinds
 from gpudiag.checks.registry import FindingKind
 
 KINDS = finding_kinds()
@@ -51,4 +51,4 @@ def test_an_entry_says_what_it_is_judged_by(kind: FindingKind):
 
 
 def test_a_check_tells_its_limits_in_short():
-    assert max(len(say_limits(check)) for check in BUILTIN) < 800
+    assert max(len(describe_limits(check)) for check in BUILTIN) < 800

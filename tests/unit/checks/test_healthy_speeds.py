@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpudiag.checks import BUILTIN
-from gpudiag.checks.catalogue import say_limits
+from gpudiag.checks.catalogue import describe_limits
 from gpudiag.checks.ranks.collective_speed import judge_collective_speed
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, ComputeResult
@@ -154,4 +154,4 @@ def test_every_limit_says_where_it_is_from_and_what_the_checks_say_of_themselves
         ("compute.matmul", "matrix.derived"),
         ("performance.drift", "history"),
     ):
-        assert f"{100 * limits[limit].warn:.0f} %" in say_limits(CHECKS[check])
+        assert f"{100 * limits[limit].warn:.0f} %" in describe_limits(CHECKS[check])

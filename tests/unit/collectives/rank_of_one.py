@@ -46,7 +46,7 @@ class RecordingProgress:
     def before_iteration(self, iteration: int) -> None:
         self.iterations.append(iteration)
 
-    def take_mismatch(self) -> MismatchKind | None:
+    def pop_mismatch(self) -> MismatchKind | None:
         return None
 
     def should_flip_bit(self, iteration: int) -> bool:

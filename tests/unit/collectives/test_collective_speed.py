@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from gpudiag.checks.ranks.collective_speed import (
+    find_algorithm,
     judge_collective_speed,
     largest_results,
     metric_name,
     samples_of,
-    tell_algorithm,
 )
 from gpudiag.model.device import Device, NvLink
 from gpudiag.model.finding import Finding, Outcome
@@ -116,11 +116,11 @@ def test_the_worst_opinion_counts() -> None:
 
 def test_the_algorithm_is_told_by_its_settings_or_by_a_speed_beyond_the_links() -> None:
     gpus = make_gpus()
-    assert tell_algorithm(plateau(480), gpus, {}) == "NVLS"  # 18 links of 25 GB/s carry 450
-    assert tell_algorithm(plateau(480), gpus, {"NCCL_ALGO": "Ring"}) == "Ring"
-    assert isinstance(tell_algorithm(plateau(370), gpus, {}), Missing)
-    assert isinstance(tell_algorithm(plateau(370), gpus, {"NCCL_ALGO": "^NVLS"}), Missing)
-    assert isinstance(tell_algorithm(plateau(480), [make_device(0)], {}), Missing)
+    assert find_algorithm(plateau(480), gpus, {}) == "NVLS"  # 18 links of 25 GB/s carry 450
+    assert find_algorithm(plateau(480), gpus, {"NCCL_ALGO": "Ring"}) == "Ring"
+    assert isinstance(find_algorithm(plateau(370), gpus, {}), Missing)
+    assert isinstance(find_algorithm(plateau(370), gpus, {"NCCL_ALGO": "^NVLS"}), Missing)
+    assert isinstance(find_algorithm(plateau(480), [make_device(0)], {}), Missing)
 
 
 def test_metrics_name_the_method() -> None:

@@ -15,7 +15,7 @@ class Heard:
     announced: list = field(default_factory=list)
     left: list = field(default_factory=list)
 
-    def take_mismatch(self):
+    def pop_mismatch(self):
         return None
 
     def before_operation(self, sequence, op, dtype, elements, predicted_seconds=None):

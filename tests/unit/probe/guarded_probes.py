@@ -54,5 +54,5 @@ def emit_from_threads(emit, threads, messages, size):
         worker.join()
 
 
-def say_interpreter(emit):
+def describe_interpreter(emit):
     emit(("interpreter", sys.argv, os.getppid()))

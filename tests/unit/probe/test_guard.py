@@ -159,14 +159,14 @@ def test_in_a_process_of_several_threads_the_child_is_an_interpreter_of_its_own(
     other = threading.Thread(target=release.wait)
     other.start()
     try:
-        child = run("say_interpreter")
+        child = run("describe_interpreter")
     finally:
         release.set()
         other.join()
     assert child.ending == "finished", child.detail
     kind, argv, parent = child.messages[0]
     assert (kind, parent) == ("interpreter", os.getpid())
-    assert argv[1].endswith("say_interpreter")
+    assert argv[1].endswith("describe_interpreter")
 
 
 @pytest.mark.parametrize("entry", ["hang", "program"])

@@ -67,7 +67,7 @@ def test_a_grave_xid_is_found_in_a_flood(tmp_path, flood, grave_at):
 def taken(lines):
     kept = KeptLines()
     for order, (seconds, text) in enumerate(sorted(lines, reverse=True)):
-        kept.take(Line(seconds, -order, text.encode()), b"NVRM")
+        kept.add(Line(seconds, -order, text.encode()), b"NVRM")
     return kept
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.render.fact_words import say_after_source
+from gpudiag.render.fact_words import describe_after_source
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ from gpudiag.render.fact_words import say_after_source
     ],
 )
 def test_a_fact_is_said_with_its_unit_and_never_twice(fact, words):
-    assert say_after_source(fact) == words
+    assert describe_after_source(fact) == words

@@ -7,7 +7,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.render.markdown import render_markdown
 from gpudiag.render.report_text import render_report_text
-from gpudiag.render.told_once import say_indices, tell_once
+from gpudiag.render.told_once import describe_indices, tell_once
 from tests.unit.render.reports import make_finding, make_report, make_result
 
 
@@ -27,7 +27,7 @@ def on(index, words="power limit 400 W, its default is 700 W", **values):
     [((0, 1, 2, 3, 5), "0-3, 5"), ((7,), "7"), ((0, 1), "0, 1"), ((3, 1, 9, 8, 10), "1, 3, 8-10")],
 )
 def test_indices_are_said_in_runs(indices, words):
-    assert say_indices(indices) == words
+    assert describe_indices(indices) == words
 
 
 def test_what_fifteen_gpus_share_is_told_once_with_one_command():

@@ -1,16 +1,16 @@
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.events import PreflightTeller
+from gpudiag.runs.events import PreflightEvents
 from tests.unit.render.reports import make_finding, make_report, make_result
 
 
 def test_stages_are_counted_and_the_outcome_comes_last() -> None:
     heard: list[RunEvent] = []
-    teller = PreflightTeller(("collective", "active"), heard.append)
+    emitter = PreflightEvents(("collective", "active"), heard.append)
     for stage in ("look", "active", "judge"):  # the all-reduce was not needed after all
-        teller.enter(stage)
-    teller.tell_report(make_report(make_result("x", Outcome.FAIL, make_finding("gpu.lost"))))
+        emitter.enter(stage)
+    emitter.emit_report(make_report(make_result("x", Outcome.FAIL, make_finding("gpu.lost"))))
     assert [(event.stage, event.done) for event in heard[:3]] == [("look", 0), ("active", 2), ("judge", 3)]
     assert [event.kind for event in heard[3:]] == [EventKind.FINDING, EventKind.OUTCOME]
     assert {event.planned for event in heard} == {4}
@@ -18,8 +18,8 @@ def test_stages_are_counted_and_the_outcome_comes_last() -> None:
 
 def test_a_test_begins_when_the_first_rank_is_done_with_the_one_before() -> None:
     heard: list[RunEvent] = []
-    teller = PreflightTeller(("active",), heard.append)
-    take = teller.hear_tests(("memory_copy", "matmul"))
+    emitter = PreflightEvents(("active",), heard.append)
+    take = emitter.listen_to_tests(("memory_copy", "matmul"))
     for rank in (0, 1):
         for test in ("memory_copy", "matmul"):
             take(RankEvent(rank, 1.0, {"kind": "done", "test": test}))

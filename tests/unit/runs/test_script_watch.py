@@ -19,7 +19,7 @@ class Bench:
 
     def tell(self, rank: int, kind: str, place: ScriptPlace | None = None, **data) -> None:
         fields = encode(place) if place else {}
-        self.watch.take(RankEvent(rank, self.now, {"kind": kind, **fields, **data}))
+        self.watch.add(RankEvent(rank, self.now, {"kind": kind, **fields, **data}))
 
     def over_after(self, seconds: float) -> bool:
         self.now += seconds
@@ -109,8 +109,8 @@ def test_what_a_library_says_went_wrong_is_kept_and_echoes_are_not():
 
 def test_only_the_end_of_a_long_output_is_kept():
     output = ScriptOutput(1)
-    output.take(CAUSE.encode())
+    output.add(CAUSE.encode())
     for _ in range(40):
-        output.take(b"step\n" * 4096)
-    output.take(GLOO.encode())
+        output.add(b"step\n" * 4096)
+    output.add(GLOO.encode())
     assert [line[:13] for line in output.explanations()] == ["[enforce fail"]

@@ -10,8 +10,8 @@ from gpudiag.runs.active import expected_seconds, limit_seconds, plan_active
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.preflight_measures import (
     collective_limit,
-    say_collective_cost,
-    say_training_cost,
+    describe_collective_cost,
+    describe_training_cost,
     training_limit,
 )
 
@@ -62,7 +62,7 @@ def test_level_quick_takes_as_long_as_is_promised(text):
         for gpus in GPUS:
             plan = plan_active("quick", place(gpus), None)
             assert plan is not None
-            said = [say_collective_cost(place(gpus)), say_training_cost(place(gpus), "quick")]
+            said = [describe_collective_cost(place(gpus)), describe_training_cost(place(gpus), "quick")]
             parts = [int(seconds) for cost in said for seconds in re.findall(r"about (\d+) s", cost)]
             expected = 3 + sum(parts) + expected_seconds(plan, gpus)
             assert len(parts) == 2

@@ -2,27 +2,27 @@ from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
 from gpudiag.model.training import TrainingPlan
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.events import TrainingTeller
+from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.train import skipped_result
 
 
 def test_a_rank_that_is_read_late_does_not_turn_the_stage_back() -> None:
     heard: list[RunEvent] = []
-    teller = TrainingTeller(1, heard.append)
-    teller.start_ranks()
+    emitter = TrainingEvents(1, heard.append)
+    emitter.start_ranks()
     for rank in (0, 1):
         for kind in ("start", "step", "proof", "speed"):
-            teller.take(RankEvent(rank, 1.0, {"kind": kind}))
+            emitter.add(RankEvent(rank, 1.0, {"kind": kind}))
     assert [event.stage for event in heard] == ["import", "verify", "measure"]
 
 
 def test_each_strategy_goes_through_the_stages_anew() -> None:
     heard: list[RunEvent] = []
-    teller = TrainingTeller(2, heard.append)
+    emitter = TrainingEvents(2, heard.append)
     for strategy in ("ddp", "fsdp2"):
-        teller.start_ranks()
-        teller.take(RankEvent(0, 1.0, {"kind": "start"}))
-        teller.tell_result(skipped_result(TrainingPlan(), strategy, 2, Outcome.ERROR, "it failed", None))
+        emitter.start_ranks()
+        emitter.add(RankEvent(0, 1.0, {"kind": "start"}))
+        emitter.emit_result(skipped_result(TrainingPlan(), strategy, 2, Outcome.ERROR, "it failed", None))
     assert [(event.kind, event.done) for event in heard] == [
         (EventKind.STAGE, 0),
         (EventKind.STAGE, 0),
