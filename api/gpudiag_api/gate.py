@@ -252,11 +252,14 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
 
 @lru_cache(256)
 def _host_name(given: bytes) -> str | None:
-    """The host that a Host header names, in lower case, or None."""
+    """The host that a Host header names, in lower case, or None where it is no host with or without a port."""
+    text = given.decode("latin-1").lower()
     try:
-        return urlsplit(f"//{given.decode('latin-1').lower()}").hostname
+        parts = urlsplit(f"//{text}")
+        parts.port  # noqa: B018 - refused where it is no number
     except ValueError:
         return None
+    return parts.hostname if parts.netloc == text and parts.username is None else None
 
 
 def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:

@@ -1,6 +1,6 @@
 """Readings over a range of time as bodies: made by one thread in small steps, once for all who ask the same.
 
-A day of eight GPUs takes a third of a second of processor. Made in the event loop, or by as many threads as there are
+A day of eight GPUs takes a fifth of a second of processor. Made in the event loop, or by as many threads as there are
 readers, it would hold up every other answer; one call of the JSON encoder over all of it would, too.
 """
 
@@ -21,7 +21,7 @@ from gpudiag_api.problems import Problem
 from gpudiag_api.replies import Encoded, encode_body
 
 _KEPT_BODIES = 8
-MAX_WAITING_QUESTIONS = 64  # a third of a second each
+MAX_WAITING_QUESTIONS = 64  # a fifth of a second each
 _FRESH_SECONDS = 1.0  # of a range that ends now, at its finest
 _MAX_FRESH_SECONDS = 30.0
 

@@ -181,11 +181,20 @@ def read_window(ring: DeviceRing, name: str, window: Window) -> tuple[float | No
     values = ring.slots(window.tier, place, window.first_slot, last).tolist()
     if window.width == 1:
         return tuple([None if value != value else round(value, 3) for value in values])
-    width = window.width
-    return tuple([_point(values[start : start + width], kind) for start in range(0, len(values), width)])
+    steps = zip(*[iter(values)] * window.width, strict=True)
+    if kind is Kind.MEAN:  # the sum alone tells whether a reading is missing
+        return tuple(
+            [
+                round(total / window.width, 3) if (total := sum(step)) == total else _point(step, kind)
+                for step in steps
+            ]
+        )
+    return tuple([_point(step, kind) for step in steps])
 
 
 def _point(values: Sequence[float], kind: Kind) -> float | None:
+    if kind is Kind.LAST and values[-1] == values[-1]:
+        return values[-1]
     there = [value for value in values if value == value]
     if not there:
         return None

@@ -151,6 +151,15 @@ def test_an_address_of_the_machine_may_be_one_that_it_did_not_know(guarded, host
     assert guarded.get("/api/v1/devices", headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "host", ["elsewhere.example@127.0.0.1", "127.0.0.1/path", "127.0.0.1?", "127.0.0.1:port", "::1"]
+)
+def test_what_only_contains_a_known_name_is_no_host(guarded, host):
+    refused = guarded.get("/healthz", headers={"Host": host})
+    assert refused.status_code == 400
+    assert refused.json()["code"] == "request.host"
+
+
 def test_the_hint_of_a_wrong_name_leads_to_success(guarded):
     refused = guarded.get("/healthz", headers={"Host": "gpus.example"})
     assert refused.status_code == 421

@@ -33,6 +33,20 @@ def test_a_longer_step_is_the_mean_of_what_is_there():
     assert points(ring, "temperature_celsius", NOW, NOW + 3, 4, NOW + 3) == {NOW: pytest.approx(41.333)}
 
 
+@pytest.mark.parametrize("gone", [(), (0,), (4,), (0, 1, 2, 3), (0, 1, 2, 3, 4)])
+def test_a_longer_step_is_made_of_the_samples_that_are_there(gone):
+    seconds = [at for at in range(5) if at not in gone]
+    ring = filled(
+        {
+            NOW + at: {"temperature_celsius": 40.0 + at, "pstate": float(at)} if at in seconds else {}
+            for at in range(5)
+        }
+    )
+    mean = sum(40.0 + at for at in seconds) / len(seconds) if seconds else None
+    assert points(ring, "temperature_celsius", NOW, NOW + 4, 5, NOW + 4) == {NOW: mean}
+    assert points(ring, "pstate", NOW, NOW + 4, 5, NOW + 4) == {NOW: float(seconds[-1]) if seconds else None}
+
+
 def test_masks_keep_every_bit_and_counters_the_last():
     ring = filled({NOW: {"clocks_event_mask": 8.0, "pcie_replay_count": 5.0},
                    NOW + 1: {"clocks_event_mask": 64.0, "pcie_replay_count": 7.0}})  # fmt: skip
