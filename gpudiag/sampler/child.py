@@ -94,16 +94,16 @@ class Child:
                 if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
                     peers_asked = True
                     workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
-                self._tell(rows, began)
+                self._emit_tick(rows, began)
                 reason = _reason_to_end(rows, census)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
                     return
             self._obey(max(0.01, self._interval - (monotonic() - began)))
 
-    def _tell(self, rows: list[Row], began: float) -> None:
+    def _emit_tick(self, rows: list[Row], began: float) -> None:
         now = monotonic()
-        answers = {row.index: row.take() for row in rows}
+        answers = {row.index: row.pop_answer() for row in rows}
         self._sequence += 1
         xids = [self._xids.popleft() for _ in range(len(self._xids))]
         by_tier = {

@@ -68,11 +68,11 @@ class Inspector:
     """Looks around the GPUs; `tell` has each new picture."""
 
     def __init__(
-        self, tell: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
+        self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
     ) -> None:
         """Look from the first `look` on."""
         self.surroundings: Surroundings | None = None
-        self._tell = tell
+        self._publish = publish
         self._environment = environment
         self._child: ChildProcess | None = None
         self._sources: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Inspector:
             self._due_at[name] = now + _PERIODS.get(name, 0.0)
         arguments = (",".join(self._sources),) if self._sources else ()
         with suppress(OSError):  # no process is left: tried again at the next look
-            self._child = ChildProcess(_MODULE, arguments, self._hear, self._environment)
+            self._child = ChildProcess(_MODULE, arguments, self._receive, self._environment)
 
     def close(self) -> None:
         """Kill the child that looks."""
@@ -133,7 +133,7 @@ class Inspector:
             return ()
         return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
 
-    def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+    def _receive(self, _child: ChildProcess, message: dict[str, Any]) -> None:
         snapshot = from_document(message["snapshot"])
         before, sources = self.surroundings, () if self._is_outdated else self._sources
         self.surroundings = Surroundings(
@@ -143,7 +143,7 @@ class Inspector:
             torch=snapshot if _TORCH in sources else before.torch if before else None,
         )
         self._is_outdated = False
-        self._tell(self.surroundings)
+        self._publish(self.surroundings)
 
 
 def _status(snapshot: Snapshot | None, name: str) -> SourceStatus:

@@ -56,10 +56,10 @@ class NvmlPicture:
         self._failed_calls: dict[int, dict[str, str]] = {}
         self._late: dict[int, tuple[str, float]] = {}  # the call, and since when (monotonic)
 
-    def take(self, message: Mapping[str, Any], now: float | None = None) -> bool:
+    def add(self, message: Mapping[str, Any], now: float | None = None) -> bool:
         """Take one message in; True where more has changed than the fast readings."""
         now = monotonic() if now is None else now
-        return bool(getattr(self, f"_take_{message['kind']}")(message, now))
+        return bool(getattr(self, f"_add_{message['kind']}")(message, now))
 
     def late(self, now: float | None = None) -> dict[int, tuple[str, float]]:
         """The GPUs that have been silent beyond the deadline: the call, and for how many seconds."""
@@ -156,20 +156,20 @@ class NvmlPicture:
         }
         return replace(device, **told)
 
-    def _take_starting(self, message: Mapping[str, Any], now: float) -> bool:
+    def _add_starting(self, message: Mapping[str, Any], now: float) -> bool:
         since = now - message["seconds"] if self.starting is None else self.starting[1]
         before = bool(self.late(now))
         self.starting = (message["call"], since)
         return bool(self.late(now)) != before or self.count is None
 
-    def _take_failed(self, message: Mapping[str, Any], _now: float) -> bool:
+    def _add_failed(self, message: Mapping[str, Any], _now: float) -> bool:
         failure = read_sheet(NvmlFailure, message["document"])
         changed = failure != self.failure
         self._forget()  # nothing that was known of the GPUs holds any more
         self.failure = failure
         return changed
 
-    def _take_library(self, message: Mapping[str, Any], now: float) -> bool:
+    def _add_library(self, message: Mapping[str, Any], now: float) -> bool:
         library = read_sheet(NvmlLibrary, message["document"])
         if message["count"] != self.count or library != self._library:
             self._forget()  # another driver, or other GPUs
@@ -178,21 +178,21 @@ class NvmlPicture:
         self._library, self.count = library, message["count"]
         return True
 
-    def _take_tick(self, message: Mapping[str, Any], now: float) -> bool:
+    def _add_tick(self, message: Mapping[str, Any], now: float) -> bool:
         changed = bool(message["slow"] or message["peers"])
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
-            self._take_whole(int(text), answer)
+            self._add_whole(int(text), answer)
         for text, sheet in message["fast"].items():
-            changed |= self._take_fast(int(text), sheet)
+            changed |= self._add_fast(int(text), sheet)
         for text, documents in message["peers"].items():
-            self._take_peers(int(text), documents)
+            self._add_peers(int(text), documents)
         late_before = self.late(now).keys()
         self._note_late(message, now)
         return changed or self.late(now).keys() != late_before
 
-    def _take_whole(self, index: int, answer: Mapping[str, Any]) -> None:
+    def _add_whole(self, index: int, answer: Mapping[str, Any]) -> None:
         described = {int(pid): sheet for pid, sheet in answer["processes"].items()}
         device = whole_device(index, answer["document"], described)
         self._devices[index] = device
@@ -201,7 +201,7 @@ class NvmlPicture:
         self._failed_calls[index] = answer["document"].get("failed_calls", {})
         self._fast.pop(index, None)
 
-    def _take_fast(self, index: int, sheet: dict[str, Any]) -> bool:
+    def _add_fast(self, index: int, sheet: dict[str, Any]) -> bool:
         """Take the newest readings in; True where the GPU as a whole has fallen silent, or answers again."""
         before = self._devices.get(index)
         if before is None:
@@ -218,7 +218,7 @@ class NvmlPicture:
         self._fast[index] = fast
         return responding != before.responding
 
-    def _take_peers(self, index: int, documents: list[Any]) -> None:
+    def _add_peers(self, index: int, documents: list[Any]) -> None:
         self._peers[index] = readings_of(Device, {"peers": documents})
         if index in self._devices:
             self._devices[index] = replace(self._devices[index], **self._peers[index])
@@ -235,10 +235,10 @@ class NvmlPicture:
             if unfinished is not None and index not in self._devices:
                 self._devices[index] = whole_device(index, unfinished, {})
 
-    def _take_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
+    def _add_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False
 
-    def _take_gone(self, _message: Mapping[str, Any], _now: float) -> bool:
+    def _add_gone(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False
 
 

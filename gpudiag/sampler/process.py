@@ -25,7 +25,7 @@ class ChildProcess:
         self,
         module: str,
         arguments: Sequence[str],
-        take: Callable[["ChildProcess", dict[str, Any]], None],
+        receive: Callable[["ChildProcess", dict[str, Any]], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it from the thread of the running event loop, which it dies with.
@@ -33,7 +33,7 @@ class ChildProcess:
         Raises:
             OSError: no process can be started.
         """
-        self._take = take
+        self._hand_on = receive
         self._buffer = bytearray()
         self.started_at = self.heard_at = monotonic()
         self.ended = False
@@ -57,7 +57,7 @@ class ChildProcess:
         """Its process id."""
         return self._process.pid
 
-    def tell(self, command: Mapping[str, Any]) -> None:
+    def send(self, command: Mapping[str, Any]) -> None:
         """Write one command line; a child that reads no more will be noticed by its silence."""
         with contextlib.suppress(OSError):
             os.write(self._input, json.dumps(command).encode() + b"\n")
@@ -95,7 +95,7 @@ class ChildProcess:
         self._buffer = bytearray(rest)
         for line in lines:
             if not self.ended:
-                self._take(self, json.loads(line))
+                self._hand_on(self, json.loads(line))
 
     def _end(self) -> None:
         if self.ended:

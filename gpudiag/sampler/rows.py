@@ -77,7 +77,7 @@ class Row:
             return None
         return [self.call, now - since, None if unfinished is None else unfinished.document()]
 
-    def take(self) -> dict[str, Any]:
+    def pop_answer(self) -> dict[str, Any]:
         """The answers since the last time, by tier."""
         with self._lock:
             answers, self._answers = self._answers, {}

@@ -44,7 +44,7 @@ class Supervisor:
 
     def __init__(
         self,
-        take: Callable[[dict[str, Any]], None],
+        receive: Callable[[dict[str, Any]], None],
         trouble: Callable[[], Trouble],
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class Supervisor:
         self.generation = 0  # children that took another's place, for whatever reason
         self.stuck = 0
         self.cannot_start: str | None = None  # why there is no child to ask
-        self._take = take
+        self._hand_on = receive
         self._trouble = trouble
         self._environment = environment
         self._current: ChildProcess | None = None
@@ -80,7 +80,7 @@ class Supervisor:
             self._pace = pace
             for child in (self._current, self._successor):
                 if child is not None:
-                    child.tell({**pace, "now": faster})
+                    child.send({**pace, "now": faster})
 
     async def run(self) -> None:
         """Keep a child until cancelled; none is left behind then."""
@@ -114,7 +114,7 @@ class Supervisor:
         if self._successor is not None:
             self._look_at_successor(self._successor, now)
         if self._current is None and self._successor is None and now >= self._start_at:
-            self._current = self._start(self._hear)
+            self._current = self._start(self._receive)
         elif self._current is not None and self._successor is None and not self._pace["paused"]:
             self._renew(now)
 
@@ -145,7 +145,7 @@ class Supervisor:
         self._renewed_at = now
         self._gives_up = wedged
         self._held = []
-        self._successor = self._start(self._hear_successor)
+        self._successor = self._start(self._receive_from_successor)
 
     def _look_at_successor(self, child: ChildProcess, now: float) -> None:
         told = any(message["kind"] in ("tick", "failed") for message in self._held)
@@ -160,30 +160,30 @@ class Supervisor:
                 self.generation += 1
             self._current = child
             for message in self._held:
-                self._hear(child, message)
+                self._receive(child, message)
         else:
             self._abandon(child)
         self._held = []
 
-    def _start(self, hear: Callable[[ChildProcess, dict[str, Any]], None]) -> ChildProcess | None:
+    def _start(self, receive: Callable[[ChildProcess, dict[str, Any]], None]) -> ChildProcess | None:
         if self.stuck >= _MAX_STUCK:
             return None
         try:
-            child = ChildProcess(_MODULE, (), hear, self._environment)
+            child = ChildProcess(_MODULE, (), receive, self._environment)
         except OSError as error:  # no process or no descriptor is left: tried again at the next look
             self.cannot_start = f"the sampler's process cannot be started: {error.strerror or error}"
             return None
-        child.tell(self._pace)
+        child.send(self._pace)
         return child
 
-    def _hear(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+    def _receive(self, _child: ChildProcess, message: dict[str, Any]) -> None:
         self._failed = message["kind"] == "failed"
         self.cannot_start = None
-        self._take(message)
+        self._hand_on(message)
 
-    def _hear_successor(self, child: ChildProcess, message: dict[str, Any]) -> None:
+    def _receive_from_successor(self, child: ChildProcess, message: dict[str, Any]) -> None:
         if child is self._current:
-            self._hear(child, message)
+            self._receive(child, message)
         else:
             self._held.append(message)
 

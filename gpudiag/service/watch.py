@@ -86,7 +86,7 @@ class MachineWatch:
         self._polls = polls
         self._paused_by: set[str] = set()
         self._picture = NvmlPicture()
-        self._supervisor = Supervisor(self._take, self._trouble, environment)
+        self._supervisor = Supervisor(self._receive, self._trouble, environment)
         self._inspector = Inspector(self._add_surroundings, environment)
         self._changes = Changes(self._note)
         self._seen = SeenGpus()
@@ -171,9 +171,9 @@ class MachineWatch:
     def _set_pace(self) -> None:
         self._supervisor.set_pace(self.interval_seconds, paused=bool(self._paused_by))
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         self._heard_at = monotonic()
-        changed = self._picture.take(message)
+        changed = self._picture.add(message)
         xids = message.get("xids", ())
         self._untold_xids += [(index, code, at, self._supervisor.generation) for index, code, at in xids]
         if changed or xids or self.snapshot is None:

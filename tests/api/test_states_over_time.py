@@ -265,7 +265,7 @@ def test_a_test_of_ours_that_stops_the_sampling_leaves_nothing_green():
         "peers": {},
         "late": {},
     }
-    picture.take(tick)
+    picture.add(tick)
     assert build_live(snapshot, picture, facts, findings, {}, 1).verdict == "pass"
     picture._ticked_at -= 60.0
     live = build_live(snapshot, picture, facts, findings, {}, 2)

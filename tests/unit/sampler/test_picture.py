@@ -23,8 +23,8 @@ def tick(fast=None, slow=None, late=None, **more) -> dict:
 
 def started(count: int = 2, now: float = 100.0) -> NvmlPicture:
     picture = NvmlPicture()
-    picture.take({"kind": "library", "document": LIBRARY, "count": count}, now)
-    picture.take(tick(slow={index: sheet(index) for index in range(count)}), now)
+    picture.add({"kind": "library", "document": LIBRARY, "count": count}, now)
+    picture.add(tick(slow={index: sheet(index) for index in range(count)}), now)
     return picture
 
 
@@ -35,7 +35,7 @@ def device(picture: NvmlPicture, index: int, now: float = 100.0):
 def test_fast_readings_replace_those_of_the_whole_one():
     picture = started()
     fast = {"temperature_celsius": 61, "missing": {"power_draw_watts": "not_supported"}, "missing_detail": {}}
-    assert picture.take(tick(fast={1: fast}), 101.0) is False
+    assert picture.add(tick(fast={1: fast}), 101.0) is False
     hot = device(picture, 1)
     assert hot.temperature_celsius == 61
     assert hot.power_draw_watts == Missing(MissingReason.NOT_SUPPORTED)
@@ -46,7 +46,7 @@ def test_fast_readings_replace_those_of_the_whole_one():
 def test_a_gpu_is_silent_after_the_deadline_and_keeps_who_it_is():
     picture = started()
     late = {1: ["nvmlDeviceGetPowerUsage", 0.5, None]}
-    picture.take(tick(fast={}, late=late), 101.0)
+    picture.add(tick(fast={}, late=late), 101.0)
     assert device(picture, 1, 101.0).responding is True
     assert picture.late(103.0).keys() == {1}
     silent = device(picture, 1, 103.0)
@@ -59,8 +59,8 @@ def test_a_gpu_is_silent_after_the_deadline_and_keeps_who_it_is():
 
 def test_a_gpu_that_is_being_attached_is_no_reason_for_a_fresh_process():
     picture = NvmlPicture()
-    picture.take({"kind": "library", "document": LIBRARY, "count": 2}, 100.0)
-    picture.take(tick(late={1: ["nvmlDeviceGetHandleByIndex", 4.5, None]}, slow={0: sheet(0)}), 104.5)
+    picture.add({"kind": "library", "document": LIBRARY, "count": 2}, 100.0)
+    picture.add(tick(late={1: ["nvmlDeviceGetHandleByIndex", 4.5, None]}, slow={0: sheet(0)}), 104.5)
     assert picture.late(104.5).keys() == {1}
     assert picture.wedged(104.5) == {}
     assert device(picture, 1, 104.5).responding.reason is MissingReason.ATTACHING
@@ -70,15 +70,15 @@ def test_a_gpu_that_is_being_attached_is_no_reason_for_a_fresh_process():
 
 def test_a_successor_that_counts_anew_does_not_make_a_silent_gpu_well():
     picture = started()
-    picture.take(tick(late={1: ["nvmlDeviceGetName", 2.5, None]}), 103.0)
-    picture.take({"kind": "library", "document": LIBRARY, "count": 2}, 104.0)
-    picture.take(
+    picture.add(tick(late={1: ["nvmlDeviceGetName", 2.5, None]}), 103.0)
+    picture.add({"kind": "library", "document": LIBRARY, "count": 2}, 104.0)
+    picture.add(
         tick(slow={0: sheet(0)}, late={1: ["nvmlDeviceGetUUID", 0.1, {"missing": {}, "missing_detail": {}}]}),
         104.0,
     )
     assert picture.late(104.0).keys() == {1}
     assert device(picture, 1, 104.0).id.uuid == "GPU-1"
-    picture.take(tick(slow={1: sheet(1)}), 105.0)
+    picture.add(tick(slow={1: sheet(1)}), 105.0)
     assert picture.late(110.0) == {}
     assert device(picture, 1, 110.0).responding is True
 
@@ -87,7 +87,7 @@ def test_a_gpu_lost_between_two_whole_readings_has_no_reading_left():
     picture = started()
     lost = {"missing": {"temperature_celsius": "device_lost", "pstate": "device_lost"},
             "missing_detail": {"temperature_celsius": "GPU is lost (NVML 15)"}}  # fmt: skip
-    assert picture.take(tick(fast={0: lost}), 101.0) is True
+    assert picture.add(tick(fast={0: lost}), 101.0) is True
     gone = device(picture, 0)
     assert gone.responding.reason is MissingReason.DEVICE_LOST
     assert gone.power_draw_watts.reason is MissingReason.DEVICE_LOST
@@ -97,16 +97,16 @@ def test_a_gpu_lost_between_two_whole_readings_has_no_reading_left():
 
 def test_an_init_that_hangs_silences_every_gpu_that_was_known():
     picture = started()
-    picture.take({"kind": "starting", "call": "nvmlInit", "seconds": 1.0}, 105.0)
-    picture.take({"kind": "starting", "call": "nvmlInit", "seconds": 2.5}, 106.5)
+    picture.add({"kind": "starting", "call": "nvmlInit", "seconds": 1.0}, 105.0)
+    picture.add({"kind": "starting", "call": "nvmlInit", "seconds": 2.5}, 106.5)
     assert picture.late(106.5).keys() == {0, 1}
 
 
 def test_a_refusal_forgets_the_gpus_and_gives_the_state():
     picture = started()
     document = {"state": "driver_not_loaded", "words": "Driver Not Loaded", "code": 9, "library": None}
-    assert picture.take({"kind": "failed", "document": document}) is True
-    assert picture.take({"kind": "failed", "document": document}) is False
+    assert picture.add({"kind": "failed", "document": document}) is True
+    assert picture.add({"kind": "failed", "document": document}) is False
     answer = picture.answer()
     assert answer.status.state is SourceState.DRIVER_NOT_LOADED
     assert answer.devices == ()
@@ -114,8 +114,8 @@ def test_a_refusal_forgets_the_gpus_and_gives_the_state():
 
 def test_another_number_of_gpus_starts_from_nothing():
     picture = started(2)
-    picture.take({"kind": "library", "document": LIBRARY, "count": 1}, 101.0)
-    picture.take(tick(slow={0: sheet(5)}), 101.0)
+    picture.add({"kind": "library", "document": LIBRARY, "count": 1}, 101.0)
+    picture.add(tick(slow={0: sheet(5)}), 101.0)
     assert [one.id.uuid for one in picture.answer(101.0).devices] == ["GPU-5"]
 
 
@@ -132,18 +132,18 @@ def all_failed() -> dict:
 
 def test_a_gpu_whose_vital_calls_all_fail_is_told_at_that_tick():
     picture = started()
-    assert picture.take(tick(fast={0: sheet(0), 1: all_failed()}), 101.0) is True
+    assert picture.add(tick(fast={0: sheet(0), 1: all_failed()}), 101.0) is True
     assert device(picture, 1, 101.0).responding == Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
     assert device(picture, 0, 101.0).responding is True
-    assert picture.take(tick(fast={1: all_failed()}), 102.0) is False  # nothing new
-    assert picture.take(tick(fast={1: sheet(1)}), 103.0) is True
+    assert picture.add(tick(fast={1: all_failed()}), 102.0) is False  # nothing new
+    assert picture.add(tick(fast={1: sheet(1)}), 103.0) is True
     assert device(picture, 1, 103.0).responding is True
 
 
 def test_what_another_source_knows_stays_where_nvml_has_none():
     """Of a GPU with unified memory, the host says how much there is, and NVML on every tick that it has none."""
     picture = started()
-    picture.take(tick(fast={1: {"utilization_percent": 9, "missing": {"memory_total_bytes": "not_supported"},
+    picture.add(tick(fast={1: {"utilization_percent": 9, "missing": {"memory_total_bytes": "not_supported"},
                                 "missing_detail": {}}}), 101.0)  # fmt: skip
     shown = picture.with_fast(replace(device(started(), 1), memory_total_bytes=128 << 30))
     assert (shown.memory_total_bytes, shown.utilization_percent) == (128 << 30, 9)
@@ -151,7 +151,7 @@ def test_what_another_source_knows_stays_where_nvml_has_none():
 
 def test_a_value_that_does_not_fit_costs_only_itself():
     picture = started()
-    picture.take(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {}, "missing_detail": {}}}),
+    picture.add(tick(fast={1: {"temperature_celsius": "hot", "utilization_percent": 9, "missing": {}, "missing_detail": {}}}),
                  101.0)  # fmt: skip
     odd = device(picture, 1, 101.0)
     assert odd.temperature_celsius == Missing(
