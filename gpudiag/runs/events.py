@@ -22,19 +22,19 @@ class PreflightEvents:
     """Makes events of what happens in a preflight, and hands each to a listener at once."""
 
     def __init__(self, measured: Sequence[str], listener: Callable[[RunEvent], None] | None) -> None:
-        """Tell of a look, of so many measurements, and of the judgement; without a listener nobody is told."""
+        """Events of a look, of these measurements and of the judgement; without a listener there are none."""
         self._stages = (LOOK, *measured, JUDGE)
         self._listener = listener
         self._started = monotonic()
         self._done = 0
 
     def enter(self, stage: str) -> None:
-        """Tell that a stage begins; those before it are done, or were not needed."""
+        """Emit that a stage begins; those before it are done, or were not needed."""
         self._done = self._stages.index(stage)
         self._emit(EventKind.STAGE, stage=stage)
 
     def listen_to_tests(self, tests: Sequence[str]) -> Callable[[RankEvent], None]:
-        """A listener to the ranks of active tests, that tells each test as the first rank comes to it."""
+        """A listener to the ranks of active tests; it emits each test as the first rank comes to it."""
         waiting = list(tests)
 
         def come_to(position: int) -> None:
@@ -49,7 +49,7 @@ class PreflightEvents:
         return add
 
     def emit_report(self, report: Report) -> None:
-        """Tell the findings and, as the last event, the outcome."""
+        """Emit the findings and, as the last event, the outcome."""
         self._done = len(self._stages)
         for finding in report.findings():
             self._emit(EventKind.FINDING, finding=finding)
@@ -65,7 +65,7 @@ class TrainingEvents:
     """Makes events of what happens in a run, and hands each to a listener at once."""
 
     def __init__(self, planned: int, listener: Callable[[RunEvent], None] | None) -> None:
-        """Tell of so many strategies; without a listener nobody is told anything."""
+        """Events of that many strategies; without a listener there are none."""
         self._planned = planned
         self._listener = listener
         self._started = monotonic()
@@ -73,11 +73,11 @@ class TrainingEvents:
         self._stage = IMPORT
 
     def start_ranks(self) -> None:
-        """Tell that the ranks of a strategy, or of a script, are started."""
+        """Emit that the ranks of a strategy, or of a script, are started."""
         self._enter(IMPORT)
 
     def add(self, event: RankEvent) -> None:
-        """Tell the stage that the first rank entered, if what it told means that it did.
+        """Emit the stage that the first rank entered, if its event means that it did.
 
         What another rank told earlier may be read later: a run never goes back to an earlier stage.
         """
@@ -86,12 +86,12 @@ class TrainingEvents:
             self._enter(stage)
 
     def emit_result(self, result: StrategyResult) -> None:
-        """Tell that a strategy is done."""
+        """Emit that a strategy is done."""
         self._done += 1
         self._emit(EventKind.RESULT, strategy=result)
 
     def emit_report(self, report: TrainingReport) -> None:
-        """Tell the findings and, as the last event, the outcome."""
+        """Emit the findings and, as the last event, the outcome."""
         for finding in report.findings:
             self._emit(EventKind.FINDING, finding=finding)
         self._emit(EventKind.OUTCOME, outcome=report.outcome.value)

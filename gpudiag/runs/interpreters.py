@@ -58,7 +58,7 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_torch(command: str, python: str | None = None) -> None:
-    """Nothing, where the interpreter (this one by default) has torch; it is looked for and not imported.
+    """Return where the interpreter (this one by default) has torch, which is looked for and not imported.
 
     Raises:
         UsageError: it has none, or it is no Python that runs.

@@ -17,7 +17,7 @@ _COMMAND_CHARACTERS = 60
 
 
 def require_address(name: str, patience_seconds: float, look_up_seconds: float = _LOOK_UP_SECONDS) -> None:
-    """Nothing, once the name where ranks are to meet has an address: without one they would meet in vain.
+    """Return once the name where ranks are to meet has an address.
 
     It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
 
