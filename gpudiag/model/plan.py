@@ -1,6 +1,7 @@
 """What an nccl-test is asked to do: a frozen, bounded plan; and the words and bounds that other plans share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model.operation import OPERATIONS
@@ -13,6 +14,8 @@ DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
 REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 
+DEFAULT_CPU_RANKS = 4  # of every command, where nobody asks for a number
+
 # What the fields may be at most: wide enough for every machine, narrow enough that a slip of the
 # finger (or a request to the service) cannot ask for a week of work.
 MAX_NPROC = 256
@@ -21,6 +24,23 @@ MAX_STEP_FACTOR = 1024
 MAX_ITERATIONS = 1_000_000
 MAX_WARMUP = 100_000
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
+
+
+def nproc_option() -> Any:
+    """How many ranks there are, of every plan that has ranks."""
+    words = f"the usable GPUs, or {DEFAULT_CPU_RANKS} gloo ranks"
+    return option(None, "--nproc", "Ranks.", "N", between=(1, MAX_NPROC), default_words=words)
+
+
+def timeout_option(text: str) -> Any:
+    """How long a run may take; `text` says what of."""
+    return option(None, "--timeout", text, "SECONDS", between=(1, MAX_TIMEOUT_SECONDS), default_words="none")
+
+
+def rendezvous_option() -> Any:
+    """How long ranks may take to meet."""
+    bounds = (1, MAX_TIMEOUT_SECONDS)
+    return option(120.0, "--rendezvous-timeout", "For all ranks to meet.", "SECONDS", between=bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +62,7 @@ class NcclTestPlan(Plan):
         choices=BACKENDS,
         what="a backend",
     )
-    nproc: int | None = option(
-        None,
-        "--nproc",
-        "Ranks.",
-        "N",
-        between=(1, MAX_NPROC),
-        default_words="the usable GPUs, or 4 gloo ranks",
-    )
+    nproc: int | None = nproc_option()
     op: tuple[str, ...] = option(
         ("all_reduce",),
         "--op",
@@ -120,21 +133,8 @@ class NcclTestPlan(Plan):
         "FAULT",
         is_repeated=True,
     )
-    timeout_seconds: float | None = option(
-        None,
-        "--timeout",
-        "For the whole run; what heals within is a warning.",
-        "SECONDS",
-        between=(1, MAX_TIMEOUT_SECONDS),
-        default_words="none",
-    )
-    rendezvous_timeout_seconds: float = option(
-        120.0,
-        "--rendezvous-timeout",
-        "For all ranks to meet.",
-        "SECONDS",
-        between=(1, MAX_TIMEOUT_SECONDS),
-    )
+    timeout_seconds: float | None = timeout_option("For the whole run; what heals within is a warning.")
+    rendezvous_timeout_seconds: float = rendezvous_option()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""

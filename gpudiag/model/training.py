@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.option import Plan, option
-from gpudiag.model.plan import BACKENDS, MAX_NPROC, MAX_TIMEOUT_SECONDS
+from gpudiag.model.plan import BACKENDS, nproc_option, rendezvous_option, timeout_option
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 STRATEGIES = (
@@ -96,14 +96,7 @@ class TrainingPlan(Plan):
         choices=WORKLOADS,
         what="a workload",
     )
-    nproc: int | None = option(
-        None,
-        "--nproc",
-        "Ranks.",
-        "N",
-        between=(1, MAX_NPROC),
-        default_words="the usable GPUs, or 4 gloo ranks",
-    )
+    nproc: int | None = nproc_option()
     backend: str = option(
         "auto", "--backend", f"{', '.join(BACKENDS)}.", "NAME", choices=BACKENDS, what="a backend"
     )
@@ -136,21 +129,8 @@ class TrainingPlan(Plan):
         "FAULT",
         is_repeated=True,
     )
-    timeout_seconds: float | None = option(
-        None,
-        "--timeout",
-        "For each strategy.",
-        "SECONDS",
-        between=(1, MAX_TIMEOUT_SECONDS),
-        default_words="none",
-    )
-    rendezvous_timeout_seconds: float = option(
-        120.0,
-        "--rendezvous-timeout",
-        "For all ranks to meet.",
-        "SECONDS",
-        between=(1, MAX_TIMEOUT_SECONDS),
-    )
+    timeout_seconds: float | None = timeout_option("For each strategy.")
+    rendezvous_timeout_seconds: float = rendezvous_option()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""

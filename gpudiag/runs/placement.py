@@ -16,7 +16,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.operation import OPERATIONS
-from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.runs.instant import judge_snapshot
@@ -33,7 +33,6 @@ from gpudiag.runs.usable_gpus import (
 )
 from gpudiag.units import GIB, MIB, format_size
 
-DEFAULT_CPU_RANKS = 4  # of every command, where nobody asks for a number
 TORCH_HINT = "torch is not installed: pip install torch"
 _CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 _CPU_MAX_BYTES = 64 * MIB
