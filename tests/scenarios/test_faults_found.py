@@ -1,5 +1,7 @@
 """Every fault that a simulated machine can have, through library, probes and checks: what is found, and no more."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpudiag.checks import BUILTIN
@@ -74,7 +76,10 @@ def test_the_right_gpu_is_named(spec: str):
 
 @pytest.mark.parametrize("spec", SPARED)
 def test_what_is_no_fault_is_not_reported(spec: str):
-    assert findings(look_at_machine(spec)) == []
+    look = look_at_machine(spec)
+    # How long the driver took is a reading too, and a busy machine makes it long.
+    quick = tuple(replace(source, seconds=0.2) for source in look.sources)
+    assert findings(replace(look, sources=quick)) == []
 
 
 @pytest.mark.parametrize("spec", MOVED)
