@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpudiag.checks.gpu.availability import judge_availability
+from gpudiag.checks.gpu.availability import why_not_free
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import UsageError
 from gpudiag.model.active import Untested
@@ -77,19 +77,16 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
 def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitness, ...]:
     """Every GPU, in the order in which CUDA numbers those that torch sees; `findings` are of the checks of GPUs.
 
-    Where one must be hidden, one that cannot be named is not fit either: the others could not be shown without it.
+    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could not be
+    shown without it.
     """
-    in_use = {
-        candidate.uuid: ", ".join(candidate.against)
-        for candidate in judge_availability(snapshot, ())
-        if candidate.against
-    }
     judged = []
     for device in snapshot.devices:
         view = _torch_view(snapshot, device)
         unfit = _why_unfit(device, view, findings)
-        judged.append(GpuFitness(device, view, unfit, in_use.get(device.id.uuid)))
-    if any(gpu.unfit for gpu in judged):
+        in_use = ", ".join(why_not_free(snapshot, device)) or None
+        judged.append(GpuFitness(device, view, unfit, in_use))
+    if _must_hide(snapshot, [gpu for gpu in judged if gpu.unfit is None]):
         judged = [
             replace(gpu, unfit=UNNAMED) if gpu.unfit is None and gpu.cuda_name is None else gpu
             for gpu in judged
@@ -106,10 +103,14 @@ def free_bytes(gpu: GpuFitness) -> Reading[int]:
 
 def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES with the chosen GPUs only, where torch counts others too."""
-    counted = [view for view in snapshot.views if view.source == "torch"]
-    if len(counted) == len(chosen):
+    if not _must_hide(snapshot, chosen):
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu.cuda_name) for gpu in chosen)}
+
+
+def _must_hide(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> bool:
+    """Whether torch counts more than those: a sick GPU, one in use, a second MIG instance, one that NVML does not list."""
+    return sum(view.source == "torch" for view in snapshot.views) > len(chosen)
 
 
 def _why_unfit(device: Device, view: DeviceView | None, findings: Sequence[Finding]) -> str | None:

@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpudiag.model.schemas import json_schema
-from tests.ranks.nccl_test_command import Completed
-from tests.ranks.train_command import torchrun_train, train
+from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
+from tests.ranks.train_command import TRAIN, torchrun_train, train
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
@@ -148,6 +148,11 @@ def test_a_fault_of_one_rank_names_that_rank(fault: str, code: str, status: int)
 def test_adam_hides_a_wrong_scale_from_parameters_but_not_from_gradients() -> None:
     report = read_report(train("--optimizer", "adam", "--inject", "sumgrad", "--json"))
     assert [finding["code"] for finding in report["findings"]] == ["train.gradients_summed"]
+
+
+def test_nobody_asking_for_a_number_gets_four_ranks_on_the_cpu() -> None:
+    report = run(*TRAIN, "--steps", "1", "--json", limit_seconds=LIMIT_SECONDS).document()
+    assert [result["world_size"] for result in report["strategies"]] == [4]
 
 
 def test_a_fault_that_never_fires_is_an_error() -> None:

@@ -61,6 +61,11 @@ def _candidates(
     return (Candidate(label, device.id.uuid, against + tuple(signs_of_use(device))),)
 
 
+def why_not_free(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
+    """What speaks against starting work on the whole of that GPU, faults aside; nothing where it is free."""
+    return (*_against_device(snapshot, device, frozenset()), *signs_of_use(device))
+
+
 def _against_device(
     snapshot: Snapshot, device: Device, faulty: frozenset[Reading[str] | Reading[int]]
 ) -> list[str]:

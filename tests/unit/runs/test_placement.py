@@ -187,6 +187,17 @@ def test_a_mig_instance_is_shown_to_ranks_by_its_own_uuid() -> None:
     assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "MIG-0"})
 
 
+def test_of_two_mig_instances_of_a_gpu_the_one_where_a_context_starts_is_shown() -> None:
+    gpu = make_device(0, mig_mode="enabled", memory_free_bytes=60 * GIB)
+    lacks = Missing(MissingReason.ERROR, "CUDA error: unknown error")
+    views = (
+        replace(view_of(gpu, 0, starts=lacks), uuid="MIG-a"),
+        replace(view_of(gpu, 1), uuid="MIG-b"),
+    )
+    placement = place(make_snapshot(gpu, views=views, torch=make_torch()))
+    assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "MIG-b"})
+
+
 def nameless(snapshot: Snapshot, index: int) -> Snapshot:
     """The machine where nobody tells that GPU's UUID; its bus id is known."""
     devices = [
@@ -208,6 +219,30 @@ def test_a_gpu_whose_uuid_nobody_tells_is_found_by_its_bus_id() -> None:
 def test_a_gpu_that_cannot_be_named_is_left_out_where_another_must_be_hidden() -> None:
     placement = place(nameless(make_machine_with(3, sick=(0,)), 1))
     assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "GPU-2"})
+
+
+def test_a_gpu_that_cannot_be_named_is_left_out_where_torch_counts_one_that_nvml_does_not_list() -> None:
+    machine = make_machine_with(3)
+    placement = place(nameless(replace(machine, devices=machine.devices[:2]), 1))
+    assert (placement.world_size, placement.variables) == (1, {"CUDA_VISIBLE_DEVICES": "GPU-0"})
+
+
+def test_a_gpu_that_cannot_be_named_is_used_where_torch_does_not_count_the_other() -> None:
+    machine = nameless(make_machine_with(2), 1)
+    placement = place(replace(machine, views=machine.views[1:]))
+    assert (placement.world_size, placement.variables) == (1, {})
+
+
+def test_of_gpus_whose_uuid_only_torch_tells_those_in_use_alone_are_left_alone() -> None:
+    machine = make_machine_with(2)
+    devices = tuple(
+        replace(device, **use, id=replace(device.id, uuid=NOT_SUPPORTED))
+        for device, use in zip(machine.devices, ({"processes": (TRAINING,)}, IDLE), strict=True)
+    )
+    tests = place_tests(replace(machine, devices=devices), (), NOT_ASKED, force=False)
+    assert not isinstance(tests, Missing)
+    assert tests.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert [(one.name, one.in_use) for one in tests.untested] == [("GPU 0", True)]
 
 
 def test_a_fault_of_a_gpu_without_a_uuid_is_told_apart_by_its_bus_id() -> None:
