@@ -96,9 +96,10 @@ def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitn
 
 def free_bytes(gpu: GpuFitness) -> Reading[int]:
     """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
-    if gpu.view is None or isinstance(gpu.view.memory_free_bytes, Missing):
+    view = gpu.view
+    if view is None or (isinstance(view.memory_free_bytes, Missing) and gpu.device.mig_mode != "enabled"):
         return gpu.device.memory_free_bytes
-    return gpu.view.memory_free_bytes
+    return view.memory_free_bytes  # the whole GPU's says nothing of an instance's
 
 
 def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str, str]:
