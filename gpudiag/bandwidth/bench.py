@@ -1,4 +1,4 @@
-"""What every active test is given: its device, the other ranks, a way to tell, and the clock."""
+"""What every active test is given: its device, the other ranks, a way to emit results, and the clock."""
 
 import statistics
 import time

@@ -21,7 +21,7 @@ _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 
 
 def nvml_silent(status: SourceStatus) -> Judgement:
-    """ERROR, in the same short words for every check that wants NVML: source.nvml tells the cause, once."""
+    """ERROR, in the same short words for every check that wants NVML: source.nvml reports the cause, once."""
     return could_not_look(f"NVML does not work: {status.state.value.replace('_', ' ')} (see source.nvml)")
 
 

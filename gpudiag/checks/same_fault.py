@@ -1,4 +1,4 @@
-"""One fault, one finding: what a check tells again becomes evidence of the finding that states it best.
+"""One fault, one finding: what a check repeats becomes evidence of the finding that states it best.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
 it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is told twice. The check whose finding

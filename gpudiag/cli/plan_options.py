@@ -25,7 +25,7 @@ def plan_options(plan_type: type[Plan]) -> Callable[[_Command], _Command]:
 
 
 def plan_from(plan_type: type[_Plan], options: dict[str, Any]) -> _Plan:
-    """The plan that the options ask for; what nobody gave is the plan's default.
+    """The plan that the options ask for; what was not given is the plan's default.
 
     Raises:
         UsageError: they ask for something that cannot be run.
@@ -66,7 +66,7 @@ def _in_words(default: Any) -> str:
 
 
 def _split(text: str | None, one: PlanField) -> tuple[str, ...] | None:
-    """The names of a comma-separated list, each once; None where nobody gave one."""
+    """The names of a comma-separated list, each once; None where none was given."""
     if text is None:
         return None
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

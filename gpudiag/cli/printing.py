@@ -1,4 +1,4 @@
-"""How a command tells its result: on standard output, and as a document in `--output FILE`."""
+"""How a command prints its result: on standard output, and as a document in `--output FILE`."""
 
 from __future__ import annotations
 

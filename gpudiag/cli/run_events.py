@@ -91,7 +91,7 @@ class ProgressLine:
         self._parts = parts
 
     def show(self, event: RunEvent) -> None:
-        """Say what the event tells of the progress, if it tells any."""
+        """Show the progress that the event reports, if any."""
         if self._stream is None:
             return
         if event.kind is EventKind.STAGE:
@@ -148,7 +148,7 @@ def events_option(command: _Command) -> _Command:
 
 
 def join_listeners(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
-    """One listener that tells each of them in turn."""
+    """One listener that passes each event to all of them in turn."""
 
     def tell(event: RunEvent) -> None:
         for listener in listeners:

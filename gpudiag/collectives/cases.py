@@ -53,7 +53,7 @@ class Sweep:
 def plan_sweep(
     plan: NcclTestPlan, backend: str, world_size: int, max_bytes: int, *, float8: bool = False
 ) -> Sweep:
-    """The sweep that `plan` asks for with that backend, so many ranks and that largest size.
+    """The sweep that `plan` asks for with that backend, that many ranks and that largest size.
 
     `float8`: the backend has 8-bit floats here.
 

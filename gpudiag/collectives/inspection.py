@@ -1,4 +1,4 @@
-"""Looks at each timed buffer after the operation, counts what is wrong, and tells of it at once."""
+"""Looks at each timed buffer after the operation, counts what is wrong, and emits it at once."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ _DESCRIBED_BUFFERS = 8
 
 @dataclass(slots=True)
 class Tally:
-    """Times and verification of one case so far; `freeze` is what the rank tells about it."""
+    """Times and verification of one case so far; `freeze` is what the rank emits."""
 
     operations: int = 0
     times_nanoseconds: list[int] = field(default_factory=list)

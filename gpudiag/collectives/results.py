@@ -1,4 +1,4 @@
-"""What one rank tells about one case, and the CollectiveResult that all ranks' telling makes."""
+"""What one rank emits about one case, and the CollectiveResult that all ranks' cases make."""
 
 import math
 import statistics

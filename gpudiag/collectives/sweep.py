@@ -1,4 +1,4 @@
-"""The sweep on one rank: case by case, fill, warm up, time, verify, tell."""
+"""The sweep on one rank: case by case: fill, warm up, time, verify, emit."""
 
 import time
 

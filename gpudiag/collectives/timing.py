@@ -106,7 +106,7 @@ def operations_per_sample(device: torch.device, size_bytes: int) -> int:
 
 
 def needs_lead(device: torch.device, operations: int, size_bytes: int) -> bool:
-    """Whether a burst of so many operations is so short that what comes before its first one would show.
+    """Whether a burst of that many operations is so short that what comes before its first one would show.
 
     A GPU's large buffers leave room for one or two; nccl-tests times twenty in a row. Of a small operation the
     launch is the time.

@@ -10,7 +10,7 @@ from gpudiag.model.training import StrategyResult
 
 
 class EventKind(StrEnum):
-    """What an event tells."""
+    """What an event reports."""
 
     STAGE = "stage"  # the ranks entered a stage, or a preflight did
     RESULT = "result"  # a size is done on all ranks, or a strategy

@@ -167,7 +167,7 @@ class CollectiveMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Everything measured for one report; what nobody measured is NOT_ASKED."""
+    """Everything measured for one report; what was not measured is NOT_ASKED."""
 
     collective: Reading[CollectiveMeasurement] = NOT_ASKED
     active: "Reading[ActiveMeasurement]" = NOT_ASKED

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 class TimelineKind(StrEnum):
-    """What an entry tells."""
+    """What an entry reports."""
 
     XID = "xid"
     GPU_LOST = "gpu_lost"

@@ -1,4 +1,4 @@
-"""What `gpudiag train` is asked to do, what its ranks tell step by step, and the report of it. No verdicts."""
+"""What `gpudiag train` is asked to do, what its ranks emit step by step, and the report. No verdicts."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -208,7 +208,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class RankEpochEnd:
-    """Where a rank's epoch ended: it has no more data after so many steps, or it saw others have none."""
+    """Where a rank's epoch ended: it has no more data after that many steps, or it saw others have none."""
 
     rank: int
     epoch: int

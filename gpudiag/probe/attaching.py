@@ -51,7 +51,7 @@ class Attaching:
 
 
 def deadline_of(messages: Sequence[Any], started_at: float, seconds: float) -> float:
-    """When NVML has had its time (`time.monotonic`): so many seconds after the last GPU's handle came."""
+    """When NVML has had its time (`time.monotonic`): that many seconds after the last GPU's handle came."""
     attaching = Attaching(messages)
     since = started_at if attaching.last is None else max(started_at, attaching.last)
     until = attaching.until()

@@ -233,7 +233,7 @@ def _needed_local_rank(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
-    """Raise if the ranks are told to meet at port 0: rank 0 gets any port there, and nobody tells the others which.
+    """Raise if the ranks are to meet at port 0: rank 0 gets any port there, and the others never learn which.
 
     torchrun hands on `--master-port 0` as it is, and its own workers then wait for ever.
     """

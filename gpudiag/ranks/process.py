@@ -1,4 +1,4 @@
-"""What /proc says of one process, and what a process tells the kernel about itself. Linux only."""
+"""What /proc says of one process, and what a process sets about itself. Linux only."""
 
 import contextlib
 import ctypes

@@ -42,7 +42,7 @@ class RankRun:
 
 @dataclass(frozen=True, slots=True)
 class _RankResult:
-    """What one rank's entry returned, as agents tell each other."""
+    """What one rank's entry returned, as agents send it."""
 
     rank: int
     payload: dict[str, Any]
@@ -50,7 +50,7 @@ class _RankResult:
 
 @dataclass(frozen=True, slots=True)
 class RunMessage:
-    """A run as agents tell each other: `RankRun` in the types that JSON has."""
+    """A run as agents send it: `RankRun` in the types that JSON has."""
 
     world_size: int
     launcher: str

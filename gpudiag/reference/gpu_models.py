@@ -66,7 +66,7 @@ def _model(entry: Mapping[str, object]) -> GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The memory of the products of those names; `max_celsius` None where no driver tells its temperature."""
+    """The memory of the products of those names; `max_celsius` None where no driver reports its temperature."""
 
     names: tuple[str, ...]
     gib: int

@@ -27,7 +27,7 @@ class StrategyFacts:
 
     @property
     def one_voice(self) -> bool:
-        """Whether one rank reads and tells for all workers; the replicas of `mirrored` tell one by one."""
+        """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
 
     @property

@@ -150,7 +150,7 @@ def _verdict(report: CollectiveReport) -> str:
 
 
 def _speed(report: CollectiveReport) -> str:
-    """What can be said of the speed; nothing is said where nothing is known."""
+    """The sentence about the speed; empty where nothing is known of it."""
     if report.measurement.ranks_share_gpu:
         return "functional only: the ranks share one GPU"
     judged = [finding for finding in report.findings if finding.code == COLLECTIVE_SPEED.code]

@@ -69,7 +69,7 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def describe_after_source(fact: Evidence) -> str:
-    """The fact where its source stands before it; of a longer text, such as a stack, the line that tells most."""
+    """The fact where its source stands before it; of a longer text, such as a stack, the line that says most."""
     value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
     name, limit = describe_name(fact), describe_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))

@@ -89,7 +89,7 @@ def _of_findings(findings: list[Finding]) -> _Cause:
 
 
 def _fitted(cause: _Cause, room: int) -> str:
-    """What is wrong and what to do, in so many characters: what to do goes before details."""
+    """What is wrong and what to do, in that many characters: what to do goes before details."""
     what, subject = _plain(cause.what), _plain(cause.subject)
     if not cause.remedy:
         return _plain(what, room)

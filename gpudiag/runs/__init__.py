@@ -1,1 +1,1 @@
-"""Recipes: gather, judge, gather again where the judgement asks for it, tell."""
+"""Recipes: gather, judge, gather again where the judgement asks for it, report."""

@@ -34,7 +34,7 @@ def advise_strategy(
     optimizer: str = DEFAULT_OPTIMIZER,
     master_weights: bool = True,
 ) -> TrainingReport:
-    """The advice for a model of so many parameters, such as `7B`; by default of a thousand million.
+    """The advice for a model of that many parameters, such as `7B`; by default of a thousand million.
 
     The GPUs are those that the allocation gives, a MIG instance with its own memory; the hosts are `nodes`, or those
     of the job that this is part of.

@@ -44,7 +44,7 @@ _CHECKS = {
 
 
 class BandwidthRun:
-    """One bandwidth run of this machine: `run` it, tell its report, then `remember` it."""
+    """One bandwidth run of this machine: `run` it, print its report, then `remember` it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BandwidthRun:
     ) -> None:
         """Start reading the history.
 
-        `say` is told what comes next and its cost, `warn` what went wrong, `listener` what happens.
+        `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
         """
         self._plan = plan
         self._say = say

@@ -1,4 +1,4 @@
-"""What a preflight or a training tells while it goes on: stages, findings, strategies, the outcome."""
+"""The events of a preflight or a training while it runs: stages, findings, strategies, the outcome."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic

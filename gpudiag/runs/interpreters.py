@@ -105,7 +105,7 @@ def _asks_for_toolkit(python: str) -> bool:
 
 @cache
 def _is_built_with_cuda(python: str) -> bool | None:
-    """Horovod's own answer; None where it gives none, which its ranks then tell with the reason."""
+    """Horovod's own answer; None where it gives none: its ranks then report why."""
     done = _run(python, _HOROVOD)
     try:
         return None if done is None or done.returncode else bool(int(done.stdout.split()[-1]))

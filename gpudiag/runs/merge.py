@@ -162,7 +162,7 @@ def _judge(place: str, document: Any) -> _Entry:
 
 
 def _versions(snapshot: _SnapshotHead) -> dict[str, str]:
-    """What the ranks of a job need alike, by name, as far as the report tells it."""
+    """What the ranks of a job need alike, by name, where the report has it."""
     read: dict[str, Reading[str]] = {"driver": snapshot.driver_version}
     if not isinstance(snapshot.torch, Missing):
         read |= {

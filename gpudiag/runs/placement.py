@@ -95,7 +95,7 @@ def why_no_peers(placement: Placement) -> str | None:
 def place_tests(
     snapshot: Snapshot, findings: Sequence[Finding], expected_gpus: Reading[int], *, force: bool
 ) -> Reading[Placement]:
-    """Where tests that disturb may run: GPUs without a fault that nobody uses, or the CPU where there is none; or why nowhere.
+    """Where tests that disturb may run: on healthy, unused GPUs, or on the CPU where there is no GPU; else why nowhere.
 
     NOT_ASKED where GPUs are in use and nobody said `--force`; NOT_SUPPORTED where there is nothing that
     could compute; ERROR where it should be possible and is not.
@@ -290,7 +290,7 @@ def _refuse_too_large(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: i
 
 
 def _fitting_on(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int, share: float) -> list[int]:
-    """The largest size on each GPU that tells its free memory, with that many ranks on it."""
+    """The largest size on each GPU whose free memory is known, with that many ranks on it."""
     beside = ranks * _CONNECTION_BYTES + (ranks - 1) * _CONTEXT_BYTES
     free = [free_bytes(gpu) for gpu in usable]
     left = [max(0, size - beside) for size in free if not isinstance(size, Missing)]

@@ -105,7 +105,7 @@ Say = Callable[[str], None]
 
 
 def _ignore(_: str) -> None:
-    """What a sentence is told to where nobody listens."""
+    """Drop a sentence: nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Surroundings:
 
 
 class Preflight:
-    """One preflight of this machine: `run` it, tell its report, then `remember` it."""
+    """One preflight of this machine: `run` it, print its report, then `remember` it."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Preflight:
     ) -> None:
         """Start reading the history.
 
-        `say` is told what comes next and its cost, `warn` what went wrong, `listener` what happens.
+        `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
 
         Raises:
             UsageError: the plan names a check that there is not.

@@ -1,4 +1,4 @@
-"""A preflight under a launcher: one process of each machine looks, rank 0 tells of all machines, all exit alike.
+"""A preflight under a launcher: one process of each machine looks, rank 0 reports on all machines, all exit alike.
 
 The others wait for rank 0's verdict, so that no process says PASS about a machine that it did not look at.
 """
@@ -132,7 +132,7 @@ class PreflightLaunch:
         return Gathered(merged, worst_status(statuses))
 
     def announce(self, status: ExitStatus) -> None:
-        """In rank 0: tell the others the exit status, those that ask only now too."""
+        """In rank 0: send the others the exit status, latecomers included."""
         told: set[int] = set()
         until = time.monotonic() + _HEARD_SECONDS
         expected = self._environment.world_size - 1
@@ -174,7 +174,7 @@ class PreflightLaunch:
         return None
 
     def _receive(self, seconds: float) -> list[MachineReport]:
-        """The reports that have come, after waiting for news for so long at most."""
+        """The reports that have come, after waiting that long at most."""
         assert self._handshake is not None  # noqa: S101 - only rank 0 takes reports
         waiting = [*self._handshake.filenos(), *(link.fileno() for link in self._links)]
         select.select(waiting, [], [], seconds)

@@ -138,7 +138,7 @@ def print_on_standard_error(sentence: str) -> None:
 
 @dataclass
 class ScriptWatch:
-    """Follows what ranks tell of themselves; times are the agent's own."""
+    """Follows the events of ranks; times are the agent's own."""
 
     world_size: int
     hang_seconds: float
@@ -172,7 +172,7 @@ class ScriptWatch:
             self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
 
     def is_over(self) -> bool:
-        """Whether every rank stands still, or has waited too long for one that works; tells of long waits meanwhile."""
+        """Whether every rank stands still, or has waited too long for one that works; reports long waits meanwhile."""
         if self.sees_hang():
             return True
         waiting = self.waiting_ranks()
@@ -229,7 +229,7 @@ class ScriptPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """What came of it; `reporter`: this process of the launch is the one that tells the user."""
+    """What came of it; `reporter`: this process of the launch prints the report."""
 
     report: TrainingReport
     reporter: bool

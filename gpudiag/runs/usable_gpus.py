@@ -35,7 +35,7 @@ class GpuFitness:
 
     @property
     def cuda_name(self) -> str | None:
-        """What CUDA_VISIBLE_DEVICES calls it: a MIG instance by its own UUID; None where nobody tells one.
+        """What CUDA_VISIBLE_DEVICES calls it: a MIG instance by its own UUID; None where no source has one.
 
         A number would count from another GPU wherever the variable is set already.
         """

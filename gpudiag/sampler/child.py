@@ -117,7 +117,7 @@ class Child:
         )
 
     def _watch_events(self, pynvml: Any, event_set: Any, rows: list[Row]) -> None:
-        """Collect the Xids that the driver tells; runs in a thread of its own."""
+        """Collect the Xids that the driver reports; runs in a thread of its own."""
         import ctypes
 
         while True:

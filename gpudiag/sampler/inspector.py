@@ -65,7 +65,7 @@ _ASKED_APART = ("nvml", "gputil", "torch", "host")
 
 
 class Inspector:
-    """Looks around the GPUs; `tell` has each new picture."""
+    """Looks around the GPUs; `publish` gets each new picture."""
 
     def __init__(
         self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None

@@ -35,7 +35,7 @@ _IDENTITY = tuple(
 
 
 class NvmlPicture:
-    """NVML's answer as far as it is known; `take` messages of `gpudiag.sampler.child`."""
+    """NVML's answer so far; `add` messages of `gpudiag.sampler.child`."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -110,7 +110,7 @@ class NvmlPicture:
         return [index for index, device in self._devices.items() if _is_gone(device)]
 
     def answer(self, now: float | None = None) -> NvmlAnswer:
-        """What NVML says, as `probe.nvml_answer` tells it."""
+        """NVML's answer, as `probe/nvml/answer.py` gives it."""
         late = self.late(now)
         waited = [seconds for _, seconds in late.values()]
         if self.starting is not None:

@@ -19,7 +19,7 @@ _MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
 
 
 class ChildProcess:
-    """`python -m MODULE PID ARGUMENTS...`: its lines go to `take` as objects; `ended` at its end."""
+    """`python -m MODULE PID ARGUMENTS...`: its lines go to `receive` as objects; `ended` at its end."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ChildProcess:
             os.write(self._input, json.dumps(command).encode() + b"\n")
 
     def abandon(self) -> None:
-        """Kill it and hear it no more; `is_reaped` says whether the kernel could end it."""
+        """Kill it and read it no more; `is_reaped` says whether the kernel could end it."""
         self._end()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()

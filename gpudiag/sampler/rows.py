@@ -22,7 +22,7 @@ _XID_EVENTS = 8
 
 
 class Row:
-    """One GPU: its handle, what is being asked of it, and the answers that nobody has taken yet.
+    """One GPU: its handle, what is being asked of it, and the answers that are not collected yet.
 
     `read` runs in any thread, one at a time; the thread that ticks reads the rest.
     """
@@ -58,7 +58,7 @@ class Row:
         return None if self._ask is None or self.lost else self._ask.handle
 
     def read(self, tier: str, rows: Sequence[Row]) -> None:
-        """Ask what that tier asks; `take` has the answers."""
+        """Ask what that tier asks; `pop_answer` has the answers."""
         self.asking_since = monotonic()
         try:
             if tier == PEERS:

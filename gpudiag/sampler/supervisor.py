@@ -1,4 +1,4 @@
-"""The sampler's child, kept alive and replaced: whatever it does, somebody will be asking NVML soon again.
+"""The sampler's child, kept alive and replaced: whatever it does, NVML is soon asked again.
 
 A child is replaced when it ends, when it falls silent, when a call does not come back (a fresh process
 may get an answer where an old one waits for ever), when GPUs are lost (nvmlInit alone finds them again)
@@ -48,7 +48,7 @@ class Supervisor:
         trouble: Callable[[], Trouble],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Give every message of the current child to `take`; `trouble` says what it has found."""
+        """Pass every message of the current child to `receive`; `trouble` says what it has found."""
         self.restarts = 0  # children that ended or were given up; a look for lost GPUs is no trouble
         self.generation = 0  # children that took another's place, for whatever reason
         self.stuck = 0

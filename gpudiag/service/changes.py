@@ -27,10 +27,10 @@ MAX_GPUS = 64  # instances of a virtual machine that come and go
 
 
 class Changes:
-    """Compares pictures and tells what changed; numbers entries from 1."""
+    """Compares pictures and reports what changed; numbers entries from 1."""
 
     def __init__(self, publish: Callable[[TimelineEntry], None]) -> None:
-        """Give each entry to `tell`."""
+        """Pass each entry to `publish`."""
         self.number = 0
         self._publish = publish
         self._driver: str | None = None
@@ -174,7 +174,7 @@ class SeenGpus:
     """Every GPU that has answered since the service started, by the name that it is remembered by."""
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
+        """Start without any picture."""
         self._devices: dict[str, Device] = {}
         self._known: KnownGpus | None = None
 

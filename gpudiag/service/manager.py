@@ -63,7 +63,7 @@ class RunManager:
         kinds: tuple[str, ...],
         interpreters: Mapping[str, str] | None = None,
     ) -> None:
-        """Tell every change to `tell`; reports are kept in `folder`, or in a temporary one.
+        """Pass every change to `publish`; reports are kept in `folder`, or in a temporary one.
 
         `interpreters` are those that a request may name, with their paths.
         """

@@ -28,7 +28,7 @@ _GRACE_SECONDS = 10.0  # between asking it to end and ending it
 
 
 class RunProcess:
-    """A run while it goes on; `heard` is called when it has told or printed something, or ended."""
+    """A run while it goes on; `heard` is called when it has emitted or printed something, or ended."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ _SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
 
 
 class MachineWatch:
-    """One machine, watched; `tell` has each tick, each change of the findings, each thing that happened."""
+    """One machine, watched; `announce` gets each tick, each change of the findings, each event."""
 
     def __init__(
         self,

@@ -197,7 +197,7 @@ class Session:
         return self.folder / "lib" / "nvml.state"
 
     def _replace_state(self) -> None:
-        """Put a new state file in place, and tell programs by a word in the old one."""
+        """Put a new state file in place; a word in the old one points programs to it."""
         newer = self._state_file().with_suffix(".new")
         newer.write_bytes(render_state(self.scenario, self._xid_events))
         try:

@@ -144,7 +144,7 @@ def place_of(url: URL) -> str:
 
 
 def require_driver(url: URL) -> None:
-    """Nothing, where the store's database has its driver here.
+    """Return where the store's database has its driver here.
 
     Raises:
         UsageError: it has not, with the extra to install.

@@ -151,7 +151,7 @@ def read_history(store: str, machine: str, deadline_seconds: float = READ_SECOND
 
 
 def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: str) -> None:
-    """In a guarded child: tell the history of that machine, then wait for a run to store, and store it."""
+    """In a guarded child: emit the history of that machine, then wait for a run to store, and store it."""
     from gpudiag.store.database import Store, parse_store_url  # the child pays for SQLAlchemy, not the caller
 
     with Path(go_path).open("rb", buffering=0) as go, Path(run_path).open("rb") as run:

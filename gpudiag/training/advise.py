@@ -101,7 +101,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What it is trained on: the memory of each GPU of one host, so many hosts alike, and the host's own memory.
+    """What it is trained on: the memory of each GPU of one host, that many hosts alike, and the host's own memory.
 
     `unified`: the host's memory is that of its GPU. `mig`: they are instances of divided GPUs.
     `host_memory_bytes` None: not known.
@@ -175,7 +175,7 @@ def _with_offload(model: Model, place: Place) -> Advice:
 
 
 def bytes_per_gpu(model: Model, gpus: int) -> dict[str, float]:
-    """The most bytes of weights, gradients and optimizer that each of so many GPUs has at once, by strategy."""
+    """The most bytes of weights, gradients and optimizer that each of that many GPUs has at once, by strategy."""
     torch, deepspeed = model.in_torch, model.in_deepspeed
     buckets = torch.gradients if gpus > 1 else 0  # which DDP averages, a second copy of all gradients
     zero2 = deepspeed.weights + (deepspeed.whole - deepspeed.weights) / gpus  # in its step

@@ -56,7 +56,7 @@ class SpeedTest:
             self._time_step(_Times(), timed=False)
 
     def measure(self) -> None:
-        """Time the steps, and tell."""
+        """Time the steps, and emit the times."""
         plain = self._time_plain(self._job.steps)
         self._group.barrier()
         alone = self._time_alone()

@@ -115,7 +115,7 @@ def mean_loss(tf: Any, job: TrainingJob, outputs: Any, targets: Any) -> Any:
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """Nothing but that the process came to its end; `context.arguments` is an encoded TrainingJob."""
+    """An empty result, at the end of the process; `context.arguments` is an encoded TrainingJob."""
     job = decode(TrainingJob, context.arguments)
     context.progress.enter_stage(INIT)
     training = _MirroredTraining(job, context)
@@ -184,7 +184,7 @@ class _MirroredTraining:
             self._emit("start", start)
 
     def verify_step(self, step: int) -> None:
-        """Train one step on the replicas and on the plain model, and tell of each replica."""
+        """Train one step on the replicas and on the plain model, and emit each replica's step."""
         self._progress.before_iteration(step)
         epoch = step // self._job.steps_per_epoch
         shards = self._shards(step)
@@ -254,7 +254,7 @@ class _MirroredTraining:
             self._emit("proof", proof)
 
     def time_steps(self, count: int) -> list[float]:
-        """Seconds of each of so many steps, with their data."""
+        """Seconds of each of that many steps, with their data."""
         times = []
         for step in range(count):
             before = time.perf_counter()
@@ -265,7 +265,7 @@ class _MirroredTraining:
         return times
 
     def measure(self) -> None:
-        """Tell the timed steps; one process has no parts to tell apart, and no ranks that wait."""
+        """Emit the timed steps; one process has no parts to tell apart, and no ranks that wait."""
         started = time.perf_counter()
         for step in range(self._job.steps):
             self._distributed(self._shards(step))

@@ -20,7 +20,7 @@ from gpudiag.training.workloads import build_model, make_data
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """Nothing but that the rank came to its end; what it found has gone to the agent as it came.
+    """An empty result, at the rank's end; what it found has gone to the agent as it came.
 
     `context.arguments` is an encoded TrainingJob.
     """

@@ -30,7 +30,7 @@ _COLLECTIVES = (
 
 @dataclass
 class ScriptLook:
-    """Looks from within, by hooks that leave the script as it is, and tells what it has seen so far."""
+    """Looks from within, by hooks that leave the script as it is, and emits what it has seen so far."""
 
     progress: Progress
     torch: Any

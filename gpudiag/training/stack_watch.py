@@ -280,7 +280,7 @@ def _call_of(frame: FrameType) -> str:
 
 
 def _wait_channel() -> str:
-    """Where in the kernel the main thread waits, as far as the kernel tells."""
+    """Where in the kernel the main thread waits, if the kernel shows it."""
     with suppress(OSError):
         found = Path(f"/proc/self/task/{os.getpid()}/wchan").read_text()
         return "" if found == "0" else found

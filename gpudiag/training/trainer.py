@@ -32,7 +32,7 @@ class VerifiedTraining:
     """The steps of one rank, each told to the agent with its comparison."""
 
     def __init__(self, strategy: Strategy, epochs: Epochs) -> None:
-        """Prepare; nothing is told before `run`."""
+        """Prepare; nothing is emitted before `run`."""
         self.strategy = strategy
         self.epochs = epochs
         self.job = strategy.job
@@ -58,7 +58,7 @@ class VerifiedTraining:
         self._own = OwnGradients(strategy.plain)
 
     def run(self) -> bool:
-        """Train all steps and tell about each; True if the ranks ran out of data at different steps."""
+        """Train all steps and emit each; True if the ranks ran out of data at different steps."""
         self._emit_start()
         epochs = -(-self.job.steps // self.job.steps_per_epoch)
         uneven = any(self._run_epoch(epoch) for epoch in range(epochs))  # none follows an uneven one
@@ -77,7 +77,7 @@ class VerifiedTraining:
         return loss.detach()
 
     def look_again(self, step: int) -> None:
-        """Tell of one more step, after those that nobody looked at, how it agrees with a single process.
+        """Emit one more step after those that were only timed: how it agrees with a single process.
 
         The single process begins with the parameters of rank 0, with which every rank should.
         """

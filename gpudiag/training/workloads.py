@@ -153,6 +153,6 @@ def build_model(name: str, seed: int) -> nn.Module:
 
 
 def make_data(name: str, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of so many samples, on the CPU."""
+    """Inputs and targets of that many samples, on the CPU."""
     random = torch.Generator().manual_seed(seed)
     return MODELS[name].make_data(count, random)

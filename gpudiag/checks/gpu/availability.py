@@ -82,7 +82,7 @@ def _against_device(
 
 
 def signs_of_use(device: Device) -> list[str]:
-    """What says that somebody uses the GPU, or that nobody can tell; empty where it is idle.
+    """The signs that the GPU is in use, or that its use is unknown; empty where it is idle.
 
     In a container that does not see the host's processes, load and memory say it where no process does.
     """

@@ -114,7 +114,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all known)",
 )
 def driver_values(context: Context) -> Judgement:
-    """WARN for each GPU whose state the driver tells in a number without a word; a note for its product."""
+    """WARN for each GPU whose state the driver gives as a number that has no name; a note for its product."""
     snapshot = context.snapshot
     judgement = judge_devices(snapshot, (_REASONS,), _judge, either=(("peers",), ("fabric",)))
     notes = [note for device in answering(snapshot) for note in _notes(device)]

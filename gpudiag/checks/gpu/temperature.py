@@ -172,7 +172,7 @@ def _judge_memory(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _highest_of_memory(device: Device) -> tuple[int, str] | None:
-    """The highest temperature that the GPU's memory may have, and who says so; None where nobody does."""
+    """The highest temperature that the GPU's memory may have, and its source; None where there is none."""
     own = device.temperature_memory_max_celsius
     if not isinstance(own, Missing):
         return own, "the device's own"

@@ -103,7 +103,7 @@ def pcie_errors(context: Context) -> Judgement:
 
 
 def uncorrected_since_boot(snapshot: Snapshot, device: Device) -> bool:
-    """Whether the counts of the GPU's link have errors that were not corrected, so that this check tells them."""
+    """Whether the counts of the GPU's link have errors that were not corrected, so that this check reports them."""
     if isinstance(device.responding, Missing):
         return False
     counts = _counts(snapshot, device)

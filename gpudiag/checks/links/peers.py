@@ -72,7 +72,7 @@ def _peers(device: Device) -> tuple[PeerAccess, ...]:
 
 
 def _unread(device: Device, peer: PeerAccess) -> Iterator[Gap]:
-    """What the driver does not tell of a pair of GPUs, once: the path between them is part of the judgement."""
+    """What the driver does not report of a pair of GPUs, once: the path between them is part of the judgement."""
     for name, value in (("path", peer.path), ("read", peer.read)):
         if isinstance(value, Missing):
             yield Gap(device, f"{name} to the GPU at {short_bus_id(peer.bus_id)}", value)

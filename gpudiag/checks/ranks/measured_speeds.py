@@ -56,7 +56,7 @@ class SpeedVerdict:
 
 
 def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinion]) -> SpeedVerdict:
-    """What the opinions together say of `measured`; without any, nothing is said (never PASS)."""
+    """The verdict of the opinions together on `measured`; none (never PASS) without an opinion."""
     if not measured > 0:  # NaN too
         return SpeedVerdict(Outcome.FAIL, (Evidence(name, str(measured), unit, source="measured"),))
     evidence = tuple(

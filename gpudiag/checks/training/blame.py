@@ -434,7 +434,7 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
 
 
 def _blame_no_step(wrong: WrongStep) -> Blame:
-    """Nothing moved in a step."""
+    """The blame for a step in which no parameter moved."""
     number = wrong.number
     later = [step.step_parts for step in wrong.following.values() if step.step_parts is not None]
     if later and all(one.step_before is not None and one.step_before < _LEFT for one in later):

@@ -458,7 +458,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def verb(several: Sequence[object], one: str, many: str) -> str:
-    """The form of a verb that goes with so many."""
+    """The form of a verb that goes with that many."""
     return one if len(several) == 1 else many
 
 

@@ -129,7 +129,7 @@ def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
 
 
 def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
-    """The finding under the name that says more to somebody who trains."""
+    """The finding under a code that tells a trainer more."""
     if not isinstance(finding.subject, RankSubject):
         return finding
     if finding.code == RANK_TEARDOWN.code:

@@ -50,7 +50,7 @@ class _Group:
 def judge_mismatch(
     findings: Sequence[Finding], raised: Mapping[int, ScriptPlace], words: Sequence[str]
 ) -> Finding | None:
-    """The finding for a rank that was in another collective than the others; None where nothing tells of one.
+    """The finding for a rank that was in another collective than the others; None where there was none.
 
     `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by rank,
     `words` what libraries printed.

@@ -65,7 +65,7 @@ def parameter_limit(measurement: StrategyMeasurement, step: int) -> float:
 
 
 def steps_factor(step: int) -> float:
-    """How often the limit of the first steps is allowed after so many."""
+    """How many times the limit of the first steps is allowed after that many."""
     return max(1.0, (step + 1) / _STEPS_OF_LIMIT)
 
 

@@ -127,7 +127,7 @@ def _proofs(measurement: StrategyMeasurement) -> list[Verification]:
 
 
 def _buckets(proofs: tuple[RankProof, ...]) -> list[Verification]:
-    """Whether gradients were averaged in several parts, under a strategy that tells."""
+    """Whether gradients were averaged in several parts, under a strategy that reports it."""
     counts = [proof.buckets for proof in proofs if not isinstance(proof.buckets, Missing)]
     if not counts:
         return []

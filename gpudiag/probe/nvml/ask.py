@@ -152,7 +152,7 @@ class Noted:
     """
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start without any failed call."""
         self.asking = ""
         self.failed: dict[str, str] = {}
         self.lost: tuple[str, str] | None = None

@@ -114,7 +114,7 @@ def _await(
     *,
     patience_seconds: float = float("inf"),
 ) -> None:
-    """Come back when all are done, or when there was no news for that long; tell meanwhile of those that are late."""
+    """Return when all are done, or after that long without news; report those that are late meanwhile."""
     heard = monotonic()
     while late := [row for row in rows if not done(row).is_set()]:
         if done(late[0]).wait(_LATE_AFTER_SECONDS):
@@ -284,7 +284,7 @@ def _without_ctypes_util() -> Iterator[None]:
 
 
 def read_library(pynvml: Any, announce: Callable[[str], None] = lambda call: None) -> dict[str, Any]:
-    """Versions, as far as NVML gives them; `tell` hears of each call before it is made."""
+    """Versions, where NVML gives them; `announce` gets each call before it is made."""
     sheet = Sheet(reason_of)
     noted = Noted()
 

@@ -11,10 +11,10 @@ from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
 
 
 class Outliving:
-    """A child that goes on when its parent ends or gives it up, for so long at most; see `begin`."""
+    """A child that goes on when its parent ends or gives it up, for that long at most; see `begin`."""
 
     def __init__(self, emit: Callable[[Any], None], at_most_seconds: int) -> None:
-        """Nothing yet: the child dies with its parent."""
+        """Start as a child that dies with its parent."""
         self.begun = False
         self._emit = emit
         self._seconds = at_most_seconds
@@ -32,7 +32,7 @@ class Outliving:
         self._send(outlives=True)
 
     def end(self, keep_seconds: float) -> None:
-        """Die with the parent again; without one that listens, stay for so long and end."""
+        """Die with the parent again; without one that listens, stay for that long and end."""
         import signal
 
         if os.getppid() != self._parent or not self._send(outlives=False):

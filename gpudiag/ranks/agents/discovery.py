@@ -40,7 +40,7 @@ class Discovery:
 
     @property
     def key(self) -> str:
-        """What agents of this run tell each other to know that they belong together."""
+        """What agents of this run exchange to know that they belong together."""
         return self._digest
 
     @property
@@ -149,7 +149,7 @@ def _short_path(directory: Path) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Peers:
-    """What an agent knows of the others: by what leaders tell, and by which agents can be reached."""
+    """What an agent knows of the others: from leaders' messages, and from which agents can be reached."""
 
     # What every rank was doing, and where the agents are that have come.
     views: tuple[RankView, ...] = ()

@@ -52,7 +52,7 @@ def run_ranks(
     try_preload: Sequence[str] = (),
     explanations: Callable[[], Sequence[str]] | None = None,
 ) -> RankRun:
-    """Run `entry` (`module:function`, see `context`) on every rank and tell what became of each.
+    """Run `entry` (`module:function`, see `context`) on every rank; what became of each.
 
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
     rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: the
@@ -163,7 +163,7 @@ def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
 
 
 def _longest_wait_seconds(budgets: Budgets) -> float:
-    """How long ranks may have to wait for each other before the agent says that they wait in vain."""
+    """How long ranks may wait for each other before the agent reports that they wait in vain."""
     return max(budgets.run_seconds or 0.0, *budgets.stage_seconds.values())
 
 
@@ -201,7 +201,7 @@ def _refuse_absent_modules(preload: Sequence[str]) -> None:
 
 
 def _siblings(environment: RankEnvironment | None) -> Siblings | None:
-    """The processes that the same torchrun started; other launchers are nobody's parent for long."""
+    """The processes that the same torchrun started; other launchers do not stay parents for long."""
     if environment is None or environment.launcher is not Launcher.TORCHRUN:
         return None
     first = environment.rank - environment.local_rank

@@ -96,7 +96,7 @@ class Link:
         return waiting + messages
 
     def await_message(self, kind: type[_M], seconds: float) -> _M | None:
-        """The next message if it is of that type and comes within so many seconds; else None.
+        """The next message if it is of that type and comes within that many seconds; else None.
 
         What came after it is kept for `receive`.
         """
@@ -117,7 +117,7 @@ class Link:
         self._connection.close()
 
     def _flush(self, seconds: float) -> None:
-        """Send what is to be sent, waiting so long at most for the other end to read."""
+        """Send what is to be sent, waiting that long at most for the other end to read."""
         deadline = time.monotonic() + seconds
         self._connection.setblocking(False)
         while self._unsent and not self._unsendable:

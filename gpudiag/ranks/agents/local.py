@@ -241,7 +241,7 @@ class LocalRanks:
         return tuple(record.view(host, load) for record in self.records)
 
     def dump(self) -> tuple[RankDump, ...]:
-        """What the ranks that are alive tell when they are asked for their stacks; within half a second."""
+        """The stacks that live ranks give when asked; within half a second."""
         asked = []
         for record in self.records:
             if record.life is Life.ALIVE and record.pid is not None:
@@ -355,7 +355,7 @@ class LocalRanks:
 
 
 def end_seconds(contexts: int) -> float:
-    """How long killed ranks may take to be gone, so many of which use a GPU."""
+    """How long killed ranks may take to be gone, that many of which use a GPU."""
     return _END_SECONDS + _CONTEXT_SECONDS * contexts
 
 

@@ -55,7 +55,7 @@ class Follower:
     """Follows one leader until its verdict."""
 
     def __init__(self, link: Link, assignment: Assignment, log: EventLog, peers: Peers) -> None:
-        """Report this agent's ranks over `link`; keep what the leader tells in `peers`."""
+        """Report this agent's ranks over `link`; keep the leader's messages in `peers`."""
         self._link = link
         self._local = assignment.local
         self._interrupts = assignment.interrupts
@@ -254,11 +254,11 @@ class _Patience:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is waited for any more."""
+        """Whether no rank is waited for any more."""
         return time.monotonic() >= self._until
 
     def shorten(self, seconds: float) -> None:
-        """Wait no longer than so many seconds from now."""
+        """Wait no longer than that many seconds from now."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 

@@ -1,4 +1,4 @@
-"""What the processes of one launch tell each other: a type for each kind of message, a line of JSON for each message."""
+"""The messages between the processes of one launch: a type for each kind of message, a line of JSON for each message."""
 
 from dataclasses import dataclass
 from typing import Any

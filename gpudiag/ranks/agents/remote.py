@@ -227,7 +227,7 @@ class RemoteRanks:
         self._poll_while(lambda record: record.link is None, _GATHER_SECONDS)
 
     def collect_dumps(self) -> tuple[RankDump, ...]:
-        """What the ranks of agents that were sent a DumpRequest told, as far as it comes within a second."""
+        """The answers to a DumpRequest of other agents' ranks that come within a second."""
         self._poll_while(lambda record: record.link is not None and record.dumps is None, _DUMP_SECONDS)
         return tuple(dump for record in self._records.values() for dump in record.dumps or ())
 

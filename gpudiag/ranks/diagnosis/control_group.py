@@ -35,7 +35,7 @@ class GroupWatch:
     """One process's control groups, and their counters since they were first seen."""
 
     def __init__(self) -> None:
-        """Nothing is known before the first look."""
+        """Start before the first look."""
         self._text = ""
         self._folders: Mapping[str, Path] = {}
         self._oom_kills = 0

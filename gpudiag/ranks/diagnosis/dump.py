@@ -1,4 +1,4 @@
-"""What a hung rank can still tell: the stacks of its threads, and torch's flight recorder.
+"""What a hung rank still shows: the stacks of its threads, and torch's flight recorder.
 
 The stacks come from a signal handler in C (faulthandler), which works while the main thread hangs in
 any call. The flight recorder needs Python: a thread that waits for a request, for as long as the
@@ -139,7 +139,7 @@ def parse_main_stack(text: str) -> tuple[str, ...]:
 
 
 def read_flight_recorder() -> list[str]:
-    """This process's last collectives as torch recorded them; empty where this torch does not tell."""
+    """This process's last collectives as torch recorded them; empty where this torch records none."""
     return (
         _read_recorder(lambda entries: [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]])
         or []
@@ -147,7 +147,7 @@ def read_flight_recorder() -> list[str]:
 
 
 def read_last_collective() -> RecordedCollective | None:
-    """The collective that this process entered last; None where it entered none, or this torch does not tell."""
+    """The collective that this process entered last; None where it entered none, or this torch records none."""
     return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
 
 

@@ -19,7 +19,7 @@ def of_incident(incident: Incident, views: _Views) -> tuple[Evidence, ...]:
 
 
 def _different_collectives(_: Incident, views: _Views) -> str:
-    """The ranks' announcements were compared before anything else, as far as they told them."""
+    """The ranks' announcements, as far as they came, were compared before anything else."""
     told = [view.rank for view in views if view.position is not None and view.position.history]
     agree = f"what ranks {format_ranks(told)} announced agrees"
     return f"different collectives ({agree})" if len(told) > 1 else ""

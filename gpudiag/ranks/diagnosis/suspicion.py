@@ -49,7 +49,7 @@ class Suspicions:
     """Follows what is suspected, look by look."""
 
     def __init__(self) -> None:
-        """Nothing is suspected yet."""
+        """Start without a suspicion."""
         self._open: dict[_Key, Incident] = {}
         self._healed: dict[_Key, _Healed] = {}
 

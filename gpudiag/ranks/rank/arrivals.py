@@ -150,7 +150,7 @@ class ArrivalRecorder:
     """A rank's own record; costs two appends per timed iteration. Moments are CLOCK_MONOTONIC in nanoseconds."""
 
     def __init__(self) -> None:
-        """Nothing is recorded before the first timed iteration."""
+        """Start without a record: timed iterations make them."""
         self._arrived: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._left: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._last_iteration = -1

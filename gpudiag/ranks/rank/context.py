@@ -14,7 +14,7 @@ from gpudiag.ranks.inject import MismatchKind
 
 
 class Progress(Protocol):
-    """The side channel of one rank: it tells the agent what the rank is about to do.
+    """The side channel of one rank, by which the agent learns what the rank is about to do.
 
     Every call is cheap (a write to shared memory, or one to a local file for `emit`) and never
     waits for the agent.

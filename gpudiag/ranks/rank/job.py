@@ -1,4 +1,4 @@
-"""What the agent tells the template process, and so the ranks, in one file of the run directory."""
+"""What the agent asks of the template process, and so of the ranks, in one file of the run directory."""
 
 from dataclasses import dataclass
 from typing import Any

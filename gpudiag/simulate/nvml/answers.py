@@ -149,7 +149,7 @@ class AnswerTable:
         self._slots[key, self._numbers[function], subject] = entry
 
     def add_fault(self, fault: CallFault, subjects: Iterable[int], name: str) -> None:
-        """Let calls on these subjects misbehave; `name` tells equal faults of two GPUs apart.
+        """Let calls on these subjects misbehave; `name` keeps equal faults of two GPUs apart.
 
         Raises:
             UsageError: no function of NVML is called so.

@@ -160,7 +160,7 @@ class Strategy(ABC):
         return count_state(self.optimizer)
 
     def buckets(self) -> Reading[int]:
-        """In how many parts the gradients are averaged, where the framework tells."""
+        """In how many parts the gradients are averaged, where the framework reports it."""
         return NOT_ASKED
 
     def loss_scale(self) -> float:
