@@ -263,7 +263,7 @@ export interface TimelineEntry {
   reasons: string[];
 }
 
-// What an entry tells.
+// What an entry reports.
 export type TimelineKind = "xid" | "gpu_lost" | "gpu_silent" | "gpu_back" | "throttle_start" | "throttle_end" | "driver" | "sampler" | "run";
 
 // `gpudiag.run/1`: one run.

@@ -25,7 +25,7 @@ class DataParallelStrategy(Strategy):
             self.forward(inputs)
 
     def own_error(self, own: dict[str, torch.Tensor]) -> None:
-        """No rank: the one process has the samples of all workers."""
+        """None: the one process has the samples of all workers."""
 
     @property
     def world_size(self) -> int:
