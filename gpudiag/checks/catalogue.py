@@ -10,7 +10,7 @@ from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _TOLD_LIMITS = 3
-# What commands report that judge without the checks.
+# What commands report that judge by checks of their own (checks/on_ranks.py), or without any.
 COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
         "nccl-test": COLLECTIVE_FINDINGS,

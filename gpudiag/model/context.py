@@ -1,5 +1,6 @@
 """Context: all that a check may see."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpudiag.model.device import Snapshot
@@ -19,6 +20,7 @@ class Context:
     named (`--expect`), which may be another of the same kind. `samples` are this run's measurements
     as the history keeps them; `history` is what it keeps of earlier runs. `xid_events` are the Xids that NVML's
     events told a service; a kernel log that cannot be read, or has lost the line, does not have them.
+    `environment` are the variables under which ranks were started, where a speed is judged by them.
     """
 
     snapshot: Snapshot
@@ -33,3 +35,4 @@ class Context:
     history: Reading[History] = NOT_ASKED
     samples: tuple[Sample, ...] = ()
     xid_events: tuple[KernelEvent, ...] = ()  # oldest first, without a text
+    environment: Mapping[str, str] = field(default_factory=dict)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gpudiag.model.codec import FLATTEN
 from gpudiag.model.device import Snapshot
-from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity
+from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first
 from gpudiag.model.measure import CollectiveMeasurement, Measures
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import Missing, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,18 @@ class CollectiveReport:
     measurement: CollectiveMeasurement = field(metadata=FLATTEN)
     findings: tuple[Finding, ...]
     simulated: str | None = None
+
+    @classmethod
+    def of(cls, report: Report) -> Self:
+        """What that report says of its collective.
+
+        Raises:
+            ValueError: nothing was measured.
+        """
+        measured = report.measures.collective
+        if isinstance(measured, Missing):
+            raise ValueError(f"no collective was measured: {measured}")  # noqa: TRY004 - of a type that fits
+        return cls(report.verdict, measured, worst_first(report.findings()), report.snapshot.simulated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The report of a run on ranks: what they measured and what happened to them, judged."""
+"""What the ranks of a collective measured and what happened to them; judged, its Report."""
 
 import os
 import socket
@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.checks.ranks.collective import find_missing_gpu, judge_collective
-from gpudiag.checks.ranks.collective_speed import find_algorithm, judge_collective_speed, largest_results
+from gpudiag.checks.on_ranks import collective_run, collective_speed
+from gpudiag.checks.ranks.collective import find_missing_gpu
+from gpudiag.checks.ranks.collective_speed import find_algorithm, largest_results
+from gpudiag.checks.runner import run_checks
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.results import (
     EarlyExit,
@@ -20,15 +22,23 @@ from gpudiag.collectives.results import (
 from gpudiag.model.codec import decode
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
-from gpudiag.model.history import Baseline
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Incident, IncidentKind, RankReport
+from gpudiag.model.finding import Finding
+from gpudiag.model.history import History
+from gpudiag.model.measure import (
+    CollectiveMeasurement,
+    CollectiveResult,
+    Incident,
+    IncidentKind,
+    Measures,
+    RankReport,
+)
 from gpudiag.model.operation import BARRIER
-from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.model.report import CollectiveReport
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Report
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.placement import Placement
+from gpudiag.runs.rank_report import build_context, build_rank_report, list_seen
 from gpudiag.runs.watched import Watched
 
 _VERIFICATION = "timed buffer"
@@ -189,42 +199,38 @@ def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
 
 
 def build_report(
-    run: RankRun,
-    sweep: Sweep,
+    measurement: CollectiveMeasurement,
     placement: Placement,
-    watched: Watched,
-    earlier: Mapping[str, Baseline],
+    history: Reading[History] = NOT_ASKED,
     *,
-    one_clock: bool,
-) -> CollectiveReport:
-    """The report of a run, from the events that the agents of all ranks agreed on.
+    meanwhile: Sequence[Finding] = (),
+    one_clock: bool = True,
+) -> Report:
+    """The report of a measurement: what its checks find, what placing the ranks showed, and what came up `meanwhile`.
 
-    `earlier` has this machine's own baselines by metric; `one_clock`: all ranks are on one machine.
+    `history` is this machine's own; speeds are judged where all ranks are on it (`one_clock`).
     """
-    measurement = build_measurement(run, sweep, placement, watched, one_clock=one_clock)
-    speed = judge_collective_speed(measurement, placement.devices, os.environ, earlier) if one_clock else ()
-    return report_measurement(measurement, placement, (*watched.findings, *speed))
-
-
-def report_measurement(
-    measurement: CollectiveMeasurement, placement: Placement, beside: Sequence[Finding] = ()
-) -> CollectiveReport:
-    """The report of a measurement: what the check of it finds, what placing the ranks showed, and what is `beside` it."""
+    measures = Measures(collective=measurement)
+    context = build_context(measures, placement, history)
     lacks = (find_missing_gpu(measurement),) if placement.without_gpu else ()
-    findings = worst_first((*judge_collective(measurement), *lacks, *placement.findings, *beside))
-    simulated = None if placement.snapshot is None else placement.snapshot.simulated
-    return CollectiveReport(outcome_of_findings(findings), measurement, findings, simulated)
+    results = (
+        *run_checks(context, (collective_run,)),
+        *list_seen("ranks.placement", (*lacks, *placement.findings)),
+        *list_seen("ranks.meanwhile", meanwhile),
+        *run_checks(context, (collective_speed,) if one_clock else ()),
+    )
+    return build_rank_report(measures, placement, results)
 
 
-def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> CollectiveReport:
+def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> Report:
     """The report of a run whose ranks were not started, because of that fault of this host."""
     host = socket.gethostname()
     nothing = RankRun(
         placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
     )
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
-    simulated = None if placement.snapshot is None else placement.snapshot.simulated
-    return CollectiveReport(cause.outcome, measurement, (cause, *placement.findings), simulated)
+    results = list_seen("ranks.placement", (cause, *placement.findings))
+    return build_rank_report(Measures(collective=measurement), placement, results)
 
 
 def build_measurement(

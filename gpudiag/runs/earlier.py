@@ -1,11 +1,10 @@
 """This machine's own earlier collective results: read while a run goes on, added to after it."""
 
-from collections.abc import Mapping
 from time import monotonic
 
 from gpudiag.checks.ranks.collective_speed import samples_of
-from gpudiag.model.history import Baseline
-from gpudiag.model.reading import Missing
+from gpudiag.model.history import History
+from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.runs.placement import Placement
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
@@ -31,16 +30,14 @@ class EarlierResults:
         if wanted and placement.snapshot is not None:
             self._keeper = HistoryKeeper(store or default_store(), machine_key(placement.snapshot))
 
-    def baselines(self) -> Mapping[str, Baseline]:
-        """This machine's baselines by metric, of the machine as a whole; none where they cannot be read."""
+    def history(self) -> Reading[History]:
+        """What the store holds about this machine, or why that cannot be told."""
         if self._keeper is None:
-            return {}
+            return NOT_ASKED
         # It had the whole run to read in; a verdict waits for no more than a moment longer.
         seconds = max(READ_SECONDS, monotonic() - self._started + _GRACE_SECONDS)
         history, self._warning = self._keeper.read(seconds)
-        if isinstance(history, Missing):
-            return {}
-        return {baseline.metric: baseline for baseline in history.baselines if baseline.device_uuid is None}
+        return history
 
     def record(self, report: CollectiveReport) -> str:
         """Store the results of a run; what went wrong in one line, empty where nothing did."""

@@ -158,12 +158,16 @@ def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> t
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
-        return build_refusal(sweep, placement, setup.launcher, unmet), setup.told
+        refusal = build_refusal(sweep, placement, setup.launcher, unmet)
+        return CollectiveReport.of(refusal), setup.told
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(setup, collector)
     watched = finish_watch(watch, run.host)
-    report = build_report(run, sweep, placement, watched, past.baselines(), one_clock=setup.one_clock)
-    return report, run.reporter
+    measurement = build_measurement(run, sweep, placement, watched, one_clock=setup.one_clock)
+    report = build_report(
+        measurement, placement, past.history(), meanwhile=watched.findings, one_clock=setup.one_clock
+    )
+    return CollectiveReport.of(report), run.reporter
 
 
 def _run(setup: _Setup, collector: CaseCollector) -> RankRun:

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.checks.training.run import judge_training
+from gpudiag.checks.on_ranks import train_run
+from gpudiag.checks.runner import run_checks
 from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.event import RunEvent
-from gpudiag.model.finding import Outcome, outcome_of_findings, worst, worst_first
-from gpudiag.model.measure import InjectedFault
+from gpudiag.model.finding import Outcome, worst, worst_first
+from gpudiag.model.measure import InjectedFault, Measures
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Report
 from gpudiag.model.training import (
     Advice,
     RankEpochEnd,
@@ -42,6 +44,7 @@ from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules, lack_on_gpus, require_torch
 from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
+from gpudiag.runs.rank_report import build_context, build_rank_report
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
 from gpudiag.training.job import TrainingFault, TrainingJob
@@ -120,10 +123,25 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
     )
 
 
-def build_result(measurement: StrategyMeasurement) -> StrategyResult:
-    """The judged result of a measurement."""
+def judge_strategy(measurement: StrategyMeasurement, placement: Placement) -> Report:
+    """The report of one strategy's run."""
+    measures = Measures(training=(measurement,))
+    results = run_checks(build_context(measures, placement), (train_run,))
+    return build_rank_report(measures, placement, results)
+
+
+def build_result(report: Report) -> StrategyResult:
+    """What the report of one strategy's run says, as the report over all strategies shows it.
+
+    Raises:
+        ValueError: it is not of one strategy.
+    """
+    measured = report.measures.training
+    if isinstance(measured, Missing) or len(measured) != 1:
+        raise ValueError(f"not of one strategy: {measured}")
+    (measurement,) = measured
     facts = strategy_facts()[measurement.strategy]
-    findings = judge_training(measurement)
+    findings = report.findings()
     verifications = list_verifications(measurement, findings)
     tellers = 1 if facts.one_voice else measurement.world_size
     speeds = measurement.speeds if len(measurement.speeds) == tellers else ()
@@ -132,7 +150,7 @@ def build_result(measurement: StrategyMeasurement) -> StrategyResult:
         strategy=measurement.strategy,
         kind=facts.kind,
         framework=measurement.starts[0].framework if measurement.starts else facts.framework,
-        outcome=outcome_of_findings(findings),
+        outcome=report.verdict,
         world_size=measurement.world_size,
         workload=measurement.workload,
         dtype=measurement.dtype,
@@ -385,7 +403,7 @@ def _run_strategy(
             plan, strategy, place.world_size, Outcome.ERROR, error.message, error.hint or None
         )
         return failed, True
-    return build_result(measurement), reporter
+    return build_result(judge_strategy(measurement, place.placement)), reporter
 
 
 def measure_strategies(

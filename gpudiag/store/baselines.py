@@ -46,14 +46,18 @@ def _collective_samples(measures: Measures) -> Iterator[Sample]:
     collective = measures.collective
     if isinstance(collective, Missing):
         return
+    # Here, for who only reads a good state judges nothing.
+    from gpudiag.checks.ranks.collective_speed import metric_name
+
     largest = {(result.op, result.dtype): result for result in collective.results}
     for result in largest.values():
         if isinstance(result.busbw_bytes_per_second, Missing) or result.verified is not True:
             continue
-        place = f"{collective.backend}.{collective.world_size}"
-        name = f"{result.op}.{result.dtype}.{result.size_bytes}.{place}.busbw"
         yield Sample(
-            name, result.busbw_bytes_per_second, "B/s", None, judged=collective.device_kind == "cuda"
+            metric_name(result, collective),
+            result.busbw_bytes_per_second,
+            "B/s",
+            judged=collective.device_kind == "cuda",
         )
 
 

@@ -6,7 +6,7 @@ said where nothing is known. Ranks on CPUs are never judged by their speed.
 
 from collections.abc import Mapping, Sequence
 
-from gpudiag.checks.ranks.measured_speeds import Opinion, judge_speed
+from gpudiag.checks.ranks.measured_speeds import HISTORY_RUNS, Opinion, judge_speed
 from gpudiag.checks.ranks.movements import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.device import Device
@@ -50,7 +50,6 @@ COLLECTIVE_SPEED = FindingKind(
 PLATEAU_BYTES = 4 * GIB
 # Results below this are latency, and too noisy to be compared with earlier ones.
 STORED_BYTES = MIB
-_FEWEST_EARLIER_RUNS = 3
 _BEST_RING = 1.05  # own choice: published figures of one machine's ring are 1 to 2 % apart
 
 
@@ -148,7 +147,7 @@ def _judge_result(
 
 
 def _history_opinions(before: Baseline | None) -> list[Opinion]:
-    if before is None or before.count < _FEWEST_EARLIER_RUNS or not before.median > 0:
+    if before is None or before.count < HISTORY_RUNS or not before.median > 0:
         return []
     return [
         Opinion("history", before.median, f"median of {before.count} earlier runs", speed_limits()["history"])

@@ -16,7 +16,8 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.schemas import json_schema
 from gpudiag.model.training import TrainingPlan, TrainingReport
-from gpudiag.runs.train import build_result, skipped_result
+from gpudiag.runs.placement import Placement
+from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
@@ -90,7 +91,8 @@ def make_event():
 
 
 def make_training_report():
-    ran = build_result(make_measurement())
+    here = Placement("gloo", 2, snapshot=make_snapshot())
+    ran = build_result(judge_strategy(make_measurement(), here))
     skipped = skipped_result(TrainingPlan(), "mirrored", 2, Outcome.SKIP, "not installed", "pip install it")
     return TrainingReport(Outcome.PASS, "a1", (ran, skipped), (), machine=("x86_64, 2 cores",))
 

@@ -1,0 +1,54 @@
+"""The checks by which `gpudiag nccl-test` and `gpudiag train` judge what their ranks measured.
+
+Not in BUILTIN: a preflight asks the same of the same measurement in narrower words, for it injects no faults, always
+verifies, and holds speeds against the past by `performance.drift`. The functions that judge are the same.
+"""
+
+from dataclasses import replace
+
+from gpudiag.checks.ranks.active import collective_all_reduce
+from gpudiag.checks.ranks.collective import COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED, PLANNED_FINDINGS
+from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED, judge_collective_speed
+from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
+from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp
+from gpudiag.model.context import Context
+from gpudiag.model.reading import Missing
+
+collective_run = replace(
+    collective_all_reduce,
+    name="collective.run",
+    title="every planned size of every operation is measured, with exactly the right data",
+    reports=(*PLANNED_FINDINGS, COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED),
+)
+
+
+@check(
+    "collective.speed",
+    title="collectives are as fast as such machines are, and as this one was",
+    needs=("collective",),
+    reports=(COLLECTIVE_SLOW, COLLECTIVE_SPEED),
+    readings=("collective.results",),
+)
+def collective_speed(context: Context) -> Judgement:
+    """A finding per operation whose speed can be held against something; the snapshot has the GPUs that took part."""
+    measured = context.measures.collective
+    assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    history = () if isinstance(context.history, Missing) else context.history.baselines
+    earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
+    found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)
+    return judged(*found) if found else does_not_apply("there is nothing to hold a speed against")
+
+
+@check(
+    "train.run",
+    title="training under each strategy is the maths of a single process",
+    needs=("training",),
+    reports=TRAINING_RUN_FINDINGS,
+    readings=("training",),
+    confirmed=train_ddp.confirmed,
+)
+def train_run(context: Context) -> Judgement:
+    """Everything wrong with each strategy's run; one worker alone is told too, for somebody asked to train on many."""
+    measured = context.measures.training
+    assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    return judged(*(finding for one in measured for finding in judge_training(one)))
