@@ -1,4 +1,4 @@
-"""All checks, in run order: within one outcome, findings are told in this order."""
+"""All checks, in run order: within one outcome, findings are reported in this order."""
 
 from gpudiag.checks.drift import machine_ports, machine_settings, performance_drift
 from gpudiag.checks.expected import machine_expected

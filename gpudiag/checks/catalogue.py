@@ -21,7 +21,7 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
 
 
 def each_once(kinds: Iterable[FindingKind]) -> tuple[FindingKind, ...]:
-    """Those kinds, in their order, each once.
+    """The kinds given, in their order, each once.
 
     Raises:
         ValueError: two of them have one code.
@@ -42,12 +42,12 @@ _KINDS = each_once(
 
 
 def finding_kinds() -> tuple[FindingKind, ...]:
-    """Every kind: those of the checks in run order, then those of commands alone."""
+    """Every kind of finding: those of checks in run order, then those of commands alone."""
     return _KINDS
 
 
 def name_reporters(kind: FindingKind) -> str:
-    """The checks that may report it, and the commands that do so themselves: `the check gpu.lost; gpudiag merge`."""
+    """The checks and commands that may report a code, in one text: `the check gpu.lost; gpudiag merge`."""
     checks = [check.name for check in BUILTIN if kind in check.reports]
     commands = [f"gpudiag {name}" for name, kinds in COMMAND_FINDINGS.items() if kind in kinds]
     of_checks = [f"the check{'s' * (len(checks) > 1)} {', '.join(checks)}"] if checks else []
@@ -55,7 +55,7 @@ def name_reporters(kind: FindingKind) -> str:
 
 
 def describe_limits(check: Check) -> str:
-    """What a check's findings are held against, each limit once; of many only where to find them."""
+    """The limits that a check holds readings against, each once; for many, only where to find them."""
     limits = dict.fromkeys(kind.basis.limit.rstrip(".") for kind in check.reports)
     if len(limits) > _TOLD_LIMITS:
         return "one for each code: `gpudiag explain CODE`"

@@ -23,7 +23,7 @@ NOT_THERE = Missing(MissingReason.SOURCE_ABSENT, "the earlier reading does not h
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One GPU now, and what the earlier snapshot says of it."""
+    """One GPU now, and the same GPU in the earlier snapshot."""
 
     device: Device
     before: Device
@@ -47,12 +47,12 @@ def seconds_between(context: Context) -> float:
 
 
 def hours_between(context: Context) -> float:
-    """The same in hours."""
+    """Hours from the earlier snapshot to this one."""
     return seconds_between(context) / SECONDS_PER_HOUR
 
 
 def minutes_between(context: Context) -> float:
-    """The same in minutes."""
+    """Minutes from the earlier snapshot to this one."""
     return seconds_between(context) / SECONDS_PER_MINUTE
 
 
@@ -93,7 +93,7 @@ def paired(context: Context, field: str) -> tuple[tuple[Pair, ...], list[Gap]] |
 
 
 def counted(context: Context, field: str) -> tuple[Counter, ...] | Judgement:
-    """How `field` rose on each GPU that has it in both snapshots, or why that cannot be told."""
+    """How `field` rose on each GPU that has it in both snapshots, or why that is not known."""
     found = paired(context, field)
     if isinstance(found, Judgement):
         return found
@@ -101,7 +101,7 @@ def counted(context: Context, field: str) -> tuple[Counter, ...] | Judgement:
     if not pairs:
         return conclude([], 0, gaps)
     counts = ((pair, getattr(pair.before, field), getattr(pair.device, field)) for pair in pairs)
-    # A count that fell was reset in between, and says nothing.
+    # A count that fell was reset in between: its rise is not known.
     return tuple(Counter(pair.device, was, now - was, _SOURCE) for pair, was, now in counts if now >= was)
 
 

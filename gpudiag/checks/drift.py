@@ -53,7 +53,7 @@ DRIFT = FindingKind(
         look_also=("gpudiag history", "gpudiag list --wide", "machine.changed"),
     ),
 )
-# The checks of these tests hold a GPU's speed against its past too, beside all else that they know.
+# The checks of these tests compare a GPU's speed with its past too: one fault, one finding.
 _STATED_BY = {
     MEMORY_COPY: MEMORY_SLOW.code,
     HOST_TO_DEVICE: HOST_SLOW.code,
@@ -90,7 +90,7 @@ CHANGED = _kind(
     confirmed="the Linux kernel's /sys/class/infiniband",
 )
 def machine_ports(context: Context) -> Judgement:
-    """WARN for a port that the machine had when it was good."""
+    """WARN for each port that the machine had in its last good run and has no more."""
     baseline = _baseline(context)
     if isinstance(baseline, str):
         return does_not_apply(baseline)
@@ -111,7 +111,7 @@ def machine_ports(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's files",
 )
 def machine_settings(context: Context) -> Judgement:
-    """WARN for each of driver, VBIOS, kernel and memory that is not as it was when the machine was good."""
+    """WARN where driver, VBIOS, kernel or memory differ from the machine's last good run."""
     baseline = _baseline(context)
     if isinstance(baseline, str):
         return does_not_apply(baseline)
@@ -119,7 +119,7 @@ def machine_settings(context: Context) -> Judgement:
 
 
 def _baseline(context: Context) -> Snapshot | str:
-    """The recorded state, or why it is not compared: it is of another machine, or of another share of it."""
+    """The recorded state, or why it cannot be compared: another machine, or another share of this one."""
     if not isinstance(context.expected_machine, Missing):
         return "--expect is compared instead: machine.expected"
     baseline, now = context.baseline, context.snapshot
@@ -195,7 +195,7 @@ _Drifted = tuple[Sample, Baseline]
     readings=("samples",),
 )
 def performance_drift(context: Context) -> Judgement:
-    """WARN for each GPU, and for the machine, with what lies below its baseline; the CPU's is not judged."""
+    """WARN for each GPU, and for the machine, whose speed is below its baseline; CPU speeds are not judged."""
     samples = [sample for sample in context.samples if sample.judged]
     if not samples:
         return does_not_apply("nothing was measured that is compared with its history")
@@ -214,7 +214,7 @@ def performance_drift(context: Context) -> Judgement:
 
 
 def _whose(context: Context, sample: Sample) -> tuple[Subject, str]:
-    """Whose speed it is, and how a message names it."""
+    """The subject whose speed it is, and its name in a message."""
     device = None if sample.device_uuid is None else device_of(context.snapshot, sample.device_uuid)
     if device is None:
         return HostSubject(context.snapshot.host), context.snapshot.host

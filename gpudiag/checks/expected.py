@@ -75,7 +75,7 @@ def machine_expected(context: Context) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One fact of both machines, of a GPU or of the host."""
+    """One fact of a GPU or of the host, on both machines."""
 
     name: str
     before: str
@@ -84,7 +84,7 @@ class _Compared:
 
 
 def _pairs(good: Snapshot, here: Snapshot) -> Iterator[tuple[Device, Device]]:
-    """Each GPU with the one that stands for it there: the same board, slot or number, in this order."""
+    """Each GPU with its counterpart in the good machine: by board, else by slot, else by number."""
     left = list(good.devices)
     ways: tuple[Callable[[Device], object], ...] = (
         lambda device: device.id.uuid,
@@ -157,7 +157,7 @@ def _both(
 
 
 def _count(good: Snapshot, here: Snapshot) -> Iterator[Finding]:
-    """Fewer GPUs than there; on the same machine each that is gone is named by machine.gpus."""
+    """A finding for fewer GPUs than expected; on the same machine, machine.gpus names those gone."""
     there, count = len(good.devices), len(here.devices)
     same_share = share_of(good) == share_of(here) and in_container(good) == in_container(here)
     if there == count or not same_share or (good.host == here.host and count < there):
@@ -215,7 +215,7 @@ def _watts(reading: Reading[float]) -> Reading[str]:
 
 
 def _lower(device: Device, what: str) -> Reading[int]:
-    """What GPU and slot both have; where the slot is not visible, what the GPU has."""
+    """The lower maximum of GPU and slot; that of one where the other's is not known."""
     gpu, slot = getattr(device, f"pcie_{what}_gpu_max"), getattr(device, f"pcie_{what}_slot_max")
     known = [one for one in (gpu, slot) if not isinstance(one, Missing)]
     return min(known) if known else NOT_ASKED

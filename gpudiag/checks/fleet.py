@@ -37,7 +37,7 @@ class VersionSkew:
 
 
 def judge_versions(versions: Mapping[str, Mapping[str, str]]) -> tuple[VersionSkew, ...]:
-    """A skew for each thing, such as `driver`, whose version differs between machines, which are named."""
+    """A skew for each thing, such as `driver`, whose version differs between machines, with their names."""
     things = dict.fromkeys(thing for told in versions.values() for thing in told)
     found = []
     for thing in things:

@@ -1,8 +1,8 @@
-"""Every threshold that a check holds a reading against, each with where it comes from.
+"""Every threshold that a check holds a reading against, each with its source.
 
 A limit is derived where it can be: from what the device itself reports (bus width, clocks, links,
 generation and width), then from its peers in the machine, then from its own history, then from a table.
-`measured_limits.py` has those of measured speeds; here are the rest.
+`ranks/measured_speeds.py` judges measured speeds; here are the other limits.
 Sources named DCGM are its DcgmHealthWatch.cpp and nvvs; "own choice" marks what nobody prescribes.
 """
 
@@ -36,7 +36,7 @@ IDLE_PERCENT = 5  # own choice
 THROTTLED_SHARE = 0.1  # own choice: a tenth of the time between two readings
 STUCK_CLOCK_RATIO = 0.6  # sichek, SmClkStuckLow
 STUCK_CLOCK_SECONDS = 60.0  # the same
-PEER_CLOCK_RATIO = 0.8  # own choice: power capping is normal as long as the GPUs keep step
+PEER_CLOCK_RATIO = 0.8  # own choice: power capping is normal while the GPUs stay equally fast
 POWER_LIMIT_RATIO = 0.95  # own choice: 5 % below the default is not rounding
 IDLE_POWER_PEER_RATIO = 3.0  # own choice, from checks of idle nodes in the field ...
 IDLE_POWER_MORE_WATTS = 50.0  # ... and that much more: 9 W in P8 and 30 W in P0 are both idle on a small card
@@ -68,6 +68,6 @@ DISK_LOW_SHARE = 0.10
 
 
 def replays_per_minute(generation: int, width: int) -> float:
-    """How many PCIe replays a minute are still no sign of a bad link of that generation and width."""
+    """The most PCIe replays per minute that a good link of that generation and width may have."""
     newest = max(REPLAYS_PER_MINUTE_AND_LANE)
     return width * REPLAYS_PER_MINUTE_AND_LANE[min(max(generation, 1), newest)]

@@ -1,4 +1,4 @@
-"""What a check may want to see, and what it means when that is not there.
+"""What a check may need, and the result where it is not there.
 
 Not there is SKIP where it does not apply (no GPU and no trace of one, nobody asked) and ERROR where
 it should have worked.
@@ -21,12 +21,12 @@ _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 
 
 def nvml_silent(status: SourceStatus) -> Judgement:
-    """ERROR, in the same short words for every check that wants NVML: source.nvml reports the cause, once."""
+    """ERROR, in the same short words for every check that needs NVML: source.nvml reports the cause, once."""
     return could_not_look(f"NVML does not work: {status.state.value.replace('_', ' ')} (see source.nvml)")
 
 
 def _nvml(context: Context) -> Judgement | None:
-    """NVML answered, even if it lists no GPU."""
+    """None where NVML answered, even if it lists no GPU; else why not."""
     status = context.snapshot.source("nvml")
     if status.state in _ANSWERED:
         return None
@@ -38,7 +38,7 @@ def _nvml(context: Context) -> Judgement | None:
 
 
 def _gpus(context: Context) -> Judgement | None:
-    """There is at least one GPU row to look at."""
+    """None where there is a GPU row to look at; else why not."""
     absent = _nvml(context)
     if absent is not None or context.snapshot.devices:
         return absent
@@ -48,7 +48,7 @@ def _gpus(context: Context) -> Judgement | None:
 
 
 def _not_remembered(what: str, missing: Missing) -> Judgement:
-    """SKIP or ERROR for what no earlier run has left; in the same short words for every check that wants it."""
+    """SKIP or ERROR for what no earlier run has left, in the same short words for every check that needs it."""
     judgement = not_readable(what, missing)
     if missing.reason is not MissingReason.SOURCE_ABSENT or not missing.detail:
         return judgement
@@ -56,7 +56,7 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
 
 
 def _collective(context: Context) -> Judgement | None:
-    """A collective was measured."""
+    """None where a collective was measured; else why not."""
     measured = context.measures.collective
     if not isinstance(measured, Missing):
         return None
@@ -69,7 +69,7 @@ def _collective(context: Context) -> Judgement | None:
 
 
 def _active(context: Context) -> Judgement | None:
-    """Active tests were run."""
+    """None where active tests were run; else why not."""
     measured = context.measures.active
     if not isinstance(measured, Missing):
         return None
@@ -82,7 +82,7 @@ def _active(context: Context) -> Judgement | None:
 
 
 def _training(context: Context) -> Judgement | None:
-    """A training was run."""
+    """None where a training was run; else why not."""
     measured = context.measures.training
     if not isinstance(measured, Missing):
         return None
@@ -95,48 +95,48 @@ def _training(context: Context) -> Judgement | None:
 
 
 def _history(context: Context) -> Judgement | None:
-    """It could be read what earlier runs measured on this machine."""
+    """None where earlier runs' measurements could be read; else why not."""
     history = context.history
     return _not_remembered("the history of this machine", history) if isinstance(history, Missing) else None
 
 
 def _kernel_log(context: Context) -> Judgement | None:
-    """The kernel log of this boot was read."""
+    """None where the kernel log of this boot was read; else why not."""
     log = context.snapshot.kernel_log
     return not_readable("the kernel log", log) if isinstance(log, Missing) else None
 
 
 def _xids(context: Context) -> Judgement | None:
-    """The kernel log of this boot was read, or NVML's events told of an Xid."""
+    """None where this boot's kernel log was read or NVML's events reported an Xid; else why not."""
     return None if context.xid_events else _kernel_log(context)
 
 
 def _host_state(context: Context) -> Judgement | None:
-    """The host's settings and state were read."""
+    """None where the host's settings and state were read; else why not."""
     state = context.snapshot.machine.state
     return not_readable("the host's state", state) if isinstance(state, Missing) else None
 
 
 def _earlier(context: Context) -> Judgement | None:
-    """There is an earlier snapshot to compare with."""
+    """None where there is an earlier snapshot; else why not."""
     earlier = context.earlier
     return _not_remembered("an earlier reading", earlier) if isinstance(earlier, Missing) else None
 
 
 def _baseline(context: Context) -> Judgement | None:
-    """It is known how this machine was when it was good."""
+    """None where the machine's last good state is known; else why not."""
     baseline = context.baseline
     return _not_remembered("a recorded good state", baseline) if isinstance(baseline, Missing) else None
 
 
 def _known_gpus(context: Context) -> Judgement | None:
-    """It is known which GPUs this machine had."""
+    """None where it is known which GPUs this machine had; else why not."""
     known = context.known_gpus
     return _not_remembered("the GPUs of an earlier run", known) if isinstance(known, Missing) else None
 
 
 def _expected_machine(context: Context) -> Judgement | None:
-    """The user named a good machine."""
+    """None where the user named a good machine; else why not."""
     expected = context.expected_machine
     return (
         does_not_apply("no good machine was named with --expect") if isinstance(expected, Missing) else None
@@ -144,7 +144,7 @@ def _expected_machine(context: Context) -> Judgement | None:
 
 
 def _torch(context: Context) -> Judgement | None:
-    """The torch of the job was asked, and answered."""
+    """None where the job's torch was asked and answered; else why not."""
     facts = context.snapshot.torch
     if not isinstance(facts, Missing):
         return None

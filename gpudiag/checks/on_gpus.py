@@ -1,6 +1,6 @@
-"""The checks that one look at the GPUs is enough for: what `gpudiag list` and the bare `gpudiag` judge by.
+"""The checks that need only one snapshot of the GPUs: those of `gpudiag list` and the bare `gpudiag`.
 
-They are part of BUILTIN, and loaded without the rest of it. Every other check wants what a listing does
+They are part of BUILTIN, and loaded without the rest of it. Every other check needs what a listing does
 not read (the host's state, torch, an earlier or recorded snapshot) and would be skipped there.
 """
 

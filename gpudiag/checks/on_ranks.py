@@ -1,6 +1,6 @@
 """The checks by which `gpudiag nccl-test` and `gpudiag train` judge what their ranks measured.
 
-Not in BUILTIN: a preflight asks the same of the same measurement in narrower words, for it injects no faults, always
+Not in BUILTIN: a preflight judges the same measurement by checks of its own, for it injects no faults, always
 verifies, and holds speeds against the past by `performance.drift`. The functions that judge are the same.
 """
 
@@ -30,7 +30,7 @@ collective_run = replace(
     readings=("collective.results",),
 )
 def collective_speed(context: Context) -> Judgement:
-    """A finding per operation whose speed can be held against something; the snapshot has the GPUs that took part."""
+    """A finding per operation whose speed can be compared; the snapshot has the GPUs that took part."""
     measured = context.measures.collective
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
     history = () if isinstance(context.history, Missing) else context.history.baselines
@@ -48,7 +48,7 @@ def collective_speed(context: Context) -> Judgement:
     confirmed=train_ddp.confirmed,
 )
 def train_run(context: Context) -> Judgement:
-    """Everything wrong with each strategy's run; one worker alone is told too, for somebody asked to train on many."""
+    """Everything wrong with each strategy's run, one worker alone included: the user asked for several."""
     measured = context.measures.training
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
     return judged(*(finding for one in measured for finding in judge_training(one)))

@@ -1,6 +1,6 @@
 """Judging GPU by GPU: one that cannot be read costs only itself, and is never taken for healthy.
 
-A GPU that gives no readings at all is the business of `gpu.lost` and `gpu.hung`, and of no other check.
+A GPU that gives no readings at all is reported by `gpu.lost` and `gpu.hung`, and by no other check.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ _FAILED = frozenset(
         MissingReason.RESET_REQUIRED,
     )
 )
-# What a skip is put down to, where several GPUs give different reasons: the one that can be mended first.
+# The reason for a skip where GPUs give different ones: first what can be fixed.
 _MENDABLE_FIRST = (
     MissingReason.NO_PERMISSION,
     MissingReason.FUNCTION_NOT_FOUND,
@@ -43,7 +43,7 @@ class Gap:
     missing: Missing
 
     def text(self) -> str:
-        """What is missing where, and why."""
+        """A sentence part: what is missing, on which GPU, and why."""
         why = self.missing.detail or self.missing.reason.value.replace("_", " ")
         return f"{name_device(self.device)}: {self.field}: {why}"
 
@@ -74,7 +74,7 @@ def judge_devices(
 
 
 def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement:
-    """Findings and gaps together: a reading that failed is ERROR beside whatever was found."""
+    """The judgement from findings and gaps: a reading that failed makes it ERROR at least."""
     failed = [gap for gap in gaps if gap.missing.reason in _FAILED]
     if failed:
         outcome = worst((Outcome.ERROR, *(finding.outcome for finding in findings)))
@@ -90,26 +90,26 @@ def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement
 
 
 def answering(snapshot: Snapshot) -> tuple[Device, ...]:
-    """The GPUs that give readings."""
+    """The GPUs that answer, and so give readings."""
     return tuple(device for device in snapshot.devices if device.responding is True)
 
 
 def too_few_alike(snapshot: Snapshot, wanted: int = 2) -> Judgement | None:
-    """SKIP where no product is here that many times, so that there is nothing to compare with."""
+    """SKIP where there are not `wanted` GPUs of any one product, so none to compare with."""
     if any(len(alike(snapshot, device)) + 1 >= wanted for device in answering(snapshot)):
         return None
     return does_not_apply(f"there are not {wanted} GPUs of one kind to compare")
 
 
 def nobody_works(snapshot: Snapshot, percent: int) -> Judgement | None:
-    """SKIP where no GPU is at work, for readings that say nothing about an idle GPU."""
+    """SKIP where no GPU is at work, for readings that mean nothing on an idle GPU."""
     if any(is_loaded(device, percent) for device in answering(snapshot)):
         return None
     return does_not_apply("no GPU is at work, and an idle one need not be fast")
 
 
 def alike(snapshot: Snapshot, device: Device) -> tuple[Device, ...]:
-    """The other GPUs of the same product and board in this machine: what one should be, the others should be.
+    """The other GPUs of the same product and board in this machine, which should be alike.
 
     One product comes on boards of many makers, with other firmware, limits, coolers and even memory: boards
     are equal where their PCI subsystem is, and where nothing tells it, by the product alone.
@@ -130,7 +130,7 @@ def _on_equal_boards(device: Device, other: Device) -> bool:
 
 
 def same_in(snapshot: Snapshot, device: Device) -> Device | None:
-    """That GPU in another snapshot, by its UUID; None where it is not there or gave no readings."""
+    """The GPU of that UUID in another snapshot; None where it is not there or gave no readings."""
     for other in answering(snapshot):
         if not isinstance(device.id.uuid, Missing) and other.id.uuid == device.id.uuid:
             return other
@@ -138,7 +138,7 @@ def same_in(snapshot: Snapshot, device: Device) -> Device | None:
 
 
 def is_loaded(device: Device, percent: int) -> bool:
-    """Whether the GPU is known to be at work, at least that many per cent of the time."""
+    """Whether the GPU is known to be at work at least `percent` of the time."""
     load = device.utilization_percent
     return not isinstance(load, Missing) and load >= percent
 
@@ -153,7 +153,7 @@ def _differs_from_its_like(snapshot: Snapshot, gap: Gap) -> bool:
 
 
 def _by_design(gap: Gap) -> bool:
-    """Whether this GPU never gives the reading: no gap where another way to look was there."""
+    """Whether this GPU never gives the reading: no gap where there was another way to look."""
     return gap.missing.reason not in _FAILED
 
 

@@ -1,4 +1,4 @@
-"""What a check is: a frozen value around one pure function, and what that function gives back."""
+"""What a check is: a frozen value around one pure function, and what that function returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Basis:
 class FindingKind:
     """One entry of the catalogue of findings: the stable code, what it means, what to do, what it is judged by.
 
-    This is all that is said of a code in general, and a code has one. The catalogue is the union of `reports` over
+    Everything that is said of a code in general stands here, once. The catalogue is the union of `reports` over
     BUILTIN (`checks/catalogue.py`); docs/findings.md lists it.
 
     A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` says why not, and
@@ -51,7 +51,7 @@ class FindingKind:
     meaning: str
     remedy: str
     basis: Basis
-    stated: bool = False  # NVML, or the kernel, itself says that it is so: no reading of ours to confirm
+    stated: bool = False  # NVML or the kernel itself states the fault: no reading of ours to confirm
     jobs_may_start: str = ""  # in spite of a FAIL, for this reason
 
     @property
@@ -91,7 +91,7 @@ class FindingKind:
 
 
 def name_gpu_in(remedy: str, subject: Subject) -> str:
-    """The remedy with the GPU's index for INDEX, its bus id where it has no index, all GPUs where it is about none."""
+    """The remedy with the GPU's index for INDEX, else its bus id; for all GPUs where it is about none."""
     if not isinstance(subject, DeviceSubject):
         return remedy.replace(" -i INDEX", "")
     names = (subject.nvml_index, subject.bus_id, subject.uuid)
@@ -137,16 +137,16 @@ def judged(*findings: Finding, restated: tuple[Restated, ...] = ()) -> Judgement
 
 
 def does_not_apply(reason: str) -> Judgement:
-    """SKIP: there is nothing here for the check to look at, and that is in order."""
+    """SKIP: there is nothing here for the check to look at, and that is no fault."""
     return Judgement(Outcome.SKIP, reason=reason)
 
 
 def could_not_look(reason: str) -> Judgement:
-    """ERROR: it should have been possible to look, and it was not."""
+    """ERROR: the check should have been able to look, and was not."""
     return Judgement(Outcome.ERROR, reason=reason)
 
 
-# What nobody asked for, or what this user or driver does not give, is skipped, and counted as such.
+# What was not asked for, or this user or driver does not give, is skipped, and counted as such.
 _SKIPPED = frozenset(
     (
         MissingReason.NOT_SUPPORTED,
@@ -159,18 +159,18 @@ _SKIPPED = frozenset(
 
 
 def not_readable(what: str, missing: Missing) -> Judgement:
-    """SKIP or ERROR for a reading that is not there, by its reason; `what` names it for people."""
+    """SKIP or ERROR for a missing reading, by its reason; `what` names it for people."""
     words = missing.reason.value.replace("_", " ")
     detail = f" ({missing.detail})" if missing.detail else ""
     if missing.detail and missing.reason is MissingReason.SOURCE_ABSENT:
-        words, detail = missing.detail, ""  # what is absent, and why, says all of it
+        words, detail = missing.detail, ""  # the source's absence is the whole reason
     outcome = Outcome.SKIP if missing.reason in _SKIPPED else Outcome.ERROR
     return Judgement(outcome, reason=f"{what}: {words}{detail}", missing_reason=missing.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, what it wants to see, what it may report, and the function that judges.
+    """One check: its name, what it needs, what it may report, and the function that judges.
 
     `needs` are keys of `gpudiag.checks.needs.NEEDS`; the runner answers for a need that is not
     there, so the function may rely on all of them. `readings` are the names of those it judges, and `confirmed` is
@@ -198,7 +198,7 @@ def check(
     readings: tuple[str, ...] = (),
     confirmed: str = "",
 ) -> Callable[[Callable[[Context], Judgement]], Check]:
-    """A decorator that makes a Check of a function; it registers nothing (BUILTIN is the list)."""
+    """A decorator that turns a function into a Check; it registers nothing (BUILTIN is the list)."""
 
     def build(judge: Callable[[Context], Judgement]) -> Check:
         return Check(name, title, needs, level, reports, judge, readings, confirmed)

@@ -13,7 +13,7 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome, worst, worst_fi
 def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
     """One result per check, in order, each fault named once.
 
-    Never raises: a check that does is ERROR, with its words.
+    Never raises: a check that raises is ERROR, with the exception's text.
     """
     ran = [_run(context, check) for check in checks]
     restated = tuple(one for _, told in ran for one in told)

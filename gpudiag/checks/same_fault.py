@@ -1,8 +1,8 @@
 """One fault, one finding: what a check repeats becomes evidence of the finding that states it best.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is told twice. The check whose finding
-was joined to another keeps its outcome, and says where it is told.
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is reported twice. The check whose finding
+was joined to another keeps its outcome, and names the code that reports it.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ _GRAVEST_FIRST = (
     Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
     Severity.NONE,
 )  # fmt: skip
-# How the reason of a check begins whose finding was joined to another.
+# The first words of a check's reason where its finding was joined to another.
 TOLD_BY = "told by"
-# A fault that is the hardware's in one source's eyes is nobody else's to mend.
+# What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
 _MACHINE_RESTARTED = ("gpu.lost", "gpu.hung", "gpu.missing")
@@ -30,7 +30,7 @@ def join_restated(
 ) -> tuple[CheckResult, ...]:
     """The results with each restated finding joined to the one that states it, where that was found.
 
-    The last first: the kernel log finds NVML's statement before the driver's request finds its cause.
+    Last first: the kernel log joins NVML's statement before the driver's request joins its cause.
     """
     for one in reversed(restated):
         results = _join(results, one)
@@ -51,7 +51,7 @@ def _join(results: tuple[CheckResult, ...], one: Restated) -> tuple[CheckResult,
 
 
 def same_gpu(subject: Subject, other: Subject) -> bool:
-    """Whether both are about one GPU; one may know less of it than the other."""
+    """Whether both findings are about one GPU; one may name it less fully than the other."""
     if not isinstance(subject, DeviceSubject) or not isinstance(other, DeviceSubject):
         return False
     pairs = ((subject.bus_id, other.bus_id), (subject.uuid, other.uuid))
@@ -77,14 +77,14 @@ def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
 
 
 def _advised(stated: Finding, how: Restated) -> str:
-    """The remedy with what is to be said before it, unless it says so already."""
+    """The remedy after the advice, unless it contains that already."""
     request = "" if stated.code in _MACHINE_RESTARTED else how.request
     new = [words for words in (how.advice, request) if words.rstrip(".") not in stated.remedy]
     return " ".join((*new, stated.remedy))
 
 
 def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
-    """The result with the finding as it is now, and no better than that."""
+    """The result with the changed finding, and an outcome no better than that finding's."""
     if not any(finding is stated for finding in result.findings):
         return result
     findings = tuple(joined if finding is stated else finding for finding in result.findings)
@@ -92,7 +92,7 @@ def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
 
 
 def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
-    """The result without that finding, saying under which code it is told; its outcome stays."""
+    """The result without that finding, its reason naming the code that reports it; the outcome stays."""
     if not any(finding is told for finding in result.findings):
         return result
     findings = tuple(finding for finding in result.findings if finding is not told)

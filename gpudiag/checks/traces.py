@@ -1,4 +1,4 @@
-"""Traces of a GPU: whatever says that this machine has one, or was given one, working or not.
+"""Traces of a GPU: whatever shows that this machine has one, or was given one, working or not.
 
 A machine with a trace and no working GPU is broken; a machine without a trace simply has none.
 """
@@ -55,7 +55,7 @@ def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:
 
 
 def traces_for(context: Context) -> tuple[Trace, ...]:
-    """Every trace of a GPU that a check may go by: who expects GPUs or a driver expects a GPU."""
+    """Every trace of a GPU that a check may use: who expects GPUs or a driver expects a GPU."""
     expected = context.at_least_gpus if isinstance(context.expected_gpus, Missing) else context.expected_gpus
     return gpu_traces(context.snapshot, expected, context.expected_driver)
 
@@ -63,7 +63,7 @@ def traces_for(context: Context) -> tuple[Trace, ...]:
 def gpu_traces(
     snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED, expected_driver: Reading[str] = NOT_ASKED
 ) -> tuple[Trace, ...]:
-    """Every trace of a GPU on this machine, strongest first; `()` means that there is no GPU here."""
+    """Every trace of a GPU on this machine, strongest first; empty: there is no GPU here."""
     found = (
         _on_the_bus(snapshot),
         _in_nvml(snapshot, expected_gpus),
@@ -84,9 +84,9 @@ def _on_the_bus(snapshot: Snapshot) -> Trace | None:
 
 
 def _in_nvml(snapshot: Snapshot, expected_gpus: Reading[int]) -> Trace | None:
-    """The driver's library: whoever installed it expects a GPU here, whether it works or not.
+    """The trace that the driver's library is: whoever installed it expects a GPU here, working or not.
 
-    Machines of one image may all have it; where the user expects no GPU and no driver is loaded, it says nothing.
+    All machines of one image may have it: no trace where the user expects no GPU and no driver is loaded.
     """
     state = snapshot.source("nvml").state
     if state in _NO_LIBRARY or (state is SourceState.DRIVER_NOT_LOADED and expected_gpus == 0):

@@ -1,1 +1,1 @@
-"""Checks of the GPUs: there, healthy, set right, and told by the driver's Xids."""
+"""Checks of the GPUs: present, healthy, set right, and what the driver's Xids report."""

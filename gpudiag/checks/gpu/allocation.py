@@ -34,7 +34,7 @@ def granted_count(variable: str, value: str) -> int | None:
 
 
 def granted(allocation: dict[str, str]) -> tuple[str, int] | None:
-    """The variable that says how many GPUs of this node were granted, and how many; None: nothing says."""
+    """The variable that grants GPUs of this node, and how many it grants; None where none does."""
     for variable in _GRANTING_VARIABLES:
         count = granted_count(variable, allocation[variable]) if variable in allocation else None
         if count is not None:

@@ -23,7 +23,7 @@ _CLOSED_COMPUTE_MODES = ("prohibited",)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One GPU or MIG instance that work could start on; free where nothing speaks against it."""
+    """One GPU or MIG instance that work could start on; free where there is no reason not to."""
 
     label: str  # the NVML index, `0:2` for the third MIG instance of GPU 0
     uuid: Reading[str]  # what CUDA_VISIBLE_DEVICES takes, whatever the order of ordinals
@@ -31,12 +31,12 @@ class Candidate:
 
     @property
     def free(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there is no reason not to use it."""
         return not self.against
 
 
 def judge_availability(snapshot: Snapshot, findings: tuple[Finding, ...]) -> tuple[Candidate, ...]:
-    """Every GPU, or its MIG instances where MIG is on, with what speaks against using it."""
+    """Every GPU, or its MIG instances where MIG is on, with the reasons not to use it."""
     faulty = _faulty_subjects(findings)
     return tuple(
         candidate for device in snapshot.devices for candidate in _candidates(snapshot, device, faulty)
@@ -62,7 +62,7 @@ def _candidates(
 
 
 def why_not_free(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
-    """What speaks against starting work on the whole of that GPU, faults aside; nothing where it is free."""
+    """The reasons not to start work on the whole GPU, faults aside; empty where it is free."""
     return (*_against_device(snapshot, device, frozenset()), *signs_of_use(device))
 
 
@@ -84,9 +84,9 @@ def _against_device(
 def signs_of_use(device: Device) -> list[str]:
     """The signs that the GPU is in use, or that its use is unknown; empty where it is idle.
 
-    In a container that does not see the host's processes, load and memory say it where no process does.
+    In a container that does not see the host's processes, load and memory show use where no process does.
     """
-    unified = device.memory_kind == "unified"  # what is used there, the host may use
+    unified = device.memory_kind == "unified"  # what is in use there may be the host's
     memory = None if unified else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
     if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):
         return ["nothing says whether it is in use"]
@@ -109,7 +109,7 @@ def _against_instance(snapshot: Snapshot, device: Device, instance: MigInstance)
 
 
 def _runs_on(process: GpuProcess, instance: MigInstance) -> bool:
-    """Whether a process is on that MIG instance, or may be, for all that NVML says."""
+    """Whether a process is on that MIG instance, or NVML leaves it open."""
     return isinstance(process.gpu_instance_id, Missing) or process.gpu_instance_id == instance.gpu_instance_id
 
 
@@ -138,7 +138,7 @@ def _against_load(utilization: Reading[int]) -> str | None:
 
 
 def _unknown(missing: Missing, text: str) -> str | None:
-    """A reading that this kind of GPU never gives does not speak against it; any other gap does."""
+    """Why a missing reading counts against the GPU; None for one that this kind of GPU never gives."""
     return None if missing.reason is MissingReason.NOT_SUPPORTED else text
 
 

@@ -35,12 +35,12 @@ class GpuBurst:
 
     @property
     def followers(self) -> tuple[KernelEvent, ...]:
-        """The other lines."""
+        """The lines of the burst other than its root."""
         return tuple(event for event in self.events if event is not self.root)
 
     @property
     def stated_by(self) -> tuple[str, ...]:
-        """The findings by which NVML states what this burst is about: its root first, then its hardware faults."""
+        """Codes of findings by which NVML states this burst's fault: its root's first, then its hardware faults'."""
         entries = [self.xid, *(entry_of(event) for event in self.followers)]
         told = [entry for entry in entries if entry is self.xid or (entry and entry.kind is XidKind.HARDWARE)]
         return tuple(dict.fromkeys(code for entry in told if entry for code in entry.stated_by))
@@ -63,7 +63,7 @@ def entry_of(event: KernelEvent) -> Xid | None:
 
 
 def outcome_of(event: KernelEvent) -> Outcome:
-    """The catalogue's outcome for an event, by what its line says of an NVLink 5 error; unknown is WARN."""
+    """The catalogue's outcome for an event, for NVLink 5 errors by the line's own words; unknown is WARN."""
     entry = entry_of(event)
     if entry is None:
         return Outcome.WARN
@@ -104,7 +104,7 @@ def gpu_bursts(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[GpuBu
 
 
 def _gpu_burst(snapshot: Snapshot, events: tuple[KernelEvent, ...]) -> GpuBurst:
-    root = min(events, key=_suspicion)  # the first of the most suspicious
+    root = min(events, key=_suspicion)  # the earliest of the most suspicious
     return GpuBurst(find_device(snapshot, root), events, root)
 
 
@@ -148,7 +148,7 @@ def _is_consequence(part: GpuBurst, parts: list[GpuBurst]) -> bool:
 
 
 def is_later(event: KernelEvent, other: KernelEvent) -> bool:
-    """Whether the first event was logged after the other; not where a time is missing."""
+    """Whether the first event was logged after the other; False where a time is missing."""
     if isinstance(event.at, Missing) or isinstance(other.at, Missing):
         return False
     return event.at > other.at

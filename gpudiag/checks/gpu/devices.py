@@ -153,7 +153,7 @@ GPU_COUNT = FindingKind(
 
 _RESET_FIRST = "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`; reboot the machine where that is refused."
 _UNKNOWN_ACTION = "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery Action). A newer gpudiag may know it."
-# What the driver asks a recovery for, worst first: where one of these is found, that is the fault, and what
+# The faults for which the driver asks for a recovery, worst first: where one is found, it is the fault, and what
 # the driver asks for is its remedy.
 ASKED_FOR_BY = (
     "memory.unrepairable", "memory.row_remap_failed", "ecc.sram_threshold_exceeded", "ecc.sram_uncorrected",
@@ -200,9 +200,9 @@ def gpu_hung(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4; the Linux kernel's PCI bus",
 )
 def gpu_count(context: Context) -> Judgement:
-    """Findings where NVML lists fewer GPUs than the bus, the allocation or the user says.
+    """Findings where NVML lists fewer GPUs than the bus shows, the allocation grants or the user expects.
 
-    A machine without a GPU and a trace of one is in order where the user said so, and else ERROR: here is
+    A machine with neither a GPU nor a trace of one passes where the user said so, and is ERROR otherwise: there is
     nothing that a job could train on, and no gate may open for that (decision 0001).
     """
     if context.snapshot.source("nvml").state is SourceState.NOT_ASKED:
@@ -259,7 +259,7 @@ def _reset_required(snapshot: Snapshot, device: Device, responding: Missing) -> 
 
 
 def _request(finding: Finding) -> Restated:
-    """What the driver asks for, to be told with the fault that it asks it for; a loss is told by itself."""
+    """The driver's request, to be joined to the fault behind it; a lost GPU is reported by itself."""
     if finding.evidence[0].name != "recovery_action":
         return Restated(finding, ())
     unfit = finding.code == GPU_RECOVERY_NEEDED.code
@@ -268,7 +268,7 @@ def _request(finding: Finding) -> Restated:
     return Restated(finding, ASKED_FOR_BY, request=f"The driver asks for {request}." if unfit else "")
 
 
-_NOT_SILENT = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)  # gpu.lost tells those
+_NOT_SILENT = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)  # gpu.lost reports those
 
 
 def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
@@ -303,7 +303,7 @@ def _against(snapshot: Snapshot, listed: int, expected: int, says: str) -> tuple
 
 
 def _fewer_than(snapshot: Snapshot, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
-    """Those that the bus shows and NVML does not list, by name; and the count, where they do not make it up."""
+    """A finding for each GPU on the bus that NVML does not list, and one for the count where they do not account for it."""
     named = _not_in_nvml(snapshot, listed)
     if len(listed) + len(named) >= least or any(finding.code == GPU_COUNT.code for finding in named):
         return named
@@ -323,12 +323,12 @@ def _not_in_nvml(snapshot: Snapshot, listed: tuple[Device, ...]) -> tuple[Findin
     known = set(known_ids)
     unlisted = [gpu for gpu in on_bus if gpu.bus_id not in known]
     if len(unlisted) <= sum(isinstance(bus_id, Missing) for bus_id in known_ids):
-        return ()  # they may be those that NVML lists, and that are too silent to be named
+        return ()  # they may be rows that NVML lists without a bus id
     return tuple(_missing(snapshot, gpu) for gpu in unlisted)
 
 
 def _against_nodes(snapshot: Snapshot, listed: int) -> tuple[Finding, ...]:
-    """Inside a container the bus shows the host's GPUs; the device nodes say which were given."""
+    """Findings by the device nodes: in a container the bus shows the host's GPUs, the nodes those given."""
     nodes = snapshot.machine.device_nodes
     if isinstance(nodes, Missing):
         return ()

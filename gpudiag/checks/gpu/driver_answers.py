@@ -1,4 +1,4 @@
-"""Checks of NVML's answers: errors that are none, and words that gpudiag does not know."""
+"""Checks of NVML's answers: calls that fail, and values that gpudiag has no word for."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -49,9 +49,9 @@ UNKNOWN_VALUE = FindingKind(
         look_also=("nvidia-smi -q", "gpudiag list --json"),
     ),
 )
-# What a GPU is, not how it is: a newer product is no trouble.
+# These name the product, not its state: a newer product is no fault.
 _IDENTITY = ("architecture", "brand")
-# gpu.lost tells it, with what to do.
+# gpu.lost reports it, with what to do.
 _TOLD_ELSEWHERE = ("recovery_action",)
 _REASONS = "clocks_event_reasons"
 
@@ -64,7 +64,7 @@ _REASONS = "clocks_event_reasons"
     readings=("the return code of every NVML call",),
 )
 def nvml_calls(context: Context) -> Judgement:
-    """An ERROR finding for each GPU, and for the library, with calls that failed; a silent GPU is told elsewhere."""
+    """An ERROR finding for each GPU, and for the library, with failed calls; a silent GPU is left to gpu.lost and gpu.hung."""
     snapshot = context.snapshot
     found = [_failed(snapshot, index, calls) for index, calls in _by_gpu(snapshot).items()]
     return judged(*(finding for finding in found if finding is not None))
@@ -132,21 +132,21 @@ def _judge(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _notes(device: Device) -> Iterator[str]:
-    """A sentence for each word about what the GPU is."""
+    """A sentence for each unnamed value that describes the product."""
     for name, value in _unknown(device):
         if name in _IDENTITY:
             yield f"{name_device(device)}: {name} is {value}"
 
 
 def _matters(device: Device, name: str) -> bool:
-    """Whether it may be trouble: a reason for slow clocks matters on a GPU that is at work."""
+    """Whether the value may mean a fault: a reason for slow clocks does only on a busy GPU."""
     if name == _REASONS:
         return is_loaded(device, limits.LOADED_PERCENT)
     return name not in _IDENTITY
 
 
 def _unknown(device: Device) -> Iterator[tuple[str, str]]:
-    """The readings that are numbers without a word, by name; of many alike the first."""
+    """The readings whose number has no word, by name; of several alike the first."""
     for field in fields(device):
         if field.name in _TOLD_ELSEWHERE:
             continue

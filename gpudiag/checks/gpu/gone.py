@@ -41,7 +41,7 @@ GPU_GONE = FindingKind(
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (UUIDs)",
 )
 def machine_gpus(context: Context) -> Judgement:
-    """FAIL for each GPU that the machine had when it was good, and that nothing shows now."""
+    """FAIL for each GPU of the machine's last good run that nothing shows now."""
     known = context.known_gpus
     assert not isinstance(known, Missing)  # noqa: S101 - the runner answers for the need
     if known.share != share_of(context.snapshot) or known.in_container != in_container(context.snapshot):
@@ -50,7 +50,7 @@ def machine_gpus(context: Context) -> Judgement:
 
 
 def known_gpus_of(snapshot: Snapshot) -> KnownGpus:
-    """The GPUs that answered in that snapshot: what a later look may expect to find."""
+    """The GPUs that answered in that snapshot, which later snapshots are compared with."""
     gpus = tuple(
         KnownGpu(
             device.id.uuid,
@@ -72,14 +72,14 @@ def share_of(snapshot: Snapshot) -> int | None:
 
 
 def in_container(snapshot: Snapshot) -> bool:
-    """Whether the look was taken from inside a container."""
+    """Whether the snapshot was taken inside a container."""
     return snapshot.machine.container is not None
 
 
 def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
     here = {device.id.uuid for device in snapshot.devices}
     pci = snapshot.machine.pci_devices
-    # What is still on the bus is the business of gpu.lost and gpu.count.
+    # gpu.lost and gpu.count report what is still on the bus.
     places = {device.id.bus_id for device in snapshot.devices}
     places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
     gone = [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
@@ -92,7 +92,7 @@ def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
 
 
 def unnamed_rows(snapshot: Snapshot) -> int:
-    """How many GPUs are listed and too silent to be named: one of them may be any that seems to be gone."""
+    """How many GPUs are listed without UUID and bus id: each may be one that seems to be gone."""
     return sum(
         isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
         for device in snapshot.devices

@@ -94,7 +94,7 @@ def memory_leftover(context: Context) -> Judgement:
     confirmed="the Linux kernel's process states",
 )
 def process_dead(context: Context) -> Judgement:
-    """FAIL for a zombie or stuck process on a GPU; WARN for one that the machine does not have."""
+    """FAIL for a zombie or stuck process on a GPU; WARN for a process that the machine does not have."""
     if context.snapshot.machine.container is not None:
         return does_not_apply("inside a container the driver names processes by the host's numbers")
     return judge_devices(
@@ -201,7 +201,7 @@ def _judge_foreign(snapshot: Snapshot, device: Device, user: str) -> Iterator[Fi
 
 
 def _words(process: GpuProcess) -> str:
-    """A process's command, shortened, in brackets; nothing where it is not known."""
+    """A process's command, shortened, in brackets; empty where it is not known."""
     if isinstance(process.command, Missing):
         return ""
     command = process.command if len(process.command) <= 40 else f"{process.command[:37]}..."

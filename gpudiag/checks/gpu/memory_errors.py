@@ -1,4 +1,4 @@
-"""Checks of ECC: is it on, has it met errors that it could not correct, does it correct too many."""
+"""Checks of ECC: is it on, were there uncorrectable errors, are there too many corrected ones?"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -151,7 +151,7 @@ def ecc_uncorrected(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100 and B200",
 )
 def ecc_sram(context: Context) -> Judgement:
-    """FAIL where the driver says so, or where the life count is past NVIDIA's policy."""
+    """FAIL where the driver reports SRAM errors past its threshold, or the life count exceeds NVIDIA's policy."""
     return judge_devices(
         context.snapshot, ("ecc_sram_threshold_exceeded",), _judge_sram, either=(("ecc_locations",),)
     )

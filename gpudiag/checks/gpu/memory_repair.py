@@ -1,4 +1,4 @@
-"""Checks of how a GPU mends its memory: remapped rows, retired pages, repairs that are due or impossible."""
+"""Checks of how a GPU repairs its memory: remapped rows, retired pages, repairs that are due or impossible."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,7 +103,7 @@ MEMORY_REPAIR_PENDING = _warn(
 )
 
 
-# The errors because of which a row or a page is to be replaced, and what is said behind them.
+# The errors that cause a row or page to be replaced, and the words added after them.
 _SPOILED_BY = ("ecc.uncorrected_volatile", "ecc.uncorrected_rising")
 _WAITS = {
     ROW_REMAP_PENDING.code: "a bad row waits to be remapped",
@@ -160,7 +160,7 @@ def memory_repair(context: Context) -> Judgement:
 
 
 def _with_their_errors(judgement: Judgement) -> Judgement:
-    """The same, where a row or page that waits for its repair is told with the error that spoiled it."""
+    """The judgement, with each pending repair to be joined to the error that caused it."""
     restated = tuple(
         Restated(finding, _SPOILED_BY, _WAITS[finding.code])
         for finding in judgement.findings

@@ -1,4 +1,4 @@
-"""The check of how much memory each GPU has: as much as its like, and as its model."""
+"""The check of how much memory each GPU has: as much as equal boards, and as its data sheet says."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ def _judge_size(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _opinions(snapshot: Snapshot, device: Device) -> Iterator[tuple[float, int, str]]:
-    """How much of what it should have at least, and who says so."""
+    """Each opinion on the memory: the least share, the expected size, and its source."""
     peers = [
         peer.memory_total_bytes
         for peer in alike(snapshot, device)

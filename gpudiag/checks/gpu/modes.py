@@ -126,7 +126,7 @@ def gpu_looks_stuck(context: Context) -> Judgement:
 
 
 def describe_exclusive(devices: Sequence[Device]) -> str | None:
-    """Which of the GPUs let one process in at a time, and what that keeps from being measured; None: none does."""
+    """Which GPUs admit one process at a time, and what cannot be measured on them; None where none does."""
     held = [device for device in devices if device.compute_mode in ("exclusive_process", "exclusive_thread")]
     if not held:
         return None

@@ -1,4 +1,4 @@
-"""Checks of how power and clocks are set: lowered limits, locked clocks, GPUs that are set unalike."""
+"""Checks of how power and clocks are set: lowered limits, locked clocks, GPUs that differ in them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def clocks_application(context: Context) -> Judgement:
     confirmed=_CAPTURES,
 )
 def power_idle_draw(context: Context) -> Judgement:
-    """WARN for an idle GPU that draws far more than the others of its kind that are idle."""
+    """WARN for an idle GPU that draws far more than other idle GPUs of its kind."""
     few = too_few_alike(context.snapshot)
     return few or judge_devices(
         context.snapshot, ("power_draw_watts", "utilization_percent", "processes"), _judge_idle
@@ -179,7 +179,7 @@ def _is_idle(device: Device) -> bool:
 
 
 def _usual(snapshot: Snapshot, device: Device, field: str) -> float | None:
-    """What most of the other GPUs of the same product have; None where no value has a majority."""
+    """The value that most other GPUs of the same product have; None where none has a majority."""
     values = (getattr(peer, field) for peer in alike(snapshot, device))
     counts = Counter(value for value in values if not isinstance(value, Missing))
     if not counts:

@@ -1,4 +1,4 @@
-"""What kind of product a GPU is, by what the driver says: some settings are right for one kind only."""
+"""The kind of product that a GPU is, by the driver's words: some settings are right for one kind only."""
 
 import re
 
@@ -8,7 +8,7 @@ from gpudiag.model.reading import Missing
 # Brands that NVML gives to products for desks and laptops (nvmlBrandType_t).
 _CONSUMER_BRANDS = ("geforce", "geforce_rtx", "titan", "titan_rtx")
 _WORKSTATION_BRANDS = ("quadro", "quadro_rtx", "nvidia_rtx", "nvs")
-# A share of a GPU that a hypervisor gives out; its settings are the hypervisor's (`NVIDIA A10-24Q`, `GRID T4-16C`).
+# A share of a GPU that a hypervisor assigns; its settings are the hypervisor's (`NVIDIA A10-24Q`, `GRID T4-16C`).
 _VIRTUAL_BRANDS = ("grid", "vapps", "vpc", "vcs", "vws", "cloud_gaming")
 _VIRTUAL_NAME = re.compile(r"-\d+[ABCQ]$")
 _CONSUMER_WORDS = ("GeForce", "TITAN")
@@ -16,12 +16,12 @@ _WORKSTATION_WORDS = ("RTX", "Quadro")
 
 
 def is_consumer(device: Device) -> bool:
-    """Whether it is a GeForce or TITAN: no ECC worth the name, no forward compatibility, no fabric."""
+    """Whether the GPU is a GeForce or TITAN: no ECC to rely on, no forward compatibility, no fabric."""
     return device.brand in _CONSUMER_BRANDS or _says(device, _CONSUMER_WORDS)
 
 
 def is_data_center(device: Device) -> bool:
-    """Whether it is made for servers (A100, H100, T4 ...): neither consumer nor workstation nor a board nor a vGPU."""
+    """Whether the GPU is made for servers (A100, H100, T4 ...): no consumer, workstation or unified-memory board, no vGPU."""
     if isinstance(device.name, Missing) or is_consumer(device) or is_virtual_gpu(device):
         return False
     if device.brand in _WORKSTATION_BRANDS or _says(device, _WORKSTATION_WORDS):
@@ -30,7 +30,7 @@ def is_data_center(device: Device) -> bool:
 
 
 def is_virtual_gpu(device: Device) -> bool:
-    """Whether it is a share of a GPU in a virtual machine (vGPU)."""
+    """Whether the GPU is a vGPU: a share of a GPU in a virtual machine."""
     name = "" if isinstance(device.name, Missing) else device.name
     return device.brand in _VIRTUAL_BRANDS or _VIRTUAL_NAME.search(name) is not None
 

@@ -1,4 +1,4 @@
-"""The check of GPUs that the driver could not take into use since the machine was started, by the kernel log."""
+"""The check of GPUs that the driver failed to initialise since boot, by the kernel log."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ START_FAILED = _kind(
     meaning="Within the last day the driver could not start a GPU, by the kernel log; what it lists now may be all there is.",
     remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
 )
-# They say that the driver does not list the GPU; the log says why.
+# These report that the driver does not list the GPU; the log says why.
 _STATED_BY = ("gpu.missing", "gpu.gone", "gpu.lost")
 
 
@@ -63,10 +63,10 @@ def gpu_started(context: Context) -> Judgement:
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
     events = [event for event in log if event.kind is KernelEventKind.GPU_NOT_STARTED]
     if snapshot.source("nvml").state not in (SourceState.OK, SourceState.NO_DEVICES):
-        return judged()  # no GPU is listed, and source.nvml tells why
+        return judged()  # no GPU is listed, and source.nvml reports why
     listed = [device for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing)]
     if pci_gpus(snapshot) and not listed:
-        return judged()  # gpu.count tells that none of them is
+        return judged()  # gpu.count reports that none is listed
     found = list(_judge(snapshot, events))
     return replace(judged(*found), restated=tuple(Restated(one, _STATED_BY, _SAID) for one in found))
 
@@ -110,7 +110,7 @@ def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
 
 
 def _words(event: KernelEvent) -> str:
-    """The line without what every line of the driver begins with."""
+    """The line without the prefix that every line of the driver has."""
     return event.text.removeprefix("NVRM: ").rstrip("!.")[:120]
 
 

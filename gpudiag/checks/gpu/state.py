@@ -1,4 +1,4 @@
-"""One word for how a GPU is: the same in a listing, in the bare command and in what the service says."""
+"""One word for a GPU's state: the same in a listing, in the bare command and in the service."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class GpuState(StrEnum):
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"  # a warning
-    UNCLEAR = "unclear"  # a check could not tell
+    UNCLEAR = "unclear"  # a check could not look
     FAULTY = "faulty"
     LOST = "lost"
     NEEDS_RESET = "to reset"
@@ -40,9 +40,9 @@ _OF_REASONS = {
 
 
 def judge_state(snapshot: Snapshot, device: Device, findings: Iterable[Finding]) -> GpuState:
-    """How that GPU of the snapshot is: by how it answers, then by the worst of the findings about it."""
+    """The state of a GPU of the snapshot: by how it answers, then by the worst finding about it."""
     if isinstance(device.responding, Missing):
-        # Without a driver that answers, nothing is known of any GPU: it may be as well as ever.
+        # Without a driver that answers, nothing is known of any GPU: it may be healthy.
         answers = not isinstance(snapshot.driver_version, Missing)
         return _OF_REASONS.get(device.responding.reason, GpuState.UNREAD) if answers else GpuState.UNREAD
     about = findings_about(device, findings)
@@ -73,7 +73,7 @@ def findings_about(device: Device, findings: Iterable[Finding]) -> tuple[Finding
 
 
 def _is_about(subject: DeviceSubject, device: Device) -> bool:
-    """Whether the first name that both have is the same."""
+    """Whether subject and GPU agree in the first identity that both have."""
     pairs = (
         (subject.uuid, device.id.uuid),
         (subject.bus_id, device.id.bus_id),

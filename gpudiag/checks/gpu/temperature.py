@@ -96,7 +96,7 @@ def temperature_memory(context: Context) -> Judgement:
     if all(_highest_of_memory(device) is None for device in answering(context.snapshot)):
         heat = ("memory_temperature_celsius", "temperature_memory_max_celsius")
     judgement = judge_devices(context.snapshot, heat, _judge_memory)
-    # A GPU that is not cooled has both too hot: one fault.
+    # Without cooling both are too hot: one fault.
     restated = tuple(
         Restated(finding, (GPU_TOO_HOT.code,), "its memory is too hot too") for finding in judgement.findings
     )
@@ -113,7 +113,7 @@ def temperature_memory(context: Context) -> Judgement:
 )
 def temperature_peers(context: Context) -> Judgement:
     """WARN for a GPU at work that is much hotter than the others of its kind at no more power."""
-    few = too_few_alike(context.snapshot, wanted=3)  # of two, the other one could as well be too cool
+    few = too_few_alike(context.snapshot, wanted=3)  # with only two, the other one may be the odd one
     idle = few or nobody_works(context.snapshot, limits.LOADED_PERCENT)
     fields = ("temperature_celsius", "power_draw_watts", "utilization_percent")
     return idle or judge_devices(context.snapshot, fields, _judge_peers)
@@ -137,7 +137,7 @@ def _judge_gpu(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def is_too_hot(device: Device) -> bool:
-    """Whether the GPU is at or past its own thermal limit, as far as that is known."""
+    """Whether the GPU is known to be at or past its own thermal limit."""
     margin = _margin(device)
     return margin is not None and margin[0] <= 0
 

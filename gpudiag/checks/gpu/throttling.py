@@ -1,4 +1,4 @@
-"""Checks of what holds the clocks back: heat, power, the board, or nothing that anyone can name."""
+"""Checks of what holds the clocks back: heat, power, the board, or no known reason."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -109,7 +109,7 @@ STUCK_LOW = _kind(
     ),
 )
 
-# The reasons as NVML names them, most telling first: heat and power brake come with hw_slowdown set too.
+# NVML's reasons, most specific first: heat and power brake set hw_slowdown too.
 _HARDWARE = (
     ("hw_thermal_slowdown", HARDWARE_THERMAL, "has slowed down because it is too hot"),
     ("hw_power_brake_slowdown", POWER_BRAKE, "is slowed down by the machine's power supply"),
@@ -189,7 +189,7 @@ def clocks_power_capped(context: Context) -> Judgement:
     confirmed=_CAPTURES,
 )
 def clocks_stuck_low(context: Context) -> Judgement:
-    """FAIL for a GPU that two readings, a minute apart or more, show at work at a low clock without a reason."""
+    """FAIL for a GPU that two readings, a minute apart or more, show busy at a low clock without a reason."""
     if seconds_between(context) < limits.STUCK_CLOCK_SECONDS:
         return does_not_apply("the earlier reading is less than a minute old")
     idle = nobody_works(context.snapshot, limits.LOADED_PERCENT)
@@ -242,7 +242,7 @@ def _judge_time(snapshot: Snapshot, pair: Pair, seconds: float) -> Iterator[Find
 
 
 def _rise(pair: Pair, cause: str) -> float | None:
-    """For how many seconds that cause held the clocks back between the two snapshots; None: not known."""
+    """Seconds for which that cause held the clocks back between the two snapshots; None where not known."""
     value = getattr(pair.device.throttle_seconds, cause, _UNTOLD)
     was = getattr(pair.before.throttle_seconds, cause, _UNTOLD)
     if isinstance(value, Missing) or isinstance(was, Missing):
@@ -298,7 +298,7 @@ def _reasons(device: Device) -> tuple[str, ...]:
 
 
 def _context_of(device: Device) -> Iterator[Evidence]:
-    """Load, heat and power at that moment, as far as they are known: what the reason should be read with."""
+    """Load, heat and power at that moment, where known, as evidence beside the reason."""
     for name, unit, limit in (
         ("utilization_percent", "%", None),
         ("temperature_celsius", "C", device.temperature_slowdown_celsius),

@@ -1,6 +1,6 @@
 """Checks of what the driver wrote into the kernel log about GPUs: Xids, and GPUs that fell off the bus.
 
-What the driver itself asks for to recover a GPU goes before the catalogue: NVML's field 230, which is
+The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
 for none, is settled: history, not a FAIL. So is one of days ago where the driver cannot be asked and the GPU works,
 except for damage that neither a reset nor a reboot mends.
@@ -48,14 +48,14 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
-# What a job did is of interest while its owner may still look; what a GPU did, for a week after it was
+# A job's fault matters while its owner may still look; a GPU's, for a week after it was
 # settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
 APPLICATION_WINDOW = timedelta(hours=24)
-# A driver that asks for nothing, and never did, or that cannot be asked, may not know how to ask: the catalogue is
+# A driver that never asked for anything, or cannot be asked, may not know how to ask: the catalogue is
 # believed for a day.
 UNASKED_WINDOW = timedelta(hours=24)
 SETTLED_WINDOW = timedelta(days=7)
-# A fault that was here longer ago is another story. gpudiag's own choice: a month of jobs on one machine.
+# Older faults are not counted as repeats. gpudiag's own choice: a month of jobs on one machine.
 REPEAT_WINDOW = timedelta(days=30)
 
 _XID_HARDWARE_BASIS = Basis(
@@ -168,7 +168,7 @@ XID_NOTE = FindingKind(
     basis=_XID_APPLICATION_BASIS,
 )
 
-# What no software brings back.
+# What no software can recover.
 _BY_HAND = ("restart_machine", "check_mechanics")
 
 
@@ -192,14 +192,12 @@ def xid_kernel_log(context: Context) -> Judgement:
     restated = tuple(_restated(context.snapshot, fault, finding) for fault, finding in found)
     judgement = judged(*(finding for _, finding in found), restated=restated)
     if isinstance(log, Missing) and judgement.outcome is Outcome.PASS:
-        return not_readable(
-            "the kernel log", log
-        )  # NVML tells what came since the service started, and no more
+        return not_readable("the kernel log", log)  # NVML reports only what came since the service started
     return judgement
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The stored events that the log does not have any more, for it forgets with every boot.
+    """The stored events that the log no longer has: it starts anew with every boot.
 
     Those of a board that was here before another took its place, and those of long ago, are left out.
     """
@@ -219,7 +217,7 @@ def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[Kern
 
 
 def _is_of_another_board(snapshot: Snapshot, event: KernelEvent) -> bool:
-    """Whether the GPU that the event was about has left its place to another."""
+    """Whether another board now has the slot of the GPU that the event was about."""
     if event.gpu_uuid is None:
         return False
     here = {device.id.bus_id: device.id.uuid for device in snapshot.devices}
@@ -248,7 +246,7 @@ def _judge_faults(
 
 
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
-    """By which findings NVML states the same fault now, and what this one adds to them."""
+    """The findings by which NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
     again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
     request = describe_request(action) if action in UNFIT_ACTIONS else ""
@@ -265,7 +263,7 @@ def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> F
     evidence = fault_evidence(fault, recovery)
     remedy = _describe_place(bad) if bad else _remedy(fault, recovery, kind)
     entry = fault.last.xid
-    # A driver's fault that fails is nobody's broken part: a key that could not be rotated (151).
+    # A FAIL that is the driver's own fault is no broken part: a key that could not be rotated (151).
     owner = Owner.SOFTWARE if kind is XID_HARDWARE and entry and entry.kind is XidKind.DRIVER else None
     found = kind.finding(subject, describe_fault(snapshot, fault), *evidence, remedy=remedy, owner=owner)
     # As grave as NVML's own word that the GPU is lost: nothing but a power cycle, or a hand, brings it back.
@@ -276,7 +274,7 @@ def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> F
 def _kind(
     snapshot: Snapshot, fault: GpuFault, recovery: Recovery, bad: BadPlace | None
 ) -> FindingKind | None:
-    """What the fault amounts to; None for what is too old to matter."""
+    """The kind of finding for a fault; None for one too old to matter."""
     burst = fault.last
     entry, outcome = burst.xid, outcome_of(burst.root)
     unfit = recovery.action in UNFIT_ACTIONS and _is_about(burst, recovery)
@@ -309,7 +307,7 @@ def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> Findi
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
-    """Whether nothing is left of the fault: the driver says so, or the GPU has worked for a day and more since."""
+    """Whether the fault is over: the driver says so, or the GPU has worked for a day or more since."""
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False
@@ -321,7 +319,7 @@ def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
 
 
 def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:
-    """Whether what the driver asks for is because of this burst, and not of another on the same GPU."""
+    """Whether this burst, and no other on the same GPU, is why the driver asks for a recovery."""
     entry = burst.xid
     if entry is None or entry.kind is XidKind.HARDWARE or burst.root.xid_code == RECOVERY_XID:
         return True
@@ -329,7 +327,7 @@ def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:
 
 
 def _is_part(snapshot: Snapshot) -> bool:
-    """Whether this process was given a part of the machine's GPUs, and has every GPU that it was given."""
+    """Whether an allocation gave this process its GPUs, and all of them are listed."""
     machine = snapshot.machine
     grant = granted(machine.allocation)
     given = None if grant is None else grant[1]
@@ -340,7 +338,7 @@ def _is_part(snapshot: Snapshot) -> bool:
 
 
 def _is_recent(snapshot: Snapshot, burst: GpuBurst, window: timedelta) -> bool:
-    """Whether the burst's root is younger than `window`; one without a time is."""
+    """Whether the burst's root is younger than `window`, or has no time."""
     at = burst.root.at
     return isinstance(at, Missing) or snapshot.taken_at - at <= window
 

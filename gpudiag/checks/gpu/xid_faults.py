@@ -1,4 +1,4 @@
-"""Faults of GPUs among the Xids: one cause on one GPU, in every burst that it made, and how it is told."""
+"""Faults of GPUs among the Xids: one cause on one GPU, in every burst that it made, and its words."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What the driver asks for to recover a GPU, and where it says so; `action` None: it does not say."""
+    """The recovery that the driver asks for, and where that was read; `action` None: not known."""
 
     action: str | None
     source: str
@@ -68,7 +68,7 @@ def collect_faults(
 
 
 def collect_xids(snapshot: Snapshot, told: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The events of the kernel log, and those that NVML told and the log does not have, oldest first."""
+    """The events of the kernel log, and NVML's events that are not in it, oldest first."""
     log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
     logged = {(_gpu_of(snapshot, event), event.xid_code) for event in log}
     events = list(log)
@@ -80,7 +80,7 @@ def collect_xids(snapshot: Snapshot, told: Iterable[KernelEvent]) -> tuple[Kerne
 
 
 def _gpu_of(snapshot: Snapshot, event: KernelEvent) -> object:
-    """Which GPU the event is about, alike for all ways to name one."""
+    """The GPU that the event is about, as one key however the event names it."""
     device = find_device(snapshot, event)
     return (event.gpu_uuid, event.bus_id) if device is None else device.id
 
@@ -140,7 +140,7 @@ def _exceptions(fault: GpuFault) -> Iterable[KernelEvent]:
 
 
 def _is_together(event: KernelEvent, other: KernelEvent) -> bool:
-    """Whether one job may have made both."""
+    """Whether one job may have caused both events."""
     if isinstance(event.at, Missing) or isinstance(other.at, Missing):
         return True
     return abs(event.at - other.at) <= BURST_SILENCE
@@ -157,7 +157,7 @@ def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
 
 
 def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
-    """The same in short, behind the words of another finding: `Xid 79 at 14:02 UTC`."""
+    """The fault in short, to follow another finding's message: `Xid 79 at 14:02 UTC`."""
     root = fault.last.root
     when = _when(root.at, snapshot.taken_at).strip()
     times = f" ({len(fault.bursts)} times)" if len(fault.bursts) > 1 else ""
@@ -165,7 +165,7 @@ def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
 
 
 def describe_request(action: str | None) -> str:
-    """What the driver asks for to recover a GPU, as the first sentence of a remedy."""
+    """The recovery that the driver asks for, as the first sentence of a remedy."""
     return f"The driver asks for {str(action).replace('_', ' ')}."
 
 
@@ -195,7 +195,7 @@ def _when(at: Reading[datetime], now: datetime) -> str:
 
 
 def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
-    """What the kernel log says, word for word, or NVML's event, and what it was followed by."""
+    """The kernel log's own words, or NVML's event, and what followed it."""
     root = fault.last.root
     source = "kernel log" if root.text else "NVML event"
     facts = [Evidence("line", root.text[:200], source=source)] if root.text else []

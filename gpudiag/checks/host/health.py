@@ -26,7 +26,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.units import format_size
 
 _KERNEL = "the Linux kernel's own files"
-_TSC = "tsc"  # the processor's own counter; the others cost a trip to the chipset for each look at the clock
+_TSC = "tsc"  # the processor's own counter; the others cost an access to the chipset for each reading
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONFIG, owner=Owner.HOST)
 _HOST_DISK_BASIS = Basis(
     reads="statvfs of /, of the temporary, working, home and cache directories: bytes, files, read-only.",

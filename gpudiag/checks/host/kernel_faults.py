@@ -1,6 +1,6 @@
 """Check of what else the kernel log says about the machine: kills for memory, stuck tasks, failing parts.
 
-Counters tell about the GPUs' own links and the host's memory; this is about what only the log tells.
+Counters report the GPUs' own links and the host's memory; this check is for what only the log has.
 """
 
 from collections.abc import Iterable
@@ -128,14 +128,14 @@ _KINDS = {
     confirmed="the Linux kernel's own messages",
 )
 def host_kernel_log(context: Context) -> Judgement:
-    """A finding for each kind of trouble, with how often and the last line."""
+    """A finding for each kind of trouble, with its count and its last line."""
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
     return judged(*judge_kernel_log(context.snapshot, log), *_judge_reading(context.snapshot))
 
 
 def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """That a part of the log was not read for want of time, though the rest of it was."""
+    """A finding where part of the log was not read for lack of time."""
     status = snapshot.source("kernel_log")
     if status.state is not SourceState.TIMED_OUT:
         return ()
@@ -162,7 +162,7 @@ def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
 
 
 def _is_counted_elsewhere(snapshot: Snapshot, event: KernelEvent) -> bool:
-    """Corrected errors, and those of a GPU's own link that its counters have, are judged by the counters."""
+    """Whether counters judge the event: corrected errors, and those of a GPU's own link that its counters have."""
     if event.severity == "corrected":
         return True
     if event.kind is not KernelEventKind.PCIE_ERROR:

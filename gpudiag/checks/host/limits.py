@@ -175,7 +175,7 @@ def _low_limits(context: Context) -> Iterator[Finding]:
 
 
 def _lower(first: Reading[int | None], second: Reading[int | None]) -> Reading[int | None]:
-    """The tighter of two limits, None being none; the other one where one is not known."""
+    """The tighter of two limits; None is no limit. The known one where the other is missing."""
     if isinstance(first, Missing) or isinstance(second, Missing):
         return second if isinstance(first, Missing) else first
     known = [limit for limit in (first, second) if limit is not None]

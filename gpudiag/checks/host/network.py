@@ -45,7 +45,7 @@ _NETWORK_NAME_BASIS = Basis(
         "network.wrong_interface",
     ),
 )
-# What NCCL leaves out by itself (docker*, lo), and what it would take though it leads nowhere.
+# What NCCL ignores by itself (docker*, lo), and what it would use though it leads nowhere.
 _LEFT_OUT = ("docker", "lo")
 _VIRTUAL = ("virbr", "br-", "veth", "cni", "flannel", "cali", "lxc", "lxdbr", "vmnet", "tap")
 
@@ -53,7 +53,7 @@ _VIRTUAL = ("virbr", "br-", "veth", "cni", "flannel", "cali", "lxc", "lxdbr", "v
 def judge_interfaces(machine: Machine) -> Finding | None:
     """The finding that gloo ranks of this machine would have no loopback interface to meet on; None if they have.
 
-    A machine that shows no loopback interface at all leaves the choice to gloo, and is not judged.
+    Not judged where the machine shows no loopback interface at all: gloo then chooses another.
     """
     interfaces = () if isinstance(machine.interfaces, Missing) else machine.interfaces
     loopback = next((interface for interface in interfaces if interface.loopback), None)
@@ -183,7 +183,7 @@ def network_loopback(context: Context) -> Judgement:
     confirmed="the Linux kernel's /sys/class/net",
 )
 def network_interface(context: Context) -> Judgement:
-    """WARN where every interface that NCCL would take by itself is a virtual one."""
+    """WARN where every interface that NCCL would choose by itself is a virtual one."""
     state, interfaces = host_state(context), context.snapshot.machine.interfaces
     if isinstance(interfaces, Missing):
         return not_readable("network interfaces", interfaces)

@@ -79,7 +79,7 @@ def fabric_state(context: Context) -> Judgement:
 
 
 def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:
-    """Whether there is a fabric to be part of: NVSwitches on the bus, or a GPU that joins or has joined one.
+    """Whether there is a fabric: NVSwitches on the bus, or a GPU that joins or has joined one.
 
     A GPU without a fabric (a PCIe card, a single GPU, GH200) may say `not started` for ever.
     """

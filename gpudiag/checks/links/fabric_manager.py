@@ -48,7 +48,7 @@ MANAGER_VERSION_DIFFERS = _kind(
     readings=("/proc/*/comm (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
 )
 def fabric_manager(context: Context) -> Judgement:
-    """WARN where NVSwitches are here and their manager does not run, or is of another version."""
+    """WARN where there are NVSwitches and their manager does not run, or is of another version."""
     snapshot = context.snapshot
     if not nvswitches(snapshot):
         return does_not_apply("there are no NVSwitches on the bus")

@@ -105,7 +105,7 @@ _DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memo
     readings=("/sys/class/infiniband/*/ports/*/{state,phys_state,rate}", "/sys/class/infiniband/*/board_id"),
 )
 def infiniband_port(context: Context) -> Judgement:
-    """WARN for a port that is down or slower than most; a port without a cable looks like a broken one."""
+    """WARN for a port that is down or slower than most; a missing cable looks the same as a broken port."""
     ports = _ports(context)
     if isinstance(ports, Judgement):
         return ports
@@ -207,7 +207,7 @@ def _judge_port(
 
 
 def _is_alike(port: InfinibandPort, other: InfinibandPort) -> bool:
-    """Whether both are ports of one kind of card: a slower network for storage is no fault."""
+    """Whether both ports are of one kind of card: a slower storage network is no fault."""
     boards = (port.board, other.board)
     known = not any(isinstance(board, Missing) for board in boards)
     return port.link_layer == other.link_layer and (not known or boards[0] == boards[1])
@@ -222,7 +222,7 @@ def _judge_counters(
 ) -> Iterator[Finding]:
     for name, kind, per_hour, words in _COUNTERS:
         rise = now.counters.get(name, 0) - before.counters.get(name, 0)
-        # A second or two say little about a rate: what a whole minute may bring is always allowed.
+        # A second or two give no rate: what a whole minute allows is always allowed.
         allowed = per_hour * max(seconds, 60.0) / SECONDS_PER_HOUR
         if name in before.counters and rise > allowed:
             message = f"{now.device} port {now.port}: {rise} {words} in {seconds / 60:.0f} min"
@@ -236,7 +236,7 @@ def _judge_counters(
 
 
 def _most(values: list[_T], otherwise: _T) -> _T:
-    """The value that most have; `otherwise` where none has a majority."""
+    """The majority's value; `otherwise` where none has a majority."""
     value, votes = Counter(values).most_common(1)[0]
     return value if votes > len(values) / 2 else otherwise
 

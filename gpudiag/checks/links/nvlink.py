@@ -18,7 +18,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.gpu_models import find_links
 
-_MESH_PART = 4  # any four GPUs of a mesh that a machine is given are linked; two need not be
+_MESH_PART = 4  # any four GPUs of a mesh are linked; two need not be
 _SOURCE = "nvmlDeviceGetNvLinkState"
 _BASIS = Basis(
     reads="nvmlDeviceGetNvLinkState of each link of each GPU, the NVSwitches on the PCI bus, and how many"
@@ -82,7 +82,7 @@ class _Linked:
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer are up than its model has here."""
+        """Whether fewer links are up than its model has here."""
         return self.wanted is not None and len(self.up) < self.wanted
 
 
@@ -95,7 +95,7 @@ class _Linked:
     confirmed="",
 )
 def nvlink_state(context: Context) -> Judgement:
-    """FAIL for links that are down: on every GPU, told once, or on one."""
+    """FAIL for links that are down, as one finding where it is every GPU."""
     snapshot = context.snapshot
     gaps = [gap for device in answering(snapshot) for gap in _gaps(snapshot, device)]
     without = {id(gap.device) for gap in gaps if gap.field == "nvlinks"}
@@ -110,7 +110,7 @@ def nvlink_state(context: Context) -> Judgement:
 
 
 def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
-    """One finding where links should be up: it is what sets them up, not the GPUs."""
+    """One finding where links should be up: the fault is in what sets them up, not in the GPUs."""
     if not nvswitches(snapshot) and not any(one.wanted is not None for one in linked):
         return does_not_apply("no NVLink is up on any GPU, and this model works without: none is fitted")
     if all(_is_joining(one.device) for one in linked):
@@ -123,7 +123,7 @@ def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
 
 
 def _is_joining(device: Device) -> bool:
-    """Whether the driver calls its registration with the fabric begun and not done, or failed."""
+    """Whether the driver reports its registration with the fabric as in progress or failed."""
     fabric = device.fabric
     return isinstance(fabric, FabricState) and (
         fabric.state == "in_progress" or (fabric.state == "completed" and fabric.status != "success")
@@ -141,7 +141,7 @@ def _judge(snapshot: Snapshot, linked: Sequence[_Linked]) -> list[Finding]:
 
 
 def _is_shared(linked: Sequence[_Linked]) -> bool:
-    """Whether what is down is one fault: with two GPUs each may have its own, unless the same links are down."""
+    """Whether the links down are one fault: with two GPUs, only if the same links are down."""
     return len(linked) > 2 or linked[0].down == linked[1].down
 
 
@@ -163,7 +163,7 @@ def _shared(snapshot: Snapshot, linked: Sequence[_Linked]) -> Finding:
 
 
 def _common_far_end(linked: Sequence[_Linked]) -> str | None:
-    """What all links that are down lead to, where the driver says it and it is one."""
+    """The one bus id that all links that are down lead to; None where they differ or it is not known."""
     ends = {link.remote_bus_id for one in linked for link in _links(one.device) if link.link in one.down}
     (end,) = ends if len(ends) == 1 else (None,)
     return end if isinstance(end, str) else None
@@ -180,7 +180,7 @@ def _link_down(snapshot: Snapshot, one: _Linked) -> Finding:
 
 
 def _is_below_peers(snapshot: Snapshot, one: _Linked) -> bool:
-    """Whether identical GPUs have links up that are down here; a card without a bridge is no fault."""
+    """Whether links are down here that identical GPUs have up; a card without a bridge is no fault."""
     if not one.up and not nvswitches(snapshot):
         return False
     up_elsewhere = set().union(*(_up(peer) for peer in alike(snapshot, one.device)))
@@ -194,13 +194,13 @@ def _most_of_peers(snapshot: Snapshot, device: Device) -> int:
 def _linked(snapshot: Snapshot, device: Device) -> _Linked:
     up, wanted = _up(device), _wanted(snapshot, device)
     listed = {link.link for link in _links(device)}
-    absent = set(range(wanted or 0)) - listed  # not supported, says the driver
+    absent = set(range(wanted or 0)) - listed  # the driver calls these not supported
     down = sorted({link.link for link in _links(device) if link.active is False} | absent)
     return _Linked(device, frozenset(up), tuple(down), wanted)
 
 
 def _wanted(snapshot: Snapshot, device: Device) -> int | None:
-    """How many links the model has up on this machine; None where it need not have any, or is not known."""
+    """How many links the model should have up on this machine; None where it needs none or is not known."""
     links = None if isinstance(device.name, Missing) else find_links(device.name)
     together = max(len(snapshot.devices), len(pci_gpus(snapshot)))
     if links is None or links.wiring == "bridge" or device.mig_mode == "enabled":
@@ -213,7 +213,7 @@ def _wanted(snapshot: Snapshot, device: Device) -> int | None:
 
 
 def _gaps(snapshot: Snapshot, device: Device) -> list[Gap]:
-    """The links whose state could not be read; a GPU that gives none is one without, as its model says."""
+    """The links whose state could not be read; a GPU without links gives no gap."""
     if isinstance(device.nvlinks, Missing):
         absent = device.nvlinks.reason is MissingReason.NOT_SUPPORTED
         without = absent and (_wanted(snapshot, device) is not None or device.mig_mode == "enabled")
@@ -321,7 +321,7 @@ def _same_links(pair: Pair) -> Iterator[tuple[NvLink, NvLink]]:
 
 
 def _rise(now: NvLink, before: NvLink, counters: Iterable[str]) -> int:
-    """By how much those counters rose together; a counter that began anew, or is not there, counts nothing."""
+    """By how much the counters rose in all; one that began anew or is missing counts as 0."""
     rises = ((getattr(now, name), getattr(before, name)) for name in counters)
     return sum(
         max(0, value - was)

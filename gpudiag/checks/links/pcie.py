@@ -150,7 +150,7 @@ def _judge_generation(context: Context, device: Device) -> Iterator[Finding]:
 
 
 def _expected(context: Context, device: Device, field: str) -> tuple[int | None, str]:
-    """What the link should have, and how that is known: GPU and slot, else peers, else the recorded good state."""
+    """What the link should have, and its source: GPU and slot, else peers, else the recorded good state."""
     by_gpu, by_slot = getattr(device, f"{field}_gpu_max"), getattr(device, f"{field}_slot_max")
     if isinstance(by_gpu, Missing):
         return None, ""
@@ -166,12 +166,12 @@ def _expected(context: Context, device: Device, field: str) -> tuple[int | None,
 
 
 def _comparable(device: Device, field: str) -> bool:
-    """Whether another reading of `field` says what the link can do: an idle link's generation does not."""
+    """Whether another reading of `field` shows what the link can do: an idle link's generation does not."""
     return field == "pcie_width" or is_loaded(device, limits.LOADED_PERCENT)
 
 
 def _narrow_slot(device: Device) -> str:
-    """A sentence where the slot holds the GPU back; that is how the machine was built."""
+    """A sentence where the slot limits the GPU, by the machine's design; else empty."""
     by_gpu, by_slot = device.pcie_width_gpu_max, device.pcie_width_slot_max
     if isinstance(by_gpu, Missing) or isinstance(by_slot, Missing) or by_slot >= by_gpu:
         return ""

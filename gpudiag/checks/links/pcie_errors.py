@@ -103,7 +103,7 @@ def pcie_errors(context: Context) -> Judgement:
 
 
 def uncorrected_since_boot(snapshot: Snapshot, device: Device) -> bool:
-    """Whether the counts of the GPU's link have errors that were not corrected, so that this check reports them."""
+    """Whether the GPU's link counted uncorrected errors, which this check then reports."""
     if isinstance(device.responding, Missing):
         return False
     counts = _counts(snapshot, device)
@@ -165,7 +165,7 @@ def _before(context: Context, device: Device) -> _Counts:
 
 
 def _rise(now: Reading[int], before: Reading[int]) -> int:
-    """By how much the count rose; 0 where that is not known, or where it began anew."""
+    """By how much the count rose; 0 where that is not known or it began anew."""
     if isinstance(now, Missing) or isinstance(before, Missing):
         return 0
     return max(0, now - before)

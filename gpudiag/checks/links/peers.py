@@ -72,7 +72,7 @@ def _peers(device: Device) -> tuple[PeerAccess, ...]:
 
 
 def _unread(device: Device, peer: PeerAccess) -> Iterator[Gap]:
-    """What the driver does not report of a pair of GPUs, once: the path between them is part of the judgement."""
+    """A gap for what the driver does not report of a pair of GPUs, once per pair: the judgement needs the path."""
     for name, value in (("path", peer.path), ("read", peer.read)):
         if isinstance(value, Missing):
             yield Gap(device, f"{name} to the GPU at {short_bus_id(peer.bus_id)}", value)
@@ -103,7 +103,7 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _has_link_down(snapshot: Snapshot, device: Device) -> bool:
-    """Whether a link of it is down, or none is listed where the identical GPUs beside it list some."""
+    """Whether one of its links is down, or it lists none where identical GPUs list some."""
     links = device.nvlinks
     if isinstance(links, Missing):
         return any(not isinstance(peer.nvlinks, Missing) for peer in alike(snapshot, device))
@@ -111,12 +111,12 @@ def _has_link_down(snapshot: Snapshot, device: Device) -> bool:
 
 
 def _first(device: Device, peer: PeerAccess) -> bool:
-    """Whether this is the side of the pair that reports: one fault, one finding."""
+    """Whether the finding is this GPU's of the pair: one fault, one finding."""
     return isinstance(device.id.bus_id, Missing) or device.id.bus_id < peer.bus_id
 
 
 def _others_can(snapshot: Snapshot, device: Device, peer: PeerAccess) -> bool:
-    """Whether most pairs of GPUs that are joined alike have peer access: the same path, an NVLink or none."""
+    """Whether most pairs joined alike (the same path, NVLink or not) have peer access."""
     linked = _is_linked(device, peer)
     pairs = [
         other.read
@@ -140,7 +140,7 @@ def _is_linked(device: Device, peer: PeerAccess) -> bool:
 class PeerPath:
     """The kind of path between two GPUs; only pairs with equal paths are compared.
 
-    `links` is how many NVLinks that are up it has, `way` the nearest common ancestor of a path over PCIe.
+    `links` is how many of its NVLinks are up, `way` the nearest common ancestor of a path over PCIe.
     """
 
     kind: str
@@ -149,7 +149,7 @@ class PeerPath:
 
 
 def path_between(snapshot: Snapshot, source: Device, target: Device, result: BandwidthResult) -> PeerPath:
-    """The path that a copy from one GPU to the other took, by what both GPUs say of their links."""
+    """The path of a copy from one GPU to the other, by both GPUs' links."""
     if result.direct is not True:
         return PeerPath(HOST)
     access = _access(source, target)
@@ -164,7 +164,7 @@ def path_between(snapshot: Snapshot, source: Device, target: Device, result: Ban
         return _over_pcie(access)  # the links of this GPU lead to others
     if any(not isinstance(link.remote_bus_id, Missing) for link in up):
         return PeerPath(NVSWITCH, len(up))
-    # A guest, and newer drivers, do not say where links lead; whether NVLink joins the pair they say.
+    # Guests and newer drivers report whether NVLink joins the pair, and not where its links lead.
     joined = access is not None and access.nvlink == "ok"
     return PeerPath(NVSWITCH, len(up)) if joined else PeerPath(UNKNOWN, len(up))
 
@@ -181,7 +181,7 @@ def _access(source: Device, target: Device) -> PeerAccess | None:
 
 
 def _lead_to_gpus(snapshot: Snapshot, links: list[NvLink]) -> bool:
-    """Whether the links lead from GPU to GPU: to one that is listed, or to one that the PCI bus has."""
+    """Whether the links lead to GPUs: to a listed one, or to one on the PCI bus."""
     gpus = {device.id.bus_id for device in snapshot.devices}
     functions = snapshot.machine.pci_devices
     if not isinstance(functions, Missing):

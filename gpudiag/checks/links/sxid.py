@@ -101,7 +101,7 @@ def judge_sxids(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Find
 def _first_lines(burst: tuple[KernelEvent, ...]) -> tuple[KernelEvent, ...]:
     """The SXids of a burst without their second and third lines, which name no link: "Severity ...", "Data {...".
 
-    Where the first line is lost, one of the others stands for it.
+    Where the first line is lost, another takes its place.
     """
     sxids_of_burst = [event for event in burst if event.kind is KernelEventKind.SXID]
     told = {(event.unit, event.sxid_code) for event in sxids_of_burst if event.severity is not None}

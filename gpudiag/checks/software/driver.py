@@ -1,4 +1,4 @@
-"""Checks of the driver and the GPUs' firmware: the right driver, alike everywhere, intact, kept loaded."""
+"""Checks of the driver and the GPUs' firmware: the right version, equal on all GPUs, intact, kept loaded."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -225,7 +225,7 @@ def _judge_firmware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 
 
 def _usual(snapshot: Snapshot, device: Device, field: str) -> str | None:
-    """What most of the other GPUs of the same product have; None where no value has a majority."""
+    """The value that most other GPUs of the same product have; None where none has a majority."""
     values = (getattr(peer, field) for peer in alike(snapshot, device))
     counts = Counter(value for value in values if not isinstance(value, Missing))
     if not counts:

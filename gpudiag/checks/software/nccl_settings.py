@@ -148,7 +148,7 @@ def names_interface(variable: str, value: str, interface: str) -> bool:
 
 
 def _who_set(settings: Settings, variable: str) -> Owner:
-    """Who must correct it: what the machine's own file says, every job on it reads."""
+    """The owner who must correct it: HOST where the machine's own file sets it, else JOB."""
     if variable in settings.environment or isinstance(settings.nccl_files, Missing):
         return Owner.JOB
     (file,) = [path for path, lines in settings.nccl_files.items() if variable in lines][:1] or [""]

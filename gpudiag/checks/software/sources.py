@@ -1,4 +1,4 @@
-"""Checks of the sources: does NVML answer, and do the sources tell the same story."""
+"""Checks of the sources: does NVML answer, and do the sources agree?"""
 
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.registry import (
@@ -17,7 +17,7 @@ from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
 
-# The driver is set up, and does not answer as it should.
+# The driver is installed, and does not answer as it should.
 _UNCLEAR_STATES = (SourceState.TIMED_OUT, SourceState.FAILED)
 _NO_START_BASIS = Basis(
     reads="What nvmlInit answers, against every trace of a GPU: PCI bus, /dev/nvidia*, /proc/driver/nvidia,"
@@ -163,7 +163,7 @@ def sources_agree(context: Context) -> Judgement:
 
 
 def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
-    """Which sources did not answer and why: SKIP where none of them is installed, else ERROR."""
+    """SKIP where no other source is installed, else ERROR; the reason names those without an answer."""
     nvml = next((status for status in silent if status.name == "nvml"), None)
     if nvml is not None:
         return nvml_silent(nvml)
@@ -179,7 +179,7 @@ def _words(state: SourceState) -> str:
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
-    """What to do here, in the source's words, which follow its `cause: `; empty: the catalogue's will do."""
+    """The remedy in the source's words, after its `cause: `; empty where the catalogue's applies."""
     drivers = {gpu.driver for gpu in pci_gpus(snapshot) if not isinstance(gpu.driver, Missing)}
     if status.state is SourceState.LIBRARY_ABSENT and "nouveau" in drivers:
         return "nouveau holds the GPU: blacklist it, install the NVIDIA driver, and reboot."

@@ -202,7 +202,7 @@ def cuda_context(context: Context) -> Judgement:
 
 
 def _without_context(snapshot: Snapshot) -> list[Device]:
-    """The GPUs on which none starts, where one does on others and CUDA could name them."""
+    """The GPUs on which no context starts, where one starts on others and CUDA could name them."""
     views = [view for view in snapshot.views if view.source == "torch"]
     if not any(view.context_starts is True for view in views):
         return []
@@ -303,7 +303,7 @@ def torch_architectures(context: Context) -> Judgement:
 
 
 def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
-    """What to say where another check names the cause already: a GPU, the fabric, or the driver's age."""
+    """The judgement where another check names the cause already: a GPU, the fabric, or the driver's age."""
     snapshot = context.snapshot
     views = [view for view in snapshot.views if view.source == "torch"]
     failing = [view for view in views if isinstance(view.context_starts, Missing)]
@@ -344,7 +344,7 @@ def _is_late(reading: Reading[bool]) -> bool:
 
 
 def _is_of(view: DeviceView, names: set[str]) -> bool:
-    """Whether a view is of a GPU of that UUID or bus id, or of one that CUDA could not even name."""
+    """Whether a view is of a GPU with one of these names, or of one that CUDA could not name."""
     known = [name for name in (view.uuid, view.bus_id) if not isinstance(name, Missing)]
     return not known or any(name in names for name in known)
 
