@@ -1,1 +1,1 @@
-"""What ranks measured and what happened to them, judged."""
+"""Checks of what ranks measured, and of what happened to them."""

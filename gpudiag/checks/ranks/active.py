@@ -1,4 +1,4 @@
-"""Checks of active tests as such: did every rank come through, was every GPU tested, was all data right."""
+"""Checks of active tests as such: did every rank finish, was every GPU tested, was all data right?"""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def collective_all_reduce(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def active_ranks(context: Context) -> Judgement:
-    """A finding for each rank that failed, ERROR for tests that no such rank explains and that were not done."""
+    """A finding for each rank that failed; ERROR for tests not done that no failed rank explains."""
     measured = active_of(context)
     if not measured.tests:
         return could_not_look("no active test was planned")
@@ -86,7 +86,7 @@ def active_ranks(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def active_coverage(context: Context) -> Judgement:
-    """SKIP that names each GPU which was left alone, and why; ERROR where no test came to its end."""
+    """SKIP that names each GPU left untested, and why; ERROR where no test was finished."""
     measured = active_of(context)
     if not measured.untested:
         return judged() if measured.done else could_not_look("no active test was done on every rank")
@@ -128,7 +128,7 @@ def bandwidth_data(context: Context) -> Judgement:
 
 
 def active_of(context: Context) -> ActiveMeasurement:
-    """What the active tests measured; the need `active` makes sure that there is something."""
+    """What the active tests measured; the need `active` makes sure that it is there."""
     measured = context.measures.active
     assert not isinstance(measured, Missing)  # noqa: S101 - the runner answers for the need
     return measured

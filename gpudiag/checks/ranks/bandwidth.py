@@ -196,7 +196,7 @@ def _by_memory(context: Context, result: BandwidthResult) -> tuple[Opinion, ...]
 
 
 def _by_host_link(context: Context, result: BandwidthResult) -> tuple[Opinion, ...]:
-    """By the best link that was read: an idle one saves power at a low generation."""
+    """Opinions by the best link that was read: an idle link saves power at a low generation."""
     read = [
         (point.pcie_generation, point.pcie_width)
         for point in active_of(context).telemetry
@@ -216,7 +216,7 @@ def _judge_pair(
     path: PeerPath | None,
     pairs: Sequence[tuple[BandwidthResult, PeerPath | None]],
 ) -> SpeedVerdict:
-    """Against the links of this pair, and against pairs of like GPUs that are joined in the same way."""
+    """The verdict by the links of this pair, and by pairs of like GPUs joined in the same way."""
     device = device_of(context.snapshot, result.device_uuid)
     by_link: tuple[Opinion, ...] = ()
     if device is not None and path is not None and path.kind in (NVLINK, NVSWITCH):

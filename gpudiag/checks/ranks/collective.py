@@ -44,7 +44,7 @@ BARRIER_PASSED = FindingKind(
     ),
 )
 
-# What became of one rank's data, by the diagnosis of the rank that saw it.
+# What happened to one rank's data, by the diagnosis of the rank that saw it.
 _FATES: Mapping[str, str] = MappingProxyType(
     {
         "dropped": "is missing",
@@ -143,7 +143,7 @@ COLLECTIVE_FINDINGS = (
 
 
 def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
-    """One finding per rank whose data was wrong, or that alone held wrong data, the earliest first.
+    """One finding per rank whose data was wrong, or that alone held wrong data; earliest first.
 
     Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank.
     """
@@ -157,7 +157,7 @@ def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
 
 
 def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
-    """A finding for the first barrier that was none; later ones say no more."""
+    """A finding for the first barrier that did not hold ranks back; later ones add nothing."""
     passed = [incident for incident in measurement.incidents if incident.kind is IncidentKind.PASSED]
     findings = []
     for incident in passed[:1]:
@@ -172,7 +172,7 @@ def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
 
 
 def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int) -> int | str:
-    """The rank to name: whose data it is, else who saw it, unless everyone saw the same."""
+    """The rank to name: whose data it is, else the one that saw it; no rank where all saw the same."""
     facts = _facts(incident)
     if "data_of_rank" in facts and facts["diagnosis"] in _FATES:
         return int(facts["data_of_rank"])
@@ -219,7 +219,7 @@ def _subject(culprit: int | str, first: Incident, measurement: CollectiveMeasure
 
 
 def _counted_only(measurement: CollectiveMeasurement) -> list[Finding]:
-    """The finding for wrong data that was counted and that no rank described."""
+    """The finding for wrong data that was counted, but that no rank described."""
     wrong = [result for result in measurement.results if result.verified is False and result.elements]
     if not wrong:
         return []
@@ -237,7 +237,7 @@ def _facts(incident: Incident) -> dict[str, Scalar]:
 
 
 def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
-    """The finding of a run that should use GPUs where there are any, and met none."""
+    """The finding of a run that uses GPUs where there are any, and found none."""
     ranks = f"{measurement.world_size} {measurement.backend} ranks"
     return COLLECTIVE_WITHOUT_GPU.finding(
         HostSubject(measurement.host),
@@ -249,7 +249,7 @@ def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
 def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """Everything wrong with a run, worst and most certain first: the first finding is the cause.
 
-    What moved during the run is evidence of what it may explain.
+    Counters that rose during the run become evidence of the findings that they may explain.
 
     No finding means that every planned size was measured on every rank, and verified.
     """
@@ -266,7 +266,7 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
 
 
 def judge_injection(injected: Iterable[InjectedFault], host: str) -> list[Finding]:
-    """A finding for each fault that `--inject` asked for and that never happened."""
+    """A finding for each fault that `--inject` asked for and that did not happen."""
     return [
         INJECT_NOT_FIRED.finding(
             HostSubject(host),

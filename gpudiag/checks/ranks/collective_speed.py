@@ -1,7 +1,7 @@
 """How fast NCCL was, against what others published for such machines and against this machine's own past.
 
-Only the plateau is judged, never an average over sizes: small messages measure latency. Nothing is
-said where nothing is known. Ranks on CPUs are never judged by their speed.
+Only the plateau is judged, never an average over sizes: small messages measure latency. There is
+no finding where nothing is known. Ranks on CPUs are never judged by their speed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ COLLECTIVE_SPEED = FindingKind(
     basis=_BASIS,
 )
 
-# From here on NVLink machines are on their plateau, and published figures of one kind of machine agree within 1.5 %;
+# From this size on NVLink machines are on their plateau, and published figures of one kind of machine agree within 1.5 %;
 # at 1 GiB eight B200 give 723 of 846 GB/s.
 PLATEAU_BYTES = 4 * GIB
 # Results below this are latency, and too noisy to be compared with earlier ones.
@@ -59,7 +59,7 @@ def judge_collective_speed(
     environment: Mapping[str, str],
     earlier: Mapping[str, Baseline],
 ) -> tuple[Finding, ...]:
-    """A finding per operation whose speed can be held against something: slow, or as it should be.
+    """A finding per operation whose speed can be compared: slow, or as it should be.
 
     `devices` are the GPUs that took part, all of them on this host; `earlier` has this machine's own
     baselines by metric.
@@ -74,7 +74,7 @@ def judge_collective_speed(
 
 
 def samples_of(measurement: CollectiveMeasurement) -> tuple[Sample, ...]:
-    """What a later run is compared with: the bus bandwidth of the largest size of each operation."""
+    """The samples that later runs are compared with: each operation's bus bandwidth at its largest size."""
     return tuple(
         Sample(metric_name(result, measurement), result.busbw_bytes_per_second, "B/s")
         for result in largest_results(measurement.results)
@@ -91,7 +91,7 @@ def metric_name(result: CollectiveResult, measurement: CollectiveMeasurement) ->
 
 
 def largest_results(results: Sequence[CollectiveResult]) -> list[CollectiveResult]:
-    """The largest verified result of each operation, dtype and placement that is more than latency."""
+    """The largest verified result of each operation, dtype and placement, if above latency sizes."""
     largest: dict[tuple[object, ...], CollectiveResult] = {}
     for result in results:
         key = (result.op, result.reduce, result.dtype, result.in_place, result.unaligned)
@@ -104,7 +104,7 @@ def largest_results(results: Sequence[CollectiveResult]) -> list[CollectiveResul
 def find_algorithm(
     result: CollectiveResult, devices: Sequence[Device], environment: Mapping[str, str]
 ) -> Reading[str]:
-    """NCCL's algorithm where it can be told: by its settings, or by a speed that only one can reach.
+    """NCCL's algorithm where it is known: by its settings, or by a speed that only one can reach.
 
     With NVLS the switches add up, so that busbw may exceed what the links of one GPU carry.
     """
@@ -160,7 +160,7 @@ def _table_opinions(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> list[Opinion]:
-    """Published figures for just these GPUs, this number of them, and the algorithm that NCCL takes."""
+    """Published figures for exactly these GPUs, this number of them, and NCCL's algorithm."""
     if (
         result.op != "all_reduce"
         or result.size_bytes < PLATEAU_BYTES
@@ -189,7 +189,7 @@ def _algorithm_of(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL was told, or NVLS, which it takes by itself where it can.
+    """The algorithm whose figures count: as NCCL was set, or NVLS, its own choice where it can.
 
     A speed that NVLS would be slow for and a ring would not is a ring's: then NVLS is off, and no link is bad.
     """

@@ -128,7 +128,7 @@ _POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))  # NVML's c
     readings=("active.compute", "active.telemetry"),
 )
 def compute_matmul(context: Context) -> Judgement:
-    """WARN for each GPU that is slow, with the dtypes; nothing to compare with is a SKIP."""
+    """WARN for each slow GPU, with the dtypes; SKIP where there is nothing to compare with."""
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
@@ -152,7 +152,7 @@ def compute_matmul(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def compute_determinism(context: Context) -> Judgement:
-    """FAIL for a device that contradicts itself, or most of the identical devices beside it."""
+    """FAIL for a device whose results differ from its own, or from those of most identical devices."""
     measured = active_of(context)
     findings = [*_contradictions(measured.determinism, measured.host)]
     wrong = {finding.subject for finding in findings}
@@ -176,7 +176,7 @@ def compute_determinism(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def memory_patterns(context: Context) -> Judgement:
-    """FAIL for wrong words; ERROR where less memory than wanted could be had: that is no pass."""
+    """FAIL for wrong words; ERROR where less memory than planned was tested: that is no pass."""
     measured = active_of(context)
     findings = tuple(_mismatch(context, result) for result in measured.patterns if result.wrong_words)
     if findings:
@@ -201,7 +201,7 @@ def memory_patterns(context: Context) -> Judgement:
     readings=("active.sustained", "active.telemetry"),
 )
 def compute_sustained(context: Context) -> Judgement:
-    """WARN for each GPU that got slower, with how hot it got and how its clocks moved."""
+    """WARN for each GPU that got slower, with how its temperature and clock changed."""
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
@@ -227,7 +227,7 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
 
 
 def _clocks_seen(context: Context, result: ComputeResult) -> ClocksSeen | None:
-    """The median clock of the GPU while it multiplied; None where it, or what held it down, was not read."""
+    """The GPU's median clock while it multiplied; None where the clock or its event reasons were not read."""
     began, ended = result.began_seconds, result.ended_seconds
     if isinstance(began, Missing) or isinstance(ended, Missing):
         return None
@@ -256,7 +256,7 @@ def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) 
 
 
 def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterator[Finding]:
-    """A finding for each rank of which repeats differ, by the first chain in which they do."""
+    """A finding for each rank whose repeats differ, by the first chain in which they do."""
     first: dict[int, DeterminismResult] = {}
     for result in results:
         if result.deviating:
@@ -332,7 +332,7 @@ def _first_and_last(result: SustainedResult) -> tuple[float, float]:
 
 
 def _slopes(context: Context, result: SustainedResult) -> Iterator[Evidence]:
-    """How temperature and clock moved while it was under load, per minute."""
+    """How fast temperature and clock changed under load, per minute."""
     points = [one for one in active_of(context).telemetry if one.device_uuid == result.device_uuid]
     for name, unit in (("temperature_celsius", "C/min"), ("sm_clock_mhz", "MHz/min")):
         known = [

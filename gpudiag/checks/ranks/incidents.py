@@ -1,8 +1,8 @@
-"""What happened to ranks, judged: which rank is to blame, on what evidence, and what to do.
+"""Incidents of ranks, judged: which rank is to blame, on what evidence, and what to do.
 
 The ranks' agents have already told cause from consequence (a survivor whose connection broke is no
 incident); here each incident becomes one finding, but for a fault of the host under all
-its ranks, which is told once.
+its ranks, which is reported once.
 """
 
 import re
@@ -249,7 +249,7 @@ _PORT = re.compile(r"\bport:? (\d+)")
 _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group holds it back"
-# What no single rank is to blame for.
+# Incidents for which no single rank is to blame.
 _OF_ALL_RANKS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
 
 
@@ -260,7 +260,7 @@ def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
-    """The same for any run on ranks; `complete`: all its results were there before a rank ended badly."""
+    """One finding per incident of any run on ranks; `complete`: all results were there before a rank ended badly."""
     in_time = sorted(incidents, key=lambda incident: incident.at_seconds)
     by_rank = (
         _judge_incident(incident, complete=complete)

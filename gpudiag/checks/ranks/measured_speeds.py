@@ -56,8 +56,8 @@ class SpeedVerdict:
 
 
 def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinion]) -> SpeedVerdict:
-    """The verdict of the opinions together on `measured`; none (never PASS) without an opinion."""
-    if not measured > 0:  # NaN too
+    """The opinions' joint verdict on `measured`; none (never PASS) without an opinion."""
+    if not measured > 0:  # also true for NaN
         return SpeedVerdict(Outcome.FAIL, (Evidence(name, str(measured), unit, source="measured"),))
     evidence = tuple(
         Evidence(
@@ -74,7 +74,7 @@ def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinio
 
 
 def peers_opinion(measured_by_peers: Iterable[float]) -> tuple[Opinion, ...]:
-    """What identical GPUs of the machine reached in the same test; nothing where there are fewer than two."""
+    """The speed of identical GPUs of the machine in the same test; empty where there are fewer than two."""
     values = [value for value in measured_by_peers if value > 0]
     if len(values) < 2:
         return ()
@@ -86,7 +86,7 @@ def peers_opinion(measured_by_peers: Iterable[float]) -> tuple[Opinion, ...]:
 
 
 def history_opinion(before: Iterable[float]) -> tuple[Opinion, ...]:
-    """What this GPU reached before in the same test; nothing where it was never measured."""
+    """This GPU's earlier speed in the same test; empty where it was never measured."""
     values = [value for value in before if value > 0]
     if not values:
         return ()
@@ -143,10 +143,10 @@ class ClocksSeen:
 
 
 def matrix_opinions(device: Device, dtype: str, seen: ClocksSeen | None) -> tuple[Opinion, ...]:
-    """Operations per second of a large matrix product, at the clock that was seen while it ran.
+    """Operations per second of a large matrix product, at the clock read while it ran.
 
-    Nothing where no clock was seen, and nothing while the board's power held it down: how far is a matter
-    of the data and the cooling, and no table says it. Nothing where the GPU emulates the type.
+    Empty where no clock was read, or the board's power limit held it down: how far is a matter
+    of the data and the cooling, and in no table. Empty where the GPU emulates the type.
     """
     capability, cores, limits = device.compute_capability, device.cuda_cores, speed_limits()
     if seen is None or seen.power_capped or _is_emulated(capability, dtype):
@@ -170,7 +170,7 @@ def matrix_opinions(device: Device, dtype: str, seen: ClocksSeen | None) -> tupl
 
 
 def _is_emulated(capability: Reading[str], dtype: str) -> bool:
-    """Whether GPUs of that compute capability have no processors for the type, as Volta has none for bfloat16."""
+    """Whether GPUs of that compute capability emulate the type, as Volta does bfloat16."""
     least = LEAST_CAPABILITY_OF_DTYPE.get(dtype)
     if least is None or isinstance(capability, Missing):
         return False
@@ -203,7 +203,7 @@ def device_of(snapshot: Snapshot, uuid: object) -> Device | None:
 
 
 def subject_of(context: Context, rank: int, uuid: Reading[str]) -> tuple[Subject, str]:
-    """What a finding about one rank's device is about, and its name: the GPU, or the rank on a CPU."""
+    """The subject of a finding about one rank's device, and its name: the GPU, or the rank on a CPU."""
     device = device_of(context.snapshot, uuid)
     if device is None:
         return RankSubject(rank, context.snapshot.host), f"rank {rank}"
@@ -217,7 +217,7 @@ def same_product(snapshot: Snapshot, uuid: object, other_uuid: object) -> bool:
 
 
 def find_baseline(context: Context, metric: str, device_uuid: str | None) -> Baseline | None:
-    """The stored baseline of that metric, where it rests on enough runs."""
+    """The stored baseline of that metric; None where too few runs gave it."""
     if isinstance(context.history, Missing):
         return None
     for baseline in context.history.baselines:
@@ -229,14 +229,14 @@ def find_baseline(context: Context, metric: str, device_uuid: str | None) -> Bas
 def judge_against(
     context: Context, metric: str, uuid: object, measured: float, unit: str, opinions: Iterable[Opinion]
 ) -> SpeedVerdict:
-    """What the opinions and the GPU's own history say of a measured speed."""
+    """The verdict on a measured speed by the opinions and the GPU's own history."""
     baseline = find_baseline(context, metric, str(uuid))
     past = () if baseline is None else history_opinion([baseline.median])
     return judge_speed(unit_name(unit), measured, unit, (*opinions, *past))
 
 
 def is_slow(verdict: SpeedVerdict) -> bool:
-    """Whether anything speaks against the speed."""
+    """Whether the verdict is that the speed is too low."""
     return verdict.outcome in (Outcome.WARN, Outcome.FAIL)
 
 
@@ -254,7 +254,7 @@ def slow_by_rank(
 def name_evidence(
     slow: Sequence[tuple[_Result, SpeedVerdict]], name: Callable[[_Result], str]
 ) -> list[Evidence]:
-    """The evidence of all of them; of several, each fact carries the name of its result."""
+    """The evidence of all results; where there are several, each fact carries its result's name."""
     return [
         replace(fact, name=f"{name(result)}_{fact.name}") if len(slow) > 1 else fact
         for result, verdict in slow
@@ -263,10 +263,10 @@ def name_evidence(
 
 
 def any_opinion(verdicts: Sequence[SpeedVerdict]) -> bool:
-    """Whether there was anything to hold a speed against."""
+    """Whether there was any opinion to compare a speed with."""
     return any(verdict.outcome is not None for verdict in verdicts)
 
 
 def unit_name(unit: str) -> str:
-    """The evidence's name of a rate in that unit."""
+    """The name that evidence gives a rate in that unit."""
     return {"B/s": "bytes_per_second", "FLOP/s": "flops_per_second"}[unit]

@@ -1,4 +1,4 @@
-"""Which counters moved while something ran: the likely cause of what went wrong meanwhile."""
+"""Which counters rose during a run: the likely cause of what went wrong meanwhile."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import significant
 
-# What slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
+# Findings that slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
 # collective they do not.
 _EXPLAINABLE = frozenset(
     {"collective.slow", "collective.corrupted", "collective.stalled", "rank.late", "rank.silent"}
@@ -46,7 +46,7 @@ def find_movements(
 
 
 def explain_by(findings: Sequence[Finding], movements: Reading[tuple[Movement, ...]]) -> tuple[Finding, ...]:
-    """The findings, with what moved meanwhile as the first evidence of those that it may explain."""
+    """The findings; the counters that rose come first in the evidence of those that they may explain."""
     moved = () if isinstance(movements, Missing) else movements
     evidence = tuple(_as_evidence(movement) for movement in moved)
     return tuple(
@@ -56,7 +56,7 @@ def explain_by(findings: Sequence[Finding], movements: Reading[tuple[Movement, .
 
 
 def _as_evidence(movement: Movement) -> Evidence:
-    """A movement as evidence of a finding: its rise, since before the run."""
+    """A movement as evidence: the counter's rise since before the run."""
     rise = round(movement.rise, 3) if movement.unit else int(movement.rise)
     return Evidence(movement.name, rise, movement.unit or None, source=f"{movement.source}, during the run")
 
@@ -96,7 +96,7 @@ def _of_device(subject: Subject, before: Device, after: Device) -> Iterator[Move
 
 
 def _of_parts(subject: Subject, before: object, after: object, name: str, unit: str) -> Iterator[Movement]:
-    """The fields of a reading that is made of several counters."""
+    """The movements of the fields of a reading that is made of several counters."""
     if isinstance(before, Missing) or isinstance(after, Missing):
         return
     for field in fields(after):  # type: ignore[arg-type]
@@ -109,6 +109,6 @@ def _of_parts(subject: Subject, before: object, after: object, name: str, unit: 
 def _risen(
     subject: Subject, name: str, before: Reading[float], after: Reading[float], unit: str, source: str
 ) -> Iterator[Movement]:
-    """The movement of one counter, if it rose; one that fell was reset, and its rise is not known."""
+    """The movement of a counter that rose; one that fell was reset, and its rise is not known."""
     if not isinstance(before, Missing) and not isinstance(after, Missing) and after > before:
         yield Movement(subject, name, before, after, unit, source)

@@ -1,1 +1,1 @@
-"""A training run and the ranks of a user's script, judged."""
+"""Checks of a training run, and of the ranks of a user's script."""

@@ -1,4 +1,4 @@
-"""A wrong gradient or a wrong step of the optimizer, blamed: on a rule that was broken, or on one rank."""
+"""The cause of a wrong gradient or optimizer step: a rule that was broken, or one rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ from gpudiag.model.finding import Owner
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import GradientParts, RankStep, StepParts
 
-# What is left of an error that a rule explains is rounding: at most this share of it.
+# The part of an error that a rule leaves unexplained is rounding: at most this share.
 _LEFT = 0.05
-# A number so near to another one, over it, is that one.
+# Two numbers whose relative difference is below this are equal.
 _NEAR = 0.02
-# What is a clean multiple comes out as one: what is left is rounding, in half precision too.
+# A clean multiple is met this closely: what is left is rounding, in half precision too.
 _CLEAN = 0.002
 _SOME = 0.75
-# So few elements are off where bits flipped, and not by a rule.
+# At most this many elements are off where bits flipped; a rule affects more.
 _FLIPS_AT_MOST = 4
 # Of accumulation.
 _PASSES_AT_MOST = 16
@@ -60,7 +60,7 @@ class Blame:
 class WrongGradients:
     """A step with gradients beyond the limit on the `wrong` ranks; the `odd` ones differ from most.
 
-    `following` is the next step, where there is one: a gradient that is a step late begins as nothing.
+    `following` is the next step, where there is one: a gradient that is a step late begins as zero.
     """
 
     together: Together
@@ -71,7 +71,7 @@ class WrongGradients:
 
     @property
     def number(self) -> int:
-        """The step."""
+        """The step's number."""
         return next(iter(self.together.values())).step
 
     @property
@@ -86,28 +86,28 @@ class WrongGradients:
 
     @property
     def parts(self) -> dict[int, GradientParts]:
-        """What the gradients are made of, of the ranks that measured it."""
+        """What the gradients are made of, by each rank that measured it."""
         return _parts(self.together)
 
     @property
     def first(self) -> GradientParts:
-        """Those of the first such rank."""
+        """The parts on the first rank that measured them."""
         return next(iter(self.parts.values()))
 
     @property
     def is_of_some(self) -> bool:
-        """Whether clearly fewer than all of the tensors are off: of a rule for all, a small one may stay in the limit."""
+        """Whether clearly not all tensors are off: under a rule for all, a small one may stay within the limit."""
         return len(self.first.tensors) <= _SOME * len(next(iter(self.together.values())).gradients)
 
     @property
     def what(self) -> str:
-        """The gradients that are off, and the verb."""
+        """The gradients that are off, with the verb: the beginning of a sentence."""
         some = self.is_of_some
         return f"the gradient of {name_tensors(self.first.tensors)} is" if some else "gradients are"
 
 
 def blame_gradient(wrong: WrongGradients) -> Blame:
-    """What makes the gradients of a step wrong."""
+    """The blame for wrong gradients in a step."""
     if wrong.parts:
         found = (
             _blame_flip(wrong)
@@ -129,7 +129,7 @@ def _parts(together: Together) -> dict[int, GradientParts]:
 
 
 def _blame_flip(wrong: WrongGradients) -> Blame | None:
-    """The one rank that handed in other bits than it computed: everybody has its flipped bit in the average."""
+    """The blame for one rank that sent other bits than it computed: every rank's average has the flipped bit."""
     parts = wrong.parts
     if len(parts) < wrong.workers or any(one.flipped_average for one in parts.values()):
         return None
@@ -141,12 +141,12 @@ def _blame_flip(wrong: WrongGradients) -> Blame | None:
 
 
 def _are_off_before(wrong: WrongGradients) -> list[int]:
-    """The ranks that computed another gradient than their samples give, before any averaging."""
+    """The ranks that computed a gradient other than their samples give, before any averaging."""
     return [rank for rank, step in wrong.together.items() if _is_off(step.computed_error, wrong.limit)]
 
 
 def _blame_other_step(wrong: WrongGradients) -> Blame | None:
-    """The gradients of the step before, in the place of these or beside them."""
+    """The blame for gradients of the step before, instead of these or added to them."""
     parts, number, ranks = wrong.parts, wrong.number, tuple(wrong.parts)
     if _are_near(wrong.together, {rank: one.step_before for rank, one in parts.items()}, wrong.limit):
         return Blame(LATE_GRADIENT, ranks, f"step {number} uses the gradients of step {number - 1}")
@@ -166,7 +166,7 @@ def _blame_other_step(wrong: WrongGradients) -> Blame | None:
 
 
 def _are_near(together: Together, errors: Mapping[int, float | None], limit: float) -> bool:
-    """Whether those errors are rounding, where that of the gradient is not."""
+    """Whether those errors are only rounding, though the gradient's own error is more."""
     return all(
         error is not None and error <= min(limit, _LEFT * (together[rank].gradient_error or 0.0))
         for rank, error in errors.items()
@@ -174,12 +174,12 @@ def _are_near(together: Together, errors: Mapping[int, float | None], limit: flo
 
 
 def _are_explained(wrong: WrongGradients) -> bool:
-    """Whether shares of the ranks' own gradients are all that is in those that are off."""
+    """Whether the wrong gradients consist only of shares of the ranks' own gradients."""
     return _are_near(wrong.together, {rank: one.rest for rank, one in wrong.parts.items()}, wrong.limit)
 
 
 def _blame_shares(wrong: WrongGradients) -> Blame | None:
-    """The own gradients of ranks, added up in other shares than one over their number each."""
+    """The blame for ranks' own gradients summed with wrong shares: each should be one over their number."""
     workers, parts = wrong.workers, wrong.parts
     if workers < 2 or not _are_explained(wrong):
         return None
@@ -200,12 +200,12 @@ def _blame_shares(wrong: WrongGradients) -> Blame | None:
     uneven = [rank for rank in range(workers) if abs(factors[rank] - usual) > _NEAR * most]
     if not uneven:
         return _blame_factor(wrong, usual)
-    # As many shares as elements explain any error, whatever it comes from.
+    # With as many shares as elements, shares explain any error, whatever its cause.
     return _blame_uneven(wrong, factors) if wrong.first.elements > workers else None
 
 
 def _blame_own(wrong: WrongGradients) -> Blame:
-    """Each of these ranks has the gradient of its own samples."""
+    """The blame for ranks that each keep the gradient of their own samples."""
     ranks, number = tuple(wrong.parts), wrong.number
     if wrong.is_of_some:
         return Blame(TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})")
@@ -216,7 +216,7 @@ def _blame_own(wrong: WrongGradients) -> Blame:
 
 
 def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
-    """One factor for the whole average."""
+    """The blame for an average that is wrong by one factor."""
     workers, ranks = wrong.workers, tuple(wrong.parts)
     should = "it should be" if wrong.is_of_some else "they should be"
     where = "" if len(ranks) == workers else f" on {name_ranks(ranks)}"
@@ -227,7 +227,7 @@ def _blame_factor(wrong: WrongGradients, factor: float) -> Blame:
 
 
 def _meaning(factor: float, workers: int) -> str:
-    """What a factor is known to come from."""
+    """The known cause of a factor, to follow the message; empty where none is known."""
     if _is_clean(factor * workers):
         return ": divided by the number of ranks twice"
     if workers > 2 and _is_clean(factor * (workers - 1) / workers):
@@ -245,7 +245,7 @@ def _is_clean(factor: float) -> bool:
 
 
 def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
-    """Some ranks' gradients count other than others'."""
+    """The blame for an average in which some ranks count more or less than others."""
     number, workers = wrong.number, wrong.workers
     most = max(abs(factor) for factor in factors)
     missing = tuple(rank for rank, factor in enumerate(factors) if abs(factor) < _NEAR * most)
@@ -262,7 +262,7 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
 
 
 def _taken(shares: Sequence[float]) -> tuple[int, ...]:
-    """The ranks whose gradients are in a sum."""
+    """The ranks whose gradients are in the sum."""
     most = max(abs(share) for share in shares)
     return tuple(rank for rank, share in enumerate(shares) if abs(share) > _NEAR * most)
 
@@ -273,7 +273,7 @@ def _are_alike(shares: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _blame_shards(wrong: WrongGradients) -> Blame | None:
-    """Own gradients where each rank keeps its shard: put together they are a patchwork, which no shares explain."""
+    """The blame for own gradients in shards: put together they mix ranks, which no shares explain."""
     off = {
         rank: step
         for rank, step in wrong.together.items()
@@ -294,7 +294,7 @@ def _blame_shards(wrong: WrongGradients) -> Blame | None:
 
 
 def _blame_rank(wrong: WrongGradients) -> Blame | None:
-    """The one rank that computes, or holds, other numbers than its samples give."""
+    """The blame for one rank that computes, or holds, other numbers than its samples give."""
     number, together = wrong.number, wrong.together
     computed = _are_off_before(wrong)
     if len(computed) == 1 < wrong.workers:
@@ -314,7 +314,7 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
 
 
 def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
-    """Nobody: what is wrong in a rank's part of the average may have come to it from any other."""
+    """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
         f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({describe_elements(wrong.first)}): "
         f"one rank among {name_ranks(tuple(wrong.together))} has other bits, and what is measured cannot tell which"
@@ -324,7 +324,7 @@ def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
 
 
 def _blame_averaging(wrong: WrongGradients) -> Blame | None:
-    """What every rank computed is right, and what came of it is not."""
+    """The blame on the averaging: every rank computed the right gradient, and the average is wrong."""
     known = [step.computed_error for step in wrong.together.values()]
     if any(isinstance(error, Missing) or _is_off(error, wrong.limit) for error in known):
         return None
@@ -362,7 +362,7 @@ class WrongStep:
 
     @property
     def number(self) -> int:
-        """The step."""
+        """The step's number."""
         return next(iter(self.together.values())).step
 
     @property
@@ -372,17 +372,17 @@ class WrongStep:
 
     @property
     def parts(self) -> dict[int, StepParts]:
-        """What the step is made of, of the ranks that measured it."""
+        """What the step is made of, by each rank that measured it."""
         return {rank: one.step_parts for rank, one in self.together.items() if one.step_parts is not None}
 
     @property
     def where(self) -> str:
-        """On which ranks, where it is not all of them."""
+        """` on rank 1`, or the ranks concerned; empty where it is all of them."""
         return "" if len(self.parts) == len(self.together) else f" on {name_ranks(tuple(self.parts))}"
 
 
 def blame_step(wrong: WrongStep) -> Blame:
-    """What makes the parameters after a step wrong, though its gradients are right."""
+    """The blame for wrong parameters after a step whose gradients are right."""
     parts, guilty, number = wrong.parts, wrong.guilty, wrong.number
     if parts:
         found = _blame_movement(wrong)
@@ -408,7 +408,7 @@ def blame_step(wrong: WrongStep) -> Blame:
 
 
 def _blame_movement(wrong: WrongStep) -> Blame | None:
-    """A movement that a rule explains: none, that of the step before, or another multiple."""
+    """The blame for a movement that a rule explains: none, that of the step before, or another multiple."""
     parts, number = wrong.parts, wrong.number
     everything = {fact.name for step in wrong.together.values() for fact in step.parameters}
     unmoved = [set(one.unmoved) for one in parts.values()]

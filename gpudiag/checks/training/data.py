@@ -17,14 +17,14 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.training import StrategyMeasurement
 
 _SOURCE = "indices that each rank read"
-# So few samples may come in the same order twice by chance, 1 in 24 times.
+# Fewer samples may come in the same order twice by chance: 4 of them, 1 in 24 times.
 _FEW_SAMPLES = 5
 
 Order = dict[int, dict[int, tuple[int, ...]]]  # epoch -> rank -> samples, as they were read
 
 
 def judge_data(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
-    """What is wrong with the shards."""
+    """Everything wrong with the ranks' samples."""
     order = _order(measurement)
     shared = _judge_disjoint(measurement, order)
     found = (
@@ -68,7 +68,7 @@ def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding |
 
 
 def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
-    """Ranks whose batches hold something else than the data set has at the indices that they read."""
+    """The finding for ranks whose batches differ from the data set at the indices that they read."""
     changed = [step for step in measurement.steps if step.changed]
     if not changed:
         return None
@@ -88,7 +88,7 @@ def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding | None:
-    """Held against the size of the data set, in epochs that were trained to the end of the data."""
+    """The finding for samples left out of an epoch that was trained to the end of the data."""
     total = measurement.starts[0].sample_count
     for epoch in sorted({end.epoch for end in measurement.epoch_ends}):
         if not _came_to_its_end(measurement, epoch):
@@ -112,7 +112,7 @@ def _came_to_its_end(measurement: StrategyMeasurement, epoch: int) -> bool:
     if len(ends) < len(measurement.starts) or len({end.steps for end in ends}) > 1:
         return False
     if sum(step.epoch == epoch for step in measurement.steps) < sum(end.steps for end in ends):
-        return False  # not all steps were told
+        return False  # not all steps were reported
     whole = ends[0].steps >= measurement.starts[0].steps_per_epoch
     return (whole and all(end.agreed for end in ends)) or not any(end.agreed for end in ends)
 

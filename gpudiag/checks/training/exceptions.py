@@ -1,4 +1,4 @@
-"""Exceptions that ended ranks: ranks that ended alike told once, what is known of each, and what to do."""
+"""Exceptions that ended ranks: equal ones reported once, with what is known of each and what to do."""
 
 import re
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ def _join(group: Sequence[Finding], world_size: int) -> Finding:
 def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failure | None:
     """The known failure that shows as this exception with this text, raised in those frames; None for an unknown one.
 
-    What only repeats another failure, or could be any, is no meaning of an exception by itself.
+    Failures that only repeat another one, or are generic, are not the meaning of an exception.
     """
     lines = [f"{exception}: {text.partition(chr(10))[0]}", *text.splitlines()[1:]]
     raised = "\n".join(frames)
@@ -122,7 +122,7 @@ def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failu
 
 
 def with_meaning(finding: Finding, meaning: Failure) -> Finding:
-    """The finding with what its exception is known to mean, who must act, and how it is mended."""
+    """The finding with what its exception is known to mean, who must act, and how to fix it."""
     fact = Evidence("meaning", f"{meaning.title}: {meaning.cause}", source=f"gpudiag explain {meaning.id}")
     return replace(finding, evidence=(*finding.evidence, fact), remedy=meaning.mend, owner=meaning.owner)
 
@@ -143,5 +143,5 @@ def advise(exception: str, text: str) -> str:
 
 
 def is_about_shared_memory(text: str) -> bool:
-    """Whether an exception's text is what a full /dev/shm makes of a data loader."""
+    """Whether an exception's text is what a data loader raises when /dev/shm is full."""
     return bool(_SHARED_MEMORY.search(text))

@@ -92,15 +92,15 @@ RANK_CORRUPT = FindingKind(
 )
 
 _NAMED_TENSORS = 4
-# A factor so near to a fraction, over it, is that fraction.
+# A factor whose relative distance from a fraction is below this is that fraction.
 _NEAR = 0.001
-# What flips is a bit, or a few: a handful of elements, and few of all.
+# A fault flips one bit or a few: a handful of elements, and few of all.
 _FEW_ELEMENTS = 4
 _FEW_SHARE = 0.05
 
 
 def _wrong(code: str, meaning: str, remedy: str, jobs_may_start: str = "", *, basis: Basis) -> FindingKind:
-    """A training that does not compute what it should: the job's fault, until the machine's is shown."""
+    """The kind of a training that computes wrongly: the job's fault, until the machine's is shown."""
     return FindingKind(
         code=code,
         outcome=Outcome.FAIL,
@@ -458,7 +458,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def verb(several: Sequence[object], one: str, many: str) -> str:
-    """The form of a verb that goes with that many."""
+    """The singular or plural form of a verb, by how many ranks it goes with."""
     return one if len(several) == 1 else many
 
 
@@ -476,7 +476,7 @@ def describe_factor(factor: float) -> str:
 
 
 def is_few(off: int, elements: int) -> bool:
-    """Whether so few elements are off as flipped bits are, and no rule."""
+    """Whether so few elements are off that bits flipped, rather than a rule was broken."""
     return off <= max(1, min(_FEW_ELEMENTS, int(_FEW_SHARE * elements)))
 
 

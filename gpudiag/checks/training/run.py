@@ -1,4 +1,4 @@
-"""A training run, judged: did it run in parallel, is the maths that of one process? Also within a preflight."""
+"""Judge a training run, also within a preflight: did it run in parallel, is the maths that of one process?"""
 
 from dataclasses import replace
 from statistics import median
@@ -44,12 +44,12 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.training import RankProof, StrategyMeasurement
 from gpudiag.reference.training import strategy_facts
 
-# Ranks wait for one that needs so much longer, in the middle of all steps, to come to its collective.
+# A straggler's median time until the collective is longer by this share of the median step.
 STRAGGLER_SHARE = 0.2
 STRAGGLER_FLOOR_SECONDS = 3e-3
 _STRAGGLER_STEPS = 4
 
-# These make every number after them wrong.
+# These faults make every later number wrong.
 _EXPLAINS_STEPS = (
     INITIAL_PARAMETERS.code,
     BUFFERS_DIFFER.code,
@@ -63,7 +63,7 @@ _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 _ON_CPU_RANKS = "ranks on CPUs, with faults injected"
 _LIMIT = "the maths of a single process on the same samples, by the tolerances of docs/training.md"
 
-# No script of a user runs here; one worker alone is in order; ends in teardown and lateness have names of
+# No user's script runs here; one worker alone is no fault; ends in teardown and lateness have codes of
 # their own in training.
 _ELSEWHERE = (
     *(SINGLE_WORKER, SCRIPT_HUNG, SCRIPT_FAILED, RANK_TEARDOWN, RANK_LATE),
@@ -73,7 +73,7 @@ _ELSEWHERE = (
 __all__ = ["TRAINING_RUN_FINDINGS", "judge_training"]
 
 
-# Of one strategy's run; who comes late to the steps is told as a straggler.
+# Of one strategy's run; a rank that is late to the steps is reported as a straggler.
 TRAINING_RUN_FINDINGS = (
     *TRAINING_FINDINGS,
     *(kind for kind in RANK_FINDINGS if kind is not RANK_LATE),
@@ -104,11 +104,11 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
 
 
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
-    """Buffers differ where nothing was broadcast, and no number follows from one that is not finite."""
+    """The findings without consequences of others: of parameters not broadcast, of a number not finite."""
     codes = {finding.code for finding in findings}
     if NOT_FINITE.code in codes:
         return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
-    if TENSOR_NOT_STEPPED.code in codes:  # what is not stepped has no state
+    if TENSOR_NOT_STEPPED.code in codes:  # parameters without a step have no state
         findings = [finding for finding in findings if not _is_about_state(finding)]
     if INITIAL_PARAMETERS.code in codes:
         return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
@@ -120,7 +120,7 @@ def _is_about_state(finding: Finding) -> bool:
 
 
 def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
-    """How ranks ended; lateness is judged by step times, not here."""
+    """Findings about how ranks ended; lateness is judged by step times, not here."""
     incidents = tuple(one for one in measurement.incidents if one.kind is not IncidentKind.LATE)
     complete = _is_complete(measurement)
     findings = judge_incidents(incidents, complete=complete)
@@ -129,7 +129,7 @@ def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
 
 
 def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
-    """The finding under a code that tells a trainer more."""
+    """The finding under training's own code, or with its exception's known meaning."""
     if not isinstance(finding.subject, RankSubject):
         return finding
     if finding.code == RANK_TEARDOWN.code:
@@ -143,7 +143,7 @@ def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
 
 
 def _judge_late(measurement: StrategyMeasurement) -> list[Finding]:
-    """What went wrong after the steps that were looked at one by one: it explains what follows from it."""
+    """Findings about the steps after the verified ones: they explain what follows from them."""
     late = judge_steps(replace(measurement, steps=measurement.late_steps))
     return [] if late is None else [late]
 
@@ -203,7 +203,7 @@ def _falls(proof: RankProof) -> bool:
 
 
 def _judge_stragglers(measurement: StrategyMeasurement) -> list[Finding]:
-    """The ranks that come to the step's collectives later than the others do, by their own clocks alone."""
+    """Findings for ranks that reach the step's collectives later than the others, each by its own clock."""
     speeds = [speed for speed in measurement.speeds if speed.steps >= _STRAGGLER_STEPS]
     if len(speeds) < 2:
         return []

@@ -25,7 +25,7 @@ _RECORDER = "flight recorder"
 
 _WHERE = re.compile(r" in stage \w+(, iteration \d+)?")
 _TRACEBACK = "traceback"
-# A rank says once a second where it is; before that it is gpudiag's own line.
+# A rank reports its place once a second; until then the place is a line of gpudiag's own.
 _OWN = re.compile("/gpudiag/(training|ranks)/")
 _NEARLY_FULL = 0.02
 _WORKER_GONE = "exited unexpectedly"
@@ -36,12 +36,12 @@ _SHM = "/dev/shm"  # noqa: S108 - named, not written to
 class _Group:
     """Ranks that were in the same collective."""
 
-    collective: RecordedCollective | None  # None: nobody can tell, for the process is gone
+    collective: RecordedCollective | None  # None: not known, for the process is gone
     place: str
     ranks: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Who was in what, and where."""
+        """As `rank 1 was in all_reduce of [1000] at train.py:12`."""
         said = "a smaller collective" if self.collective is None else str(self.collective)
         at = f" at {self.place}" if self.place else ""
         return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {said}{at}"
@@ -83,7 +83,7 @@ def judge_mismatch(
 def _group(raised: Mapping[int, ScriptPlace], gone: tuple[int, ...]) -> list[_Group]:
     """Collectives with the ranks that were in them, the fewest ranks first.
 
-    A process that was ended had waited for fewer bytes than came, so it was in the smallest of them; where all
+    A process that was ended had expected fewer bytes than came, so it was in the smallest of them; where all
     others were in one, in a smaller one.
     """
     ranks: dict[RecordedCollective, list[int]] = {}
@@ -108,9 +108,9 @@ def judge_script(
     raised: Mapping[int, ScriptPlace] | None = None,
     words: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
-    """What is wrong with how the ranks ended; `finished`: every rank came to the script's end.
+    """Everything wrong with how the ranks ended; `finished`: every rank reached the script's end.
 
-    `raised` says by rank where an exception came to the user's code; `words` are lines of the ranks' output in
+    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the ranks' output in
     which a library explains what went wrong.
     """
     found = judge_incidents(script.incidents, complete=finished)
@@ -131,13 +131,13 @@ def judge_script(
 
 
 def _told_by_other_agents(incidents: Sequence[Incident]) -> list[str]:
-    """What libraries printed on ranks whose output came to another process of the launch."""
+    """What libraries printed on ranks whose output went to another process of the launch."""
     facts = (fact for incident in incidents for fact in incident.evidence)
     return [str(fact.value) for fact in facts if fact.name == EXPLANATION]
 
 
 def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: Sequence[str]) -> Finding:
-    """The finding with the user's own line for its place, seconds for iterations, and advice that fits."""
+    """The finding with the user's own line as its place, seconds for iterations, and fitting advice."""
     rank = finding.subject.rank if isinstance(finding.subject, RankSubject) else None
     facts = {fact.name: fact.value for fact in finding.evidence}
     ended = raised.get(rank) if rank is not None else None
@@ -152,7 +152,7 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: 
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Caught "):  # torch's: a worker's exception, raised again here
         message = message.replace(lines[0], f"{lines[0].rstrip('.')}: {lines[-1].strip()}")
-    if _WORKER_GONE in text:  # why is in what the worker's own exception had said
+    if _WORKER_GONE in text:  # the cause is in the worker's own exception
         text = "\n".join((text, *words))
     memory = ended.shared_memory if ended is not None and is_about_shared_memory(text) else None
     if memory is not None:
@@ -203,7 +203,7 @@ def _evidence(
 
 
 def _describe_shared_memory(total: int, free: int, *, was_full: bool) -> str:
-    if was_full:  # by the time that it is looked at the worker's part may be free again
+    if was_full:  # the worker's share may be free again by the time it is measured
         return f"{_SHM} was full: it has {format_size(total)}"
     if free <= _NEARLY_FULL * total:
         return f"{_SHM} is full ({format_size(free)} of {format_size(total)} free)"

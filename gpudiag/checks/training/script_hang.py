@@ -1,4 +1,4 @@
-"""Ranks of a user's script that do not move, judged: who waits, who is waited for, and whose data is shorter."""
+"""Ranks of a user's script that do not move, judged: which ranks wait, for which ranks, and which had fewer data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Ranks at one place; `at` is what the first of them told, None at the script's end."""
+    """Ranks at one place; `at` is what the first of them reported, None at the script's end."""
 
     place: str
     ranks: tuple[int, ...]
@@ -37,7 +37,7 @@ class _Group:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many batches they have had, and steps begun."""
+        """How many batches these ranks have had, and how many steps they have begun."""
         return (self.at.batches, self.at.steps) if self.at else (0, 0)
 
 
@@ -73,7 +73,7 @@ def judge_hang(
 def judge_late(
     seconds: float, still: Mapping[int, ScriptPlace], finished: Sequence[int], host: str
 ) -> Finding:
-    """The finding for a script whose time was over; `still` are the ranks that stood still then."""
+    """The finding for a script that ran out of time; `still` are the ranks that stood still then."""
     ended = Evidence("ranks_ended", len(finished), source="ranks")
     message = f"the script had not ended after {seconds:.1f} s, when its time was over"
     return TIMED_OUT.finding(
@@ -82,7 +82,7 @@ def judge_late(
 
 
 def describe_wait(still: Mapping[int, ScriptPlace], working: Mapping[int, ScriptPlace]) -> str:
-    """Who waits where, and who works where meanwhile, in a sentence without its full stop."""
+    """Which ranks wait where, and which work where meanwhile: a sentence without its full stop."""
     groups = _group(still, working, ())
     waiting = [_describe_group(group) for group in groups if group.waits]
     others = [_describe_group(group) for group in groups if not group.waits]
@@ -92,9 +92,9 @@ def describe_wait(still: Mapping[int, ScriptPlace], working: Mapping[int, Script
 def _group(
     still: Mapping[int, ScriptPlace], working: Mapping[int, ScriptPlace], finished: Sequence[int]
 ) -> list[_Group]:
-    """Places with the ranks that are there.
+    """The places, with the ranks at each.
 
-    Those that wait for no other rank come first, then those that have had the fewest batches, then the fewest.
+    First ranks that wait for no other, then those with the fewest batches, then the smallest groups.
     """
     at = {**working, **still}
     ranks: dict[str, list[int]] = {}
@@ -115,7 +115,7 @@ def _group(
 
 
 def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
-    """That some ranks had fewer batches, where all wait and that is what tells them apart."""
+    """A sentence that some ranks had fewer batches, where all wait and only that differs; else None."""
     most = max(others, key=lambda group: group.progress)
     if not odd.waits or not all(group.waits for group in others) or odd.progress >= most.progress:
         return None

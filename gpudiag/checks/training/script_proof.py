@@ -1,4 +1,4 @@
-"""What the ranks of a user's script showed of their training, judged: averaged, finite, each its own samples, in new orders."""
+"""Judge the training of a user's script: averaged, finite, each rank with its own samples, in new orders."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -23,7 +23,7 @@ from gpudiag.model.training import ScriptResult, Verification
 
 _SOURCE = "hooks in the script's ranks"
 _BITS = "bit for bit, over ranks"
-# Samples with the same bits that two ranks may have by chance, where each rank's own samples all differ.
+# How many equal samples two ranks may have by chance, where each rank's own samples all differ.
 _SHARED_BY_CHANCE = 2
 _SHARED_ON_PURPOSE = 0.5
 _DISTINCT = 0.9
@@ -34,9 +34,9 @@ Facts = Mapping[int, ScriptFacts]
 def judge_proof(
     facts: Facts, script: ScriptResult, host: str, *, ended_well: bool
 ) -> tuple[tuple[Finding, ...], tuple[Verification, ...]]:
-    """What is wrong with the training that ranks showed, and the list of what was looked at.
+    """Everything wrong with the ranks' training, and the list of what was looked at.
 
-    `facts` are the last that each rank told. Nothing is said of a script whose ranks never joined, or of one rank.
+    `facts` are each rank's latest. Both are empty for one rank, or ranks that never joined.
     """
     joined = all(size == script.world_size for size in script.group_world_sizes)
     if script.world_size < 2 or not joined or set(facts) != set(range(script.world_size)):
@@ -83,7 +83,7 @@ def _judge_sums(facts: Facts, host: str) -> Iterator[Finding]:
 
 
 def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
-    """The first look at which ranks that should hold the same parameters do not."""
+    """The finding for the first look at which ranks hold different parameters and should not."""
     step = _first_difference(facts)
     if step is None or any(one.sharded for one in facts.values()):
         return
@@ -157,7 +157,7 @@ def _shared_samples(facts: Facts) -> int:
         own, others = set(first.samples), set(second.samples)
         few = min(len(own), len(others))
         if few == 0 or len(own) < _DISTINCT * len(first.samples):
-            continue  # its samples repeat, and tell nothing
+            continue  # its own samples repeat, so equal ones prove nothing
         common = len(own & others)
         whole = first.sampler == second.sampler == "whole"
         if (whole and common > _SHARED_BY_CHANCE) or common >= max(
@@ -177,7 +177,7 @@ def _judge_orders(facts: Facts, host: str) -> Iterator[Finding]:
 
 
 def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
-    """Everything that is looked at in a script, and why some of it was not."""
+    """Everything that is looked at in a script, with the reason where it could not be."""
     looked = sorted(set.intersection(*({step for _, step, _, _ in one.parameters} for one in facts.values())))
     backwards = min(one.backwards for one in facts.values())
     crosses = all(_crosses(one) for one in facts.values())

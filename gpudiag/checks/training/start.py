@@ -1,4 +1,4 @@
-"""How a training began, judged: as many workers as asked for, one start for all, shards of the right size."""
+"""Judge how a training began: the number of workers asked for, one start for all, shards of the right size."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ _KEPT = "elements that ranks keep"
 
 
 def judge_start(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
-    """What was wrong before the first step."""
+    """Everything wrong before the first step."""
     if not measurement.starts:
         return ()
     found = (
@@ -103,7 +103,7 @@ def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
 
 
 def _changed(measurement: StrategyMeasurement, together: Together, odd: list[int]) -> list[int]:
-    """Of ranks none of which is in a majority, those whose buffers are no more what all began with."""
+    """Where no ranks are a majority: those whose buffers are no longer what they began with."""
     if len(odd) < len(together):
         return odd
     began = {start.rank: start.buffers for start in measurement.starts}
@@ -123,14 +123,14 @@ def _judge_parameter_shards(measurement: StrategyMeasurement) -> Finding | None:
 
 
 def _judge_whole_tensors(measurement: StrategyMeasurement) -> Finding | None:
-    """Parameters that every rank keeps whole, where others are sharded."""
+    """The finding for parameters that every rank keeps whole, though others are sharded."""
     kept: dict[str, list[KeptTensor]] = {}
     for start in measurement.starts:
         for tensor in start.parameters_kept:
             kept.setdefault(tensor.name, []).append(tensor)
     whole = [name for name, here in kept.items() if all(1 < one.whole <= one.elements for one in here)]
     if not whole or len(whole) == len(kept) or len(measurement.starts) == 1:
-        return None  # none, or all: a matter of how much is kept
+        return None  # none, or all: judged by how much is kept
     message = f"every rank keeps {name_tensors(whole)} whole; the other parameters are sharded"
     evidence = Evidence("whole_tensors", len(whole), limit=0, source=_KEPT)
     return SHARDING.finding(HostSubject(measurement.host), message, evidence)
@@ -146,9 +146,9 @@ def _judge_optimizer_shards(measurement: StrategyMeasurement) -> Finding | None:
 
 
 def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
-    """Ranks that all had all gradients at once, where the strategy says that each keeps its part.
+    """The finding where every rank had all gradients at once, though each should keep only its part.
 
-    One of them may have: ZeRO lets go of what is other ranks' and keeps its own part until the last, large tensor of a
+    One rank may have: ZeRO frees other ranks' gradients and keeps its own part until the last, large tensor of a
     small model is there too. Where nothing is split, every rank has.
     """
     whole = _first(measurement).parameters_total
@@ -170,12 +170,12 @@ def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
 def _judge_shards(
     measurement: StrategyMeasurement, name: str, here: dict[int, int], whole: int, *, sharded: bool
 ) -> Finding | None:
-    """Whole on every rank, or split: together all of it, with little padding per tensor and rank."""
+    """The finding for ranks that keep too much or too little: all, or a share with little padding per tensor and rank."""
     workers = len(measurement.starts)
     padding = 2 * workers * len(_first(measurement).parameters)
     if not sharded:
         wrong = [rank for rank, count in here.items() if count != whole]
-    elif workers == 1:  # the one shard is padded as several would be
+    elif workers == 1:  # one shard alone is padded too
         wrong = [rank for rank, count in here.items() if not whole <= count <= whole + padding]
     elif whole <= sum(here.values()) <= whole + padding and len(here) == workers:
         wrong = [rank for rank, count in here.items() if count >= whole]
@@ -191,7 +191,7 @@ def _judge_shards(
 
 
 def _describe_split(here: int, whole: int, workers: int) -> str:
-    """Over how many ranks that much is split, where it is another number than that of all."""
+    """How it is split, where not over all ranks: a clause for the message; else empty."""
     split = round(whole / here) if here else 0
     if here >= whole or split in (0, workers):
         return ": nothing is split" if here == whole else ""

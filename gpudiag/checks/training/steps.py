@@ -1,4 +1,4 @@
-"""Verified steps, judged: what is the first thing that went wrong, and on which rank?
+"""Judge the verified steps: what went wrong first, and on which rank?
 
 Wrong gradients make wrong parameters, and wrong parameters wrong losses: only what nothing before
 it explains becomes a finding.
@@ -35,14 +35,14 @@ from gpudiag.model.training import RankProof, RankStep, StrategyMeasurement, Ten
 SOURCE = "single-process run"
 BIT_FOR_BIT = "bit for bit, over ranks"
 
-# A projection so near to a whole multiple of the gradient is one: the others are in between.
+# A projection this close to a whole multiple of the gradient is one.
 _MULTIPLE_ERROR = 0.02
-# Rounding adds up over steps: the limit for parameters holds for so many.
+# Rounding adds up over steps: the limit for parameters holds for this many.
 _STEPS_OF_LIMIT = 10
 
 
 def by_step(measurement: StrategyMeasurement) -> Iterator[Together]:
-    """The steps that every rank told about, in order."""
+    """The steps that every rank reported, in order."""
     steps: dict[int, dict[int, RankStep]] = {}
     for step in measurement.steps:
         steps.setdefault(step.step, {})[step.rank] = step
@@ -65,7 +65,7 @@ def parameter_limit(measurement: StrategyMeasurement, step: int) -> float:
 
 
 def steps_factor(step: int) -> float:
-    """How many times the limit of the first steps is allowed after that many."""
+    """The factor on the limit of the first steps that rounding allows after `step` steps."""
     return max(1.0, (step + 1) / _STEPS_OF_LIMIT)
 
 
@@ -77,7 +77,7 @@ def goes_on_alike(proof: RankProof) -> bool:
 def judge_steps(measurement: StrategyMeasurement, epochs: int | None = None) -> Finding | None:
     """The first thing wrong with the numbers of a step, with its cause where it shows.
 
-    Only so many `epochs` are looked at, where the samples of the later ones are known to be others.
+    With `epochs`, later epochs are not judged: their samples are known to differ.
     """
     steps = list(by_step(measurement))
     for place, together in enumerate(steps):
@@ -97,7 +97,7 @@ def judge_steps(measurement: StrategyMeasurement, epochs: int | None = None) -> 
 
 
 def where(measurement: StrategyMeasurement, ranks: Sequence[int]) -> Subject:
-    """The rank, if it is one; else the host."""
+    """The subject: the rank, if there is one; else the host."""
     if len(ranks) != 1:
         return HostSubject(measurement.host)
     host = next((report.host for report in measurement.ranks if report.rank == ranks[0]), measurement.host)
@@ -126,7 +126,7 @@ def differing(facts: Mapping[int, Sequence[TensorFact]]) -> tuple[list[int], lis
 
 
 def evidence_of(together: Together) -> tuple[Evidence, ...]:
-    """When it was: the step and its epoch."""
+    """The step and its epoch, as evidence."""
     step = next(iter(together.values()))
     return (
         Evidence("step", step.step, source="verified steps"),
@@ -137,7 +137,7 @@ def evidence_of(together: Together) -> tuple[Evidence, ...]:
 def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Finding | None:
     bad = [rank for rank, step in together.items() if step.loss is None]
     what = "the loss"
-    if not bad:  # averaged, what one rank computed is on all
+    if not bad:  # after averaging, one rank's bad number is on all
         what = "the own gradient"
         bad = [rank for rank, step in together.items() if step.computed_error is None]
         bad = bad if len(bad) < len(together) else []
@@ -185,7 +185,7 @@ def _judge_by_scale(
     odd: Sequence[int],
     names: Sequence[str],
 ) -> Finding:
-    """Where nobody took the gradients apart: told by what their norm and their scale say."""
+    """The finding by the gradients' norm and scale, where no rank took them apart."""
     number, workers = next(iter(together.values())).step, len(together)
     limit = gradient_limit(measurement, number)
     worst = max(together.values(), key=lambda step: step.gradient_error or 0.0)

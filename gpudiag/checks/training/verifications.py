@@ -1,4 +1,4 @@
-"""The list of what was proved about one strategy: each thing by name, with the number and its limit."""
+"""The list of what was proved about one strategy, by name, each with its number and limit."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +13,7 @@ _NOT_REACHED = Missing(MissingReason.ERROR, "the run did not come so far")
 _ONE_BUCKET = Missing(MissingReason.NOT_ASKED, "all gradients were averaged in one bucket")
 _ONE_EPOCH = Missing(MissingReason.NOT_ASKED, "there was one epoch")
 
-# What each thing without a number is disproved by.
+# The findings that disprove each thing without a number.
 _BY_FINDING = (
     ("workers", (kinds.NOT_PARALLEL,)),
     ("sharding", (kinds.SHARDING,)),
@@ -29,7 +29,7 @@ _BY_FINDING = (
 def list_verifications(
     measurement: StrategyMeasurement, findings: Iterable[Finding]
 ) -> tuple[Verification, ...]:
-    """Everything that was to be proved; what the run did not reach is missing."""
+    """Everything to be proved; what the run did not reach is missing."""
     if not measurement.starts:
         return ()
     codes = {finding.code for finding in findings}
@@ -40,7 +40,7 @@ def list_verifications(
 
 
 def is_verified(verifications: Iterable[Verification]) -> Reading[bool]:
-    """Whether everything was proved; False also where the run did not come to a proof."""
+    """Whether everything was proved; False where the run did not reach the proof."""
     asked = [
         one.passed
         for one in verifications
@@ -72,7 +72,7 @@ def _numbers(measurement: StrategyMeasurement) -> list[Verification]:
 
 
 def _late(measurement: StrategyMeasurement) -> list[Verification]:
-    """The gradient of the step after the timed ones, where one was taken."""
+    """The proof of the gradient after the timed steps; empty where no such step was run."""
     late = list(by_step(replace(measurement, steps=measurement.late_steps)))
     if not late:
         return []
@@ -127,7 +127,7 @@ def _proofs(measurement: StrategyMeasurement) -> list[Verification]:
 
 
 def _buckets(proofs: tuple[RankProof, ...]) -> list[Verification]:
-    """Whether gradients were averaged in several parts, under a strategy that reports it."""
+    """The proof that gradients were averaged in several parts; empty where the strategy does not report it."""
     counts = [proof.buckets for proof in proofs if not isinstance(proof.buckets, Missing)]
     if not counts:
         return []
@@ -136,7 +136,7 @@ def _buckets(proofs: tuple[RankProof, ...]) -> list[Verification]:
 
 
 def _checkpoint(name: str, proofs: tuple[RankProof, ...]) -> Verification:
-    """What came back bit for bit, and how far the steps after it are off."""
+    """The proof that all came back bit for bit, and by how much the steps after it differ."""
     passed = _all([proof.checkpoint_identical for proof in proofs])
     errors, limit = [proof.checkpoint_error for proof in proofs], proofs[0].tolerance_order
     if passed is not True:
