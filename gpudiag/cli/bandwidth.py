@@ -58,14 +58,14 @@ def bandwidth(**options: Any) -> ExitStatus:
     ):
         with progress:
             report = run.run()
-        kept = _print(report, options)  # the verdict is out, whatever becomes of the history
+        kept = _print(report, options)  # the verdict is printed, whatever happens to the history
         warning = run.remember()
     warn_unremembered(warning)
     return status_with_file(exit_status(report, PreflightPlan()), kept=kept)
 
 
 def _print(report: Report, options: dict[str, Any]) -> bool:
-    """Print the report as text or as its document; whether the document is in `--output` as well."""
+    """Whether `--output`, if given, was written, after printing the report as text or as its document."""
     from gpudiag.render.json import render_json
 
     def document() -> str:

@@ -1,4 +1,4 @@
-"""The command tree: each command is imported only when it is the one that was asked for."""
+"""The command tree: only the command that was asked for is imported."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -115,7 +115,7 @@ def gpudiag(context: click.Context) -> ExitStatus | None:
     """
     if context.invoked_subcommand is not None:
         return None
-    from gpudiag.cli.overview import overview  # imported late: the other commands do without it
+    from gpudiag.cli.overview import overview  # imported late: the other commands do not need it
 
     collect_from_here()
     return overview(context.obj)

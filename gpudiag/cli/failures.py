@@ -5,7 +5,7 @@ GpudiagError                   its own `exit_status` (gpudiag/errors.py draws th
 click's usage errors           2
 KeyboardInterrupt              130
 TerminatedError (SIGTERM)      143
-BrokenPipeError                141, and nothing is said: the reader has gone
+BrokenPipeError                141, without a message: the reader has gone
 OSError: disk full and so on   3: the result could not be written
 OSError: no file can be opened 3: the limit of open files is too low
 anything else                  70: our bug, never the user's machine
@@ -33,7 +33,7 @@ class TerminatedError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a command ended early: its exit status, and what standard error is told.
+    """How a command ended early: its exit status, and its lines for standard error.
 
     A sentence is one line, however long, so that a log can be searched for it.
     """
@@ -48,7 +48,7 @@ class Failure:
         return (*self.sentences, *self.trace)
 
     def terminal_lines(self) -> tuple[str, ...]:
-        """The same with the sentences wrapped for a terminal; a word longer than a line stays whole."""
+        """The lines, with sentences wrapped for a terminal; a word longer than a line stays whole."""
         from gpudiag.render.style import wrapped  # late, as traceback below: most commands never fail
 
         told = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
@@ -75,7 +75,7 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
-    """`; did you mean --wide?` for the known word nearest to a wrong one; empty where none is near."""
+    """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
     from difflib import get_close_matches  # late, as traceback below: most commands never fail
 
     near = get_close_matches(word, known, n=1)
@@ -97,7 +97,7 @@ def _describe_usage(error: click.ClickException) -> Failure:
 
 
 def _describe_lack_of_descriptors(error: OSError) -> Failure:
-    """This process, or the whole machine, may open no more files: a setting, and neither a fault nor a bug."""
+    """The failure where this process or the machine may open no more files: a setting, no fault and no bug."""
     import resource
 
     if error.errno == errno.ENFILE:

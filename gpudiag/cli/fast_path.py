@@ -1,9 +1,9 @@
-"""The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick that is done for time.
+"""The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick for speed.
 
-A listing stands in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
-while this process still imports, a listing whose flags have no values is not parsed by click, no garbage is looked for
+A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
+while this process still imports, a listing whose flags have no values is not parsed by click, garbage is not collected
 while modules load, and a listing ends without tearing the interpreter down. For that, this file and `cli/main.py` import
-each thing when it is needed. No other file is written for time:
+each thing when it is needed. No other file is written for speed:
 tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
 """
 
@@ -22,20 +22,20 @@ _PLAIN_FLAGS = ("--json", "--wide")
 
 
 def load_without_collecting() -> None:
-    """Look for no garbage until the command's own work starts: imports make none, and looking takes 5 ms."""
+    """Collect no garbage until the command's own work starts: imports make none, and collecting takes 5 ms."""
     gc.disable()
 
 
 def collect_from_here() -> None:
-    """Look for garbage from here on, and leave alone what the imports made: it stays."""
+    """Collect garbage from here on, except what the imports made: it stays."""
     gc.freeze()
     gc.enable()
 
 
 def start_early(argv: Sequence[str]) -> StartedProbes | None:
-    """NVML and the host being asked, where these arguments will want them; None where they may not.
+    """Probes of NVML and the host, started where these arguments will need them; else None.
 
-    Whoever wants another command, or other sources, does not need what was started; it dies with us.
+    Probes that the command turns out not to need end with this process.
     """
     if argv and not (_asks_nvml(argv) if argv[0] == "list" else _is_instant(argv)):
         return None
@@ -45,7 +45,7 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
 
 
 def list_unparsed(argv: Sequence[str], started: StartedProbes | None) -> ExitStatus | None:
-    """The exit status of a listing that scripts call over and over, done; None where a parser is needed."""
+    """The exit status of a listing without a parser, which scripts call often; None where one is needed."""
     if not argv or argv[0] != "list" or not set(argv[1:]).issubset(_PLAIN_FLAGS):
         return None
     from gpudiag.cli.listing import ListOptions, list_machine
@@ -61,12 +61,12 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def _asks_nvml(argv: Sequence[str]) -> bool:
-    """Whether `list` with these arguments asks NVML, as far as can be told without parsing them."""
+    """Whether `list` with these arguments seems to ask NVML: they are not parsed yet."""
     return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
 
 
 def _is_instant(argv: Sequence[str]) -> bool:
-    """Whether this is a preflight that has to be done within two seconds, a GPU that hangs included."""
+    """Whether this is a preflight that must end within two seconds, even if a GPU hangs."""
     if argv[0] != "preflight" or any(word in ("-h", "--help", "--list") for word in argv):
         return False
     if "--level" not in argv:

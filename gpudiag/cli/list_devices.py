@@ -76,7 +76,7 @@ def list_devices(
 
 
 def _refuse_conflicts(wanted: int | None, ids: bool, given: list[str]) -> None:
-    """Raise for options that say two things at once; `given` are the others, by name."""
+    """Raise for options that contradict each other; `given` are the others, by name."""
     if ids and wanted is None:
         raise UsageError("--ids says how to print what --free finds", hint="give both: --free 2 --ids")
     if wanted is not None and given:

@@ -1,4 +1,4 @@
-"""`gpudiag list` as text: which renderings make up one listing. Loaded only where text is wanted."""
+"""`gpudiag list` as text: the renderings that make up one listing. Loaded only for text."""
 
 from gpudiag.checks.gpu.availability import Candidate, judge_availability
 from gpudiag.checks.gpu.gone import GPU_GONE
@@ -34,11 +34,11 @@ def render_list(
     render = render_wide if wide else render_devices
     if request.sources is None or len(request.sources) == 1:
         return render(snapshot, findings, candidates, style)
-    # The sources' own part tells where they differ.
+    # The part about the sources shows where they differ.
     told_above = tuple(finding for finding in findings if finding.code != DISAGREEMENT.code)
     return f"{render(snapshot, told_above, candidates, style)}\n{render_sources(snapshot, style)}"
 
 
 def find_candidates(snapshot: Snapshot) -> tuple[Candidate, ...]:
-    """Every GPU or MIG instance with what speaks against starting work on it."""
+    """Every GPU or MIG instance with the reasons not to start work on it."""
     return judge_availability(snapshot, findings_worst_first(judge_snapshot(snapshot).results))

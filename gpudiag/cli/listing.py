@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @noun
 class ListOptions:
-    """The arguments of `gpudiag list`, read and found to go together."""
+    """The arguments of `gpudiag list`, parsed and consistent."""
 
     request: DeviceRequest
     wide: bool = False
@@ -57,7 +57,7 @@ def _print_and_keep(snapshot: Snapshot, known: Reading[KnownGpus], options: List
 
 
 def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot, Reading[KnownGpus]]:
-    """The machine, and the GPUs that it had in its last good run, where the listing judges by them."""
+    """The snapshot, and the GPUs of the last good run, where the listing judges by them."""
     if options.as_json or options.wanted is not None:
         return read_devices(_request(options), started), NOT_ASKED
     from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
@@ -67,7 +67,7 @@ def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot
 
 
 def _request(options: ListOptions) -> DeviceRequest:
-    """What to ask: with the kernel log, unless nothing but the readings is wanted."""
+    """What to ask for: with the kernel log, unless only the readings are wanted."""
     asked = options.request
     judged = not options.as_json or options.wanted is not None
     return DeviceRequest(asked.sources, asked.deadline_seconds, judged, asked.patient)
@@ -100,7 +100,7 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
 
 
 def _print_free(snapshot: Snapshot, wanted: int, *, ids: bool) -> ExitStatus:
-    """Print `wanted` free GPUs; where there are fewer, nothing but the reasons on standard error."""
+    """Print `wanted` free GPUs; where there are fewer, only the reasons, on standard error."""
     from gpudiag.cli.list_text import find_candidates
     from gpudiag.render.devices_text import render_free, render_ids, render_too_few
 

@@ -23,7 +23,7 @@ _INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by 
 
 
 def run() -> NoReturn:
-    """The console script: run the command line on the process's own arguments, and exit."""
+    """Run the command line on the process's own arguments, and exit: the console script."""
     end_quietly()
     load_without_collecting()
     _open_standard_files()
@@ -34,9 +34,9 @@ def run() -> NoReturn:
         _catch_termination(sys.argv[1:])
     try:
         status = main(sys.argv[1:], started)
-    except KeyboardInterrupt:  # once more, while the first one was being told
+    except KeyboardInterrupt:  # a second one, while the first was being reported
         status = _INTERRUPTED
-    except SystemExit as end:  # the run was ended by a signal, and says with which status
+    except SystemExit as end:  # a signal ended the run, which gives the status
         status = end.code if isinstance(end.code, int) else _INTERRUPTED
     _flush()
     if started is not None:
@@ -77,7 +77,7 @@ def _invoke_parsed(argv: Sequence[str], started: StartedProbes | None) -> int:
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code
     except click.UsageError as error:
-        if error.ctx is None:  # click's parser does not say whose option it was
+        if error.ctx is None:  # click's parser does not name the option's command
             error.ctx = _context_of(argv)
         raise
     if not isinstance(status, int):
@@ -113,13 +113,13 @@ def _report(error: BaseException) -> int:
     try:
         for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
             print(line, file=sys.stderr)
-    except OSError:  # the terminal was closed: the status is all that is left to tell
+    except OSError:  # the terminal was closed: only the status can be reported
         pass
     return int(failure.status)
 
 
 def _flush() -> None:
-    """Write out what is buffered; where that fails, see to it that it does not fail once more at exit.
+    """Write out what is buffered; where that fails, keep it from failing again at exit.
 
     The second failure would bring a traceback and an exit status of its own.
     """
@@ -139,10 +139,10 @@ def _open_standard_files() -> None:
 
 
 def _catch_termination(argv: Sequence[str]) -> None:
-    """Let SIGTERM run what has to be cleaned up; exit status 143, as that of a process that it kills.
+    """Let SIGTERM run the clean-up, and exit with 143, as a process that it kills does.
 
-    A rank of a launch only notes it: torchrun sends it to the others when one has died, and they
-    have a report to write about that.
+    A rank of a launch only notes the signal: torchrun sends it to the others when one has died, and
+    they must still report that.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and argv and argv[0] in _RANK_COMMANDS:
         from gpudiag.ranks.agents.interrupts import note_termination

@@ -60,7 +60,7 @@ def nccl_test(**options: Any) -> ExitStatus:
 
 
 def _print(report: CollectiveReport, options: dict[str, Any]) -> bool:
-    """Print the report as text or as its document; whether the document is in `--output` as well."""
+    """Whether `--output`, if given, was written, after printing the report as text or as its document."""
 
     def document() -> str:
         return dumps(report) + "\n"

@@ -21,10 +21,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class SecondsRange(click.FloatRange):
-    """A number of seconds within its limits; `nan`, which no comparison refuses, is none."""
+    """A number of seconds within its limits; `nan`, which passes every comparison, is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; a usage error where it is outside of the limits, or not a number."""
+        """The number; a usage error where it is outside the limits or not a number."""
         try:
             seconds = float(value)
         except ValueError:
@@ -54,16 +54,16 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
 
 
 def _keep_local_rank(context: click.Context, number: int | None) -> None:
-    """Hand on what a launcher gives as a flag to where ranks look for it, and keep the flag for a user's script."""
+    """Put the launcher's local rank where ranks look for it, and keep the flag for a user's script."""
     if number is not None:
         os.environ.setdefault("LOCAL_RANK", str(number))
-        # click does not tell which of the two it was: torch writes the one, deepspeed the other.
+        # click does not report which of the two was used: torch writes one, deepspeed the other.
         underscored = any(word.startswith("--local_rank") for word in sys.argv)
         context.meta[_LOCAL_RANK_FLAG] = f"--local{'_' if underscored else '-'}rank={number}"
 
 
 def local_rank_flag(context: click.Context) -> tuple[str, ...]:
-    """The flag by which the launcher told the local rank, as it wrote it; empty where it did not."""
+    """The launcher's flag for the local rank, as it was written; empty where there was none."""
     flag = context.meta.get(_LOCAL_RANK_FLAG)
     return () if flag is None else (flag,)
 
@@ -76,7 +76,7 @@ def json_option(command: _Command) -> _Command:
 
 
 def output_option(command: _Command) -> _Command:
-    """`--output FILE`: the JSON document, also in a file; checked before any work starts."""
+    """`--output FILE`: the JSON document in a file too; checked before any work starts."""
     return click.option(
         "--output",
         type=click.Path(),
@@ -105,7 +105,7 @@ def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ..
 
 
 def _writable(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
-    """The path that was named, proved writable; None where none was."""
+    """The path given, proved writable; None where none was given."""
     if name is None:
         return None
     from pathlib import Path

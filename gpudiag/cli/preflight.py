@@ -113,7 +113,7 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     ):
         report = run.run(started)
         sys.stdout.write(render_one(form, report, plan))
-        sys.stdout.flush()  # the verdict is out, whatever becomes of files and history
+        sys.stdout.flush()  # the verdict is printed, whatever happens to files and history
         status = exit_status(report, plan)
         written = write_reports(report, options["reports"])
         warning = run.remember()
@@ -122,10 +122,10 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
 
 
 def _format(options: dict[str, Any]) -> str:
-    """What goes to standard output: a format's name, or `reason`.
+    """The format for standard output: a format's name, or `reason`.
 
     Raises:
-        UsageError: two flags want different things there, or there is no such format.
+        UsageError: two flags ask for different formats, or there is no such format.
     """
     from gpudiag.model.option import require_known
 

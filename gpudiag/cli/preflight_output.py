@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def render_one(form: str, report: Report, plan: PreflightPlan) -> str:
-    """The report of one machine in that format, or `reason`: why the plan's gate says what it says."""
+    """The report of one machine in that format, or `reason`: why the plan's gate decides as it does."""
     if form == "reason":
         from gpudiag.render.reason import render_reason
 
@@ -41,7 +41,7 @@ def render_one(form: str, report: Report, plan: PreflightPlan) -> str:
 
 
 def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
-    """Whether every report could be written; where one could not, that is said and the others are tried."""
+    """Whether every report could be written; a failure is reported and the others are tried."""
     from gpudiag.runs.output import write_document
 
     written = True
@@ -55,13 +55,13 @@ def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool
 
 
 def sayer(plan: PreflightPlan) -> Callable[[str], None]:
-    """Says what comes next and its cost: on a terminal, and before anything that takes minutes."""
+    """A function that announces each step and its cost: on a terminal, or where steps take minutes."""
     loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
     return warn if loud else lambda _: None
 
 
 def warn(sentence: str) -> None:
-    """Say the sentence on standard error."""
+    """Print the sentence on standard error."""
     print(f"gpudiag: {sentence}", file=sys.stderr)
 
 
@@ -84,10 +84,10 @@ def preflight_together(
     started: StartedProbes | None,
     options: dict[str, Any],
 ) -> ExitStatus:
-    """One process of each machine looks, rank 0 prints, and all exit alike.
+    """The exit status that all processes share: one per machine looks, and rank 0 prints.
 
     Raises:
-        UsageError: the wanted format has no place for several machines.
+        UsageError: the wanted format is for one machine only.
         LaunchError: there is no place for the processes to meet.
     """
     _refuse_formats_of_one_machine(form, environment)
@@ -130,7 +130,7 @@ def _look(
 def _print_all(
     launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
 ) -> ExitStatus:
-    """Print the report of this machine, or the merged one of several; the exit status of all."""
+    """The exit status of all processes, after printing this machine's report or the merged one."""
     if launch.on_one_machine:
         sys.stdout.write(render_one(form, report, plan))
         status = own
@@ -146,7 +146,7 @@ def _print_all(
 def _hand_in(
     launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
 ) -> ExitStatus:
-    """Give rank 0 the report; where it takes none, print it here."""
+    """The exit status, after sending the report to rank 0, or printing it where rank 0 accepts none."""
     status = launch.hand_in(report, own)
     if status is not None:
         return status
@@ -157,7 +157,7 @@ def _hand_in(
 
 
 def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> None:
-    """Raise for a format that has no place for several machines."""
+    """Raise where there are several machines and the format is for one only."""
     if not environment.on_one_machine and form not in ("text", "json"):
         raise UsageError(
             f"{form} is of one machine, and this launch spans several",
@@ -166,4 +166,4 @@ def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> N
 
 
 def _hush(_: str) -> None:
-    """What is said before each test, where rank 0 says it for all machines."""
+    """Announce nothing: rank 0 announces each test for all machines."""

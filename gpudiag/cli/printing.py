@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# SKIP is not in it: it is a check's outcome and never a verdict.
+# Without SKIP: it is a check's outcome and never a verdict.
 EXIT_STATUSES = {
     Outcome.PASS: ExitStatus.PASS,
     Outcome.WARN: ExitStatus.PASS,
@@ -22,7 +22,7 @@ EXIT_STATUSES = {
 
 
 def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:
-    """Whether the document is in `output`, if one was named; the text is printed in any case.
+    """Whether the document is in `output`, if that was given; the text is printed in any case.
 
     The file comes first, because whoever reads standard output may go away; a disk that is full by
     then costs the file and one line on standard error, never what was measured.
@@ -43,12 +43,12 @@ def print_result(text: Callable[[], str], document: Callable[[], str], output: P
 
 
 def warn_unremembered(warning: str) -> None:
-    """Say on standard error why this run is not in the history; nothing where it is."""
+    """Print on standard error why this run is not in the history; nothing where it is."""
     if warning:
         words = f"{warning}; this run is not remembered (--store names another place)"
         print(f"gpudiag: {words}", file=sys.stderr)
 
 
 def status_with_file(status: ExitStatus, *, kept: bool) -> ExitStatus:
-    """The verdict's exit status; ERROR where the file that was asked for is not there, unless it is FAIL."""
+    """The verdict's exit status; ERROR instead where `--output` was not written, except for FAIL."""
     return status if kept or status is ExitStatus.FAIL else ExitStatus.ERROR

@@ -1,4 +1,4 @@
-"""Telling about a run while it goes on: event lines in a file, and a line of progress on a terminal."""
+"""A run's progress while it goes on: event lines in a file, and one line on a terminal."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.units import format_size
 
-# What is no rank's stage, but gpudiag's own (gpudiag/runs/events.py).
+# Stages of gpudiag itself, not of ranks (gpudiag/runs/events.py).
 _OWN_STAGES = {"look": "looking at the machine", "active": "starting the tests", "judge": "judging"}
 _CLEAR_LINE = "\r\x1b[K"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class EventFile:
     """`--events FILE`: one JSON document per line, each written at once; opened by the first event.
 
-    A file that cannot be written after all costs the events, never the run: one line of warning says so.
+    A file that fails later costs the events, never the run: one line on standard error warns of it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -46,7 +46,7 @@ class EventFile:
         return path
 
     def write(self, event: RunEvent) -> None:
-        """Append one event; after the first that cannot be written, none."""
+        """Append one event; nothing after the first that could not be written."""
         if self._path is None:
             return
         try:
@@ -67,7 +67,7 @@ class EventFile:
         if self._file is not None:
             try:
                 self._file.close()
-            except OSError as problem:  # some file systems tell of a full disk only now
+            except OSError as problem:  # some file systems report a full disk only now
                 self._give_up(problem)
 
     def _give_up(self, error: OSError) -> None:
@@ -83,10 +83,10 @@ class EventFile:
 
 
 class ProgressLine:
-    """One line on a terminal that says how far a run is; nothing where there is no terminal."""
+    """One line on a terminal that shows how far a run is; nothing without a terminal."""
 
     def __init__(self, stream: TextIO, parts: Sequence[str] = ()) -> None:
-        """Write to `stream` if it is a terminal; `parts` are what the run does one after the other, by name."""
+        """Write to `stream` if it is a terminal; `parts` names the run's parts, in order."""
         self._stream = stream if stream.isatty() else None
         self._parts = parts
 
@@ -105,12 +105,12 @@ class ProgressLine:
             self._write(f"{event.done} of {event.planned}: {name} {outcome}")
 
     def say(self, sentence: str) -> None:
-        """Tell a person at a terminal what comes next, in a line that stays; scripts are left in peace."""
+        """Print what comes next, in a line that stays, on a terminal only: scripts need none."""
         if self._stream is not None:
             self.warn(sentence)
 
     def warn(self, sentence: str) -> None:
-        """Say the sentence on standard error, in the place of the progress."""
+        """Print the sentence on standard error, in place of the progress."""
         self._write("")
         with suppress(OSError):
             print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
@@ -132,12 +132,12 @@ class ProgressLine:
             steer(self._stream, _CLEAR_LINE)
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # the terminal was closed: nobody looks any more, and the run is what counts
+        except OSError:  # the terminal was closed: the run goes on without it
             self._stream = None
 
 
 def events_option(command: _Command) -> _Command:
-    """`--events FILE`: what happens, as it happens; checked before any work starts."""
+    """`--events FILE`: events as they happen; checked before any work starts."""
     return click.option(
         "--events",
         type=click.Path(path_type=Path),

@@ -5,7 +5,7 @@ import click
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.errors import ExitStatus, UsageError
 
-# The command's own options are its own business, also without the two dashes before it.
+# The simulated program's options are its own, even without the two dashes before it.
 _SETTINGS = {**HELP_SETTINGS, "allow_interspersed_args": False}
 
 _EXAMPLES = """\b
@@ -29,7 +29,7 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     SCENARIO is a base machine (h100x8), with faults joined by plus signs (h100x8+lost:3), or a
     scenario file (.toml), or a recorded machine (.json).
     """
-    from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does without
+    from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does not need it
 
     if not scenario:
         raise UsageError("say which machine to simulate", hint=f"one of {', '.join(sorted(base_machines()))}")

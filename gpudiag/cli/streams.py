@@ -17,10 +17,10 @@ class PrintableStream(io.TextIOWrapper):
     colours = False
 
     def write(self, text: str) -> int:
-        """Write the text, what would steer a terminal as its escape."""
+        """Write the text, with what would steer a terminal as escapes."""
         if text.replace("\n", "").isprintable():  # nearly always
             return super().write(text)
-        from gpudiag.model.untrusted_text import escape_steering  # late: most commands never need it
+        from gpudiag.model.untrusted_text import escape_steering  # imported late: most commands never need it
 
         return super().write(escape_steering(text, colours=self.colours))
 
@@ -30,20 +30,20 @@ class PrintableStream(io.TextIOWrapper):
 
 
 def steer(stream: TextIO, sequence: str) -> None:
-    """Move the cursor, clear a line: a sequence that no text from outside may hold."""
+    """Write a terminal sequence (move the cursor, clear a line), which text from outside may not hold."""
     getattr(stream, "steer", stream.write)(sequence)
 
 
 def guard_standard_streams() -> None:
-    """Let standard output and error be printable streams from now on."""
+    """Replace standard output and error by printable streams."""
     for name in ("stdout", "stderr"):
         guarded = _guarded(getattr(sys, name))
         setattr(sys, name, guarded)
-        setattr(sys, f"__{name}__", guarded)  # the stream that was there can write no more
+        setattr(sys, f"__{name}__", guarded)  # the former stream can no longer write
 
 
 def _guarded(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):  # whoever put something else there knows why
+    if not isinstance(stream, io.TextIOWrapper):  # a caller's own replacement stays
         return stream
     colours = bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
@@ -62,6 +62,6 @@ def end_quietly() -> None:
 
 
 def raise_again() -> None:
-    """Let Ctrl-C be an exception from here on: what runs now has something to clean up."""
+    """Let Ctrl-C be an exception from here on: from now on there is something to clean up."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,7 +19,7 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.training import TrainingPlan, TrainingReport
 
 _FORMATS = ("text", "json", "markdown")
-# What a script decides by itself, and all that advice goes by: other flags would be taken and do nothing.
+# Flags refused for a script, which decides these itself, and the only flags that advice uses.
 _NOT_FOR_SCRIPTS = ("strategy", "workload", "steps", "batch_size", "dtype", "optimizer", "seed")
 _FOR_ADVICE = (
     *("advise", "parameters", "nodes", "dtype", "optimizer", "no_master_weights"),
@@ -106,7 +106,7 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
 
     script = ScriptPlan(
         path=options["script"],
-        # A launcher that tells the local rank by a flag puts it before the script's own arguments.
+        # A launcher that passes the local rank as a flag puts it before the script's own arguments.
         arguments=(*local_rank_flag(click.get_current_context()), *options["script_arguments"]),
         nproc=plan.nproc,
         backend=plan.backend,
@@ -174,7 +174,7 @@ def _is_given(name: str) -> bool:
 
 
 def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:
-    """Refuse the first flag that was given on the command line and does not belong there."""
+    """Refuse the first flag on the command line that does not belong there."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -183,7 +183,7 @@ def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:
 
 
 def _print(report: TrainingReport, options: dict[str, Any]) -> bool:
-    """Print the report as asked; whether the document is in `--output` as well."""
+    """Whether `--output`, if given, was written, after printing the report as asked."""
 
     def document() -> str:
         return dumps(report) + "\n"

@@ -1,4 +1,4 @@
-"""`--watch`: the same view again and again, in place on a terminal, one after the other in a pipe."""
+"""`--watch`: the same view repeatedly, in place on a terminal, one after the other in a pipe."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 def redraw(interval_seconds: float, draw: Callable[[], str], *, as_json: bool) -> NoReturn:
     """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
 
-    A view that takes longer than the interval is followed by the next at once; none is made up for.
+    After a view that takes longer than the interval the next comes at once; missed ones are not made up for.
     """
     in_place = sys.stdout.isatty() and not as_json
     if in_place:

@@ -1,4 +1,4 @@
-"""From what each log shows to one answer: the likeliest cause first, echoes after it, the unknown by name."""
+"""One answer from what each log shows: the likeliest cause first, then its consequences, then unknown errors."""
 
 import re
 from collections.abc import Iterable
@@ -69,7 +69,9 @@ def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:
         for topic, found in shown.found.items():
             went_on = shown.went_on(found.last, found.last_at)
             if found.failure and found.failure.at_info and not found.failure.weak:
-                went_on = False  # launchers and kernels say it of what has ended, whatever others print then
+                went_on = (
+                    False  # launchers and kernels print it about what has ended, whatever others print then
+                )
             if not (found.weak and went_on):
                 seen.setdefault(topic, []).append((name, found, went_on))
     ordered = sorted(seen.values(), key=_in_time)
@@ -111,7 +113,7 @@ def _sighting(shows: list[tuple[str, Found, bool]]) -> Sighting:
 
 
 def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list[Sighting]:
-    """The sightings with what each follows from, causes first."""
+    """The sightings, each with the failure that it follows from; causes first."""
     topics = {sighting.explanation.topic for sighting in sightings}
     follows = {topic: failures()[topic].follows if topic in failures() else () for topic in topics}
     roots = [
@@ -137,7 +139,7 @@ def _as_echo(sighting: Sighting, origin: str) -> Sighting:
 
 
 def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[UnknownError]:
-    """Exceptions that nothing explains, the first of each stream's last ones; else the last line that says error."""
+    """Unexplained exceptions: each stream's last one, equal ones once; else the last line with an error."""
     last: dict[tuple[str, str], Raised] = {}
     counts: dict[str, int] = {}
     for name, shown in facts:

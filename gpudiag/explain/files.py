@@ -1,4 +1,4 @@
-"""The lines of a log, of a compressed one too; or one sentence that says why it cannot be read."""
+"""The lines of a log, unpacked if compressed; or one sentence on why it cannot be read."""
 
 import bz2
 import gzip
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 HEAD_BYTES = 1 << 30  # read whole; about 40 seconds
-TAIL_BYTES = 64 << 20  # of what comes after, the end is kept
+TAIL_BYTES = 64 << 20  # of the rest, only the end is kept
 MAX_LINE_BYTES = 20_000  # of one line, half from each end: a progress bar may be one line of megabytes
 MAX_FILES = 1000  # of one folder
 
@@ -103,7 +103,7 @@ class LogLines:
             yield from self._number(lines)
             if bytes_read >= self.head_bytes:
                 yield from self._number([part])
-                self.lines_read -= 1  # it goes on in what is left out
+                self.lines_read -= 1  # the line goes on in the part left out
                 yield from self._tail()
                 return
         if part:
@@ -135,7 +135,7 @@ class LogLines:
             except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
                 if not self.lines_read:
                     raise LogRefused(f"it is damaged: {error}") from error
-                return  # what could be unpacked is read
+                return  # the part that could be unpacked is used
             if not chunk:
                 return
             yield chunk
@@ -145,7 +145,7 @@ def open_lines(stream: BinaryIO, *, head_bytes: int = HEAD_BYTES, tail_bytes: in
     """The lines of a log, unpacked where it is compressed.
 
     Raises:
-        LogRefused: it is binary, an archive, or of a compression whose library is not there.
+        LogRefused: it is binary, an archive, or compressed in a way whose library is not installed.
     """
     unpacked = _unpack(_Peekable(stream))
     start = unpacked.peek(_SNIFFED_BYTES)
@@ -157,7 +157,7 @@ def open_lines(stream: BinaryIO, *, head_bytes: int = HEAD_BYTES, tail_bytes: in
 
 
 def log_files(folder: Path) -> tuple[list[Path], int]:
-    """The files of a folder that may be logs, by name, and how many others there are; hidden folders are left alone."""
+    """The files of a folder that may be logs, by name, and how many others there are; hidden folders are skipped."""
     found: list[Path] = []
     others = 0
     for path in sorted(folder.rglob("*")):
@@ -199,7 +199,7 @@ class _Peekable:
         return taken
 
     def readable(self) -> bool:
-        """Yes: what unpacks it asks."""
+        """True; unpackers ask for it."""
         return True
 
     def _read_inner(self, size: int) -> bytes:

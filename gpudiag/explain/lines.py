@@ -1,4 +1,4 @@
-"""One line of a log: who printed it, when, what it says; and each rank's traceback among the others."""
+"""One line of a log: who printed it, when, its text; and each rank's traceback among the others."""
 
 import json
 import re
@@ -43,7 +43,7 @@ _TIMES = (
     (re.compile(r"(\d{4}-\d\d-\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
     (re.compile(r"[IWEF](\d{4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
     (re.compile(r"\b([A-Z][a-z]{2} +\d{1,2}) (\d\d:\d\d:\d\d)()"), "%Y %b %d %H:%M:%S", "1904 "),
-)  # the last word is a year for those that name none: a leap year
+)  # the last word is the year for times without one: a leap year
 _TIME_WITHIN = 120  # characters from the beginning
 _NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
 _GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
@@ -70,11 +70,11 @@ _LIBRARY = re.compile(
 
 
 class Level(IntEnum):
-    """How grave the program that wrote a line thought it."""
+    """How severe a line is, by the program that wrote it."""
 
     DEBUG = 10
     INFO = 20
-    NONE = 25  # it does not say
+    NONE = 25  # the line has no level
     WARNING = 30
     ERROR = 40
 
@@ -161,7 +161,7 @@ def _parse_line(number: int, text: str) -> LogLine:
 
 
 def _of_json(text: str) -> str:
-    """What a line of JSON says: docker's `log`, a logger's level, message and exception; else the line itself."""
+    """The text in a line of JSON: docker's `log`, a logger's level, message and exception; else the line itself."""
     try:
         fields = json.loads(text)
     except ValueError:
@@ -191,7 +191,7 @@ def _of_json(text: str) -> str:
 
 @dataclass(slots=True)
 class Traceback:
-    """One exception that came out of Python: what it says, and the frames that it came through."""
+    """One Python exception: its text, and the frames that it passed through."""
 
     stream: str
     number: int  # of its first line
@@ -202,12 +202,12 @@ class Traceback:
     text: str = ""  # of the exception
     raised_at: int = 0  # number of the line of the exception
     lines: int = 0
-    is_group: bool = False  # its lines stand behind `|`
-    is_ignored: bool = False  # Python says that nobody saw it: while a process ended
-    stem: str = ""  # what stands before the header on its line: a prefix that is not known by itself
+    is_group: bool = False  # its lines stand after `|`
+    is_ignored: bool = False  # Python ignored it, while a process ended
+    stem: str = ""  # what stands before the header on its line: a prefix of an unknown form
 
     def add(self, line: LogLine) -> bool:
-        """Read the next line; whether it is a frame of the traceback."""
+        """Whether the next line belongs to the traceback, to which it is then added."""
         self.lines += 1
         is_frame = True
         body = self._without_stem(line.body)
@@ -231,20 +231,20 @@ class Traceback:
         elif _ANY_RAISED.match(body) and (self.frames or _RAISED.match(body)):
             self.text, self.raised_at, self.is_done = body.strip(), line.number, True
         else:
-            is_frame = False  # another process wrote it in between
+            is_frame = False  # another process wrote it in between these
         if self.lines > _MAX_LINES:
             self.is_done = True
         return is_frame
 
     def _without_stem(self, body: str) -> str:
-        """A line without the prefix that the header has, whatever its digits are."""
+        """The line without the header's prefix, whose digits may differ."""
         length = len(self.stem)
         same = _DIGITS.sub("0", body[:length]) == _DIGITS.sub("0", self.stem)
         return body[length:] if length and same else body
 
     @property
     def where(self) -> str:
-        """The user's own line; the last of any where there is none of the user's."""
+        """The last frame in the user's own code; else the last frame."""
         return self.own_line or self.last_line
 
 
@@ -254,7 +254,7 @@ class TracebackReader:
 
     open: dict[str, Traceback] = field(default_factory=dict)
     done: list[Traceback] = field(default_factory=list)
-    _ignored: dict[str, int] = field(default_factory=dict)  # number of the line that says so
+    _ignored: dict[str, int] = field(default_factory=dict)  # number of that line
 
     def add(self, line: LogLine) -> tuple[Traceback | None, bool]:
         """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
@@ -289,7 +289,7 @@ class TracebackReader:
         return None, False
 
     def _forget_last(self, stream: str) -> None:
-        """An exception that another one followed from is told by the other."""
+        """Drop the last exception where another followed from it: the later one stands for both."""
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:
                 del self.done[place]
@@ -297,5 +297,5 @@ class TracebackReader:
 
 
 def is_raised(body: str) -> bool:
-    """Whether a line is the last line of a traceback by its looks."""
+    """Whether a line looks like the last line of a traceback."""
     return _RAISED.match(body) is not None

@@ -27,10 +27,10 @@ _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _NCCL_INFO = b" NCCL INFO "
 _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
-_MESSAGE_LINES = 12  # over which an exception's message may go
+_MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
-_GRAM = 4  # letters of a pattern's part by which it is looked up
+_GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b" etaoinsrlhdcu"
 _RAISED_MARK = re.compile(
     rb"Traceback \(most recent|Exception ignored|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
@@ -38,13 +38,13 @@ _RAISED_MARK = re.compile(
 _ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
 )
-# Lines that only speak of errors: a shell's echo, tests that passed, git, pip, a setting.
+# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
-# A warning that says itself that it was dealt with.
+# A warning whose own text says that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
     r"caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|resum(?:ed|ing))\b"
@@ -82,7 +82,7 @@ _Candidates = tuple[tuple[Failure, Pattern], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What lines that differ in digits only may show."""
+    """What lines that differ only in digits may show."""
 
     candidates: _Candidates  # the failures whose patterns may match
     is_raised: bool  # a traceback, an exception or an Xid
@@ -104,7 +104,7 @@ class Found:
     excerpt: str = ""
     at: datetime | None = None  # of the first line
     where: str = ""
-    weak: bool = True  # until a line shows it that is no mere warning
+    weak: bool = True  # False once a line that is no mere warning shows it
 
     def add(self, line: LogLine, weak: bool) -> None:
         """Note one more line."""
@@ -140,7 +140,7 @@ class LogFacts:
     done_at: int = 0  # the last line that says that the run is complete
 
     def went_on(self, number: int, at: datetime | None = None) -> bool:
-        """Whether the run went on after a line, which has that time."""
+        """Whether the run went on after that line, printed at that time."""
         if self.done_at > number:
             return True
         later = [line for line in self.progress if line.number > number and _is_later(line, at)]
@@ -184,7 +184,7 @@ def read_facts(lines: LogLines) -> LogFacts:
 
 
 def _shape_of(line: bytes) -> bytes:
-    """A line without its numbers: lines of one shape may show the same."""
+    """The line without its numbers: lines of one shape may show the same failure."""
     return (_HEXADECIMAL.sub(b"", line) if b"0x" in line else line).translate(None, _DIGITS)
 
 
@@ -205,7 +205,7 @@ def _classify(shape: bytes) -> _Kind:
 
 @cache
 def _rare_parts() -> dict[bytes, tuple[tuple[bytes, _Candidates], ...]]:
-    """The parts of all patterns without their digits, by the few letters of each that other texts seldom have."""
+    """The parts of all patterns, without digits, by the few letters of each that are rare in other text."""
     by_stem: dict[bytes, list[tuple[Failure, Pattern]]] = {}
     for failure in failures().values():
         for pattern in failure.patterns:
@@ -264,7 +264,7 @@ class _Reader:
             self.add_error([line])
 
     def add_error(self, lines: Iterable[LogLine]) -> None:
-        """Note the last line that says that it is an error."""
+        """Note the last line that reports an error."""
         for line in lines:
             before = self.facts.last_error
             is_error = line.level is Level.ERROR or _ERROR_LINE.search(line.body)
@@ -272,11 +272,11 @@ class _Reader:
                 self.facts.last_error = line
 
     def _is_raised(self, line: LogLine) -> bool:
-        """Whether the line is the last one of a traceback whose frames are not there."""
+        """Whether the line ends a traceback whose frames are missing."""
         return is_raised(line.body) and line.level is not Level.INFO and "Warning" not in line.body[:60]
 
     def finish(self, lately: Iterable[tuple[int, bytes]]) -> LogFacts:
-        """What was found, when the log is at its end; `lately` are its last lines that may show progress."""
+        """What the whole log shows; `lately` are its last lines that may show progress."""
         for line in (line for number, raw in lately for line in parse_lines(number, raw[:500])):
             if _NO_PROGRESS.search(line.body):
                 continue
@@ -295,7 +295,7 @@ class _Reader:
         return self.facts
 
     def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> bool:
-        """Note which failures the line shows; whether there is one."""
+        """Whether the line shows a failure; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}
         for failure, pattern in candidates:

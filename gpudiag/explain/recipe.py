@@ -25,7 +25,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     """The explanation of a finding code, a check, an Xid, a known failure, of logs (`-`: standard input) or of a text.
 
     Raises:
-        UsageError: nothing of that name, with the nearest there is; or a log that cannot be opened.
+        UsageError: there is nothing of that name (the nearest is named), or a log cannot be opened.
     """
     numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
     if numbered:
@@ -55,7 +55,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
 
 
 def explain_text(text: str) -> LogExplanation:
-    """What is recognised in a text that was given as such."""
+    """What is recognised in a text that is no file."""
     return explain_logs([open_log("text", BytesIO(text.encode(errors="surrogateescape")))])
 
 
@@ -76,7 +76,7 @@ def explain_topic(name: str) -> Explanation | None:
 
 
 def _is_text(words: tuple[str, ...]) -> bool:
-    """Whether the arguments are an error's words and no path or name that was mistyped."""
+    """Whether the arguments are an error's text, and not a mistyped path or name."""
     text = " ".join(words)
     return len(words) == 1 and len(text.split()) > 1 and not _LOOKS_LIKE_A_PATH.fullmatch(text)
 
@@ -84,7 +84,7 @@ def _is_text(words: tuple[str, ...]) -> bool:
 def _exists(word: str) -> bool:
     try:
         return "\n" not in word and Path(word).exists()
-    except OSError:  # a text that is longer than a name may be
+    except OSError:  # longer than a file name may be
         return False
 
 

@@ -67,7 +67,7 @@ def explain_xid(code: int) -> Explanation:
 
 
 def _subcodes() -> tuple[str, ...]:
-    """What the subcode of an NVLink 5 error of the network units says."""
+    """The meanings of the subcodes of NVLink 5 errors of the network units."""
     return tuple(
         f"{rule.unit}, subcode {', '.join(map(str, rule.subcodes))}: {rule.advice}"
         for rule in nvlink5_decodes()
@@ -100,7 +100,7 @@ def explain_sxid(code: int) -> Explanation:
 
 
 def explain_failure(failure: Failure) -> Explanation:
-    """What a known failure is caused by, how to mend it, and what proves it."""
+    """A known failure explained: its cause, how to fix it, and what proves it."""
     return Explanation(
         topic=failure.id,
         title=failure.title,

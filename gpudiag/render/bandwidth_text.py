@@ -26,7 +26,7 @@ _PRODUCTS = (
 
 
 def render_bandwidth(report: Report, style: Style = PLAIN) -> str:
-    """The verdict, the tables of what was measured, what the verdict rests on; at most 80 columns where words allow."""
+    """The report: verdict, tables of measurements, what the verdict rests on; at most 80 columns where words allow."""
     active = report.measures.active
     tables = [] if isinstance(active, Missing) else _tables(active, report.snapshot, style)
     verdict, gap, rest = render_report_text(report, style).partition("\n\n")

@@ -15,8 +15,8 @@ from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table,
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
 
 SHOWN_SIZES = 6
-_SHOWN_GROUPS = 2  # of so many operations and dtypes the sizes are shown; of more, the largest only
-_SMALLEST_RATE = 0.001  # GB/s; below it the time says more
+_SHOWN_GROUPS = 2  # up to this many operations and dtypes, sizes are shown; of more, only the largest
+_SMALLEST_RATE = 0.001  # GB/s; below it the time is more useful
 _NUMBERS = (
     Column("SIZE", right=True),
     Column("p50", right=True),
@@ -36,7 +36,7 @@ Group = list[CollectiveResult]
 def render_results(
     results: Sequence[CollectiveResult], *, all_sizes: bool, style: Style = PLAIN
 ) -> list[str]:
-    """The tables, and what they leave out."""
+    """The lines of the tables, and of what they leave out."""
     groups = _groups(results)
     if len(groups) > _SHOWN_GROUPS and not all_sizes:
         table = render_table((_OPERATION, *_NUMBERS), [_summary_row(group) for group in groups])
@@ -63,12 +63,12 @@ def name_group(result: CollectiveResult) -> str:
 
 
 def _is_also_in_place(result: CollectiveResult) -> bool:
-    """Whether it was in place, of an operation that is measured out of place too."""
+    """Whether the result was in place and its operation can run out of place too."""
     return result.in_place and len(OPERATIONS[result.op].placements) > 1
 
 
 def _groups(results: Sequence[CollectiveResult]) -> list[Group]:
-    """Results that differ in nothing but the size, together, in the order of the plan."""
+    """The results in groups that differ only in size, in the order of the plan."""
     groups: dict[str, Group] = {}
     for result in results:
         groups.setdefault(name_group(result), []).append(result)
@@ -87,7 +87,7 @@ def _spread(results: Group, count: int) -> Group:
 
 
 def _summary_row(group: Group) -> list[str]:
-    """The largest size of a group, with the wrong elements of all its sizes."""
+    """The table row of a group's largest size, with the wrong elements of all its sizes."""
     largest = max(group, key=lambda result: result.size_bytes)
     counts = [result.wrong_elements for result in group]
     known = [count for count in counts if not isinstance(count, Missing)]
@@ -95,7 +95,7 @@ def _summary_row(group: Group) -> list[str]:
 
 
 def _short_name(result: CollectiveResult) -> str:
-    """The group in a column: what all groups of a run have in common is said above the table."""
+    """The group's name in a column, without what stands above the table for all groups."""
     if result.op == BARRIER:
         return result.op
     return f"{result.op} {result.dtype}{'*' if _is_also_in_place(result) else ''}"
@@ -165,7 +165,7 @@ def _what_ran(measurement: CollectiveMeasurement) -> str:
 
 
 def _exactness(measurement: CollectiveMeasurement) -> str:
-    """How much of what was measured was also right; sizes where there is one operation and dtype."""
+    """How much of what was measured was right; in sizes where there is one operation and dtype."""
     results = [result for result in measurement.results if result.op != BARRIER]
     if measurement.results and not results:  # it moves no data
         verified = all(result.verified is True for result in measurement.results)
@@ -180,7 +180,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
 
 
 def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
-    """One finding; `told` says that the verdict already gave its message."""
+    """The lines of one finding; `told`: the verdict already has its message."""
     lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
     if not told:
         lines += wrapped(finding.message, first="  ", indent="  ")
@@ -246,7 +246,7 @@ def _verification(measurement: CollectiveMeasurement) -> str:
 
 
 def _times(measurement: CollectiveMeasurement) -> str:
-    """What the table is of: the operation, where it is one, else what all of them have in common."""
+    """The table's title: the operation if there is one, else what all of them have in common."""
     results = measurement.results
     if not results:
         return ""

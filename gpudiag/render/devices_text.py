@@ -1,4 +1,4 @@
-"""`gpudiag list` as a table: one row per GPU, healthy ones first to last, the late ones at the end."""
+"""`gpudiag list` as a table: one row per GPU, in the snapshot's order."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ _MISSING_WORDS = {
     MissingReason.NOT_ASKED: "not asked",
     MissingReason.ERROR: "the driver answered with an error",
 }
-# Programs that run others: the script's name says more than theirs.
+# Programs that run others: the script's name is more useful than theirs.
 _INTERPRETERS = ("python", "bash", "sh", "torchrun", "mpirun")
 
 _COLUMNS = (
@@ -76,18 +76,18 @@ def describe_power_watts(device: Device) -> Reading[str]:
 
 
 def describe_suffixed(reading: Reading[int], suffix: str) -> Reading[str]:
-    """A number with its unit right behind it: `98%`, `61C`."""
+    """A number with its unit right after it: `98%`, `61C`."""
     return reading if isinstance(reading, Missing) else f"{reading}{suffix}"
 
 
 def describe_instance_name(instance: MigInstance) -> Reading[str]:
-    """What a MIG instance is, without the name of its GPU: `MIG 1g.10gb`."""
+    """A MIG instance's profile, without the name of its GPU: `MIG 1g.10gb`."""
     name = instance.name
     return name if isinstance(name, Missing) else name[max(0, name.find("MIG ")) :]
 
 
 def computing(processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
-    """The processes that compute; a desktop that draws keeps nobody from working."""
+    """The processes that compute; a desktop's graphics do not make a GPU busy."""
     return tuple(process for process in processes if process.kind != "graphics")
 
 
@@ -136,7 +136,7 @@ def _age(started_at: datetime, now: datetime) -> str:
     return format_seconds(max(0.0, (now - started_at).total_seconds())).replace(" ", "")
 
 
-_MEMORY, _STATE = 1, 7  # _MEMORY: among the cells behind the index
+_MEMORY, _STATE = 1, 7  # _MEMORY: among the cells after the index
 
 
 def render_devices(
@@ -156,7 +156,7 @@ def render_devices(
 
 
 def simulated_lines(snapshot: Snapshot) -> list[str]:
-    """The line that says that no real GPU was read; none on a real machine."""
+    """The line that no real GPU was read; empty on a real machine."""
     if snapshot.simulated is None:
         return []
     return wrapped(f"SIMULATED {snapshot.simulated}: no real GPU was read", indent="  ")
@@ -169,7 +169,7 @@ def _rows(
     about = findings_about(device, findings)
     judged = judge_state(snapshot, device, about)
     state = describe_state(judged)
-    boards = [_board(device), *[""] * len(about)]  # which board it is stands in its first note only
+    boards = [_board(device), *[""] * len(about)]  # only a GPU's first note names the board
     marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
     colour = {GpuState.HEALTHY: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
@@ -186,7 +186,7 @@ def _rows(
 
 
 def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[str]]]:
-    """What the columns between the index and the state say for a GPU that answers."""
+    """The cells between index and state for a GPU that answers."""
     processes = device.processes
     users = processes if isinstance(processes, Missing) else describe_processes(processes, snapshot.taken_at)
     if device.mig_mode == "enabled" and device.mig_instances:
@@ -238,7 +238,7 @@ def _note(finding: Finding, board: str) -> str:
 
 
 def _board(device: Device) -> str:
-    """UUID and serial number, for whoever pulls the board out."""
+    """UUID and serial number, for the person who removes the board."""
     serial = device.serial
     known = [device.id.uuid, serial if isinstance(serial, Missing) else f"serial {serial}"]
     identity = [part for part in known if not isinstance(part, Missing)]
@@ -246,7 +246,7 @@ def _board(device: Device) -> str:
 
 
 def _other_lines(snapshot: Snapshot, findings: tuple[Finding, ...], style: Style) -> list[str]:
-    """Faults that are about no row of the table: a GPU that is not listed, the host, a source."""
+    """The lines of faults about no row of the table: an unlisted GPU, the host, a source."""
     rows = {finding for device in snapshot.devices for finding in findings_about(device, findings)}
     others = [finding for finding in findings if finding not in rows and finding.outcome is not Outcome.PASS]
     lines = [
@@ -264,7 +264,7 @@ def _free_line(candidates: tuple[Candidate, ...]) -> list[str]:
 
 
 def render_free(snapshot: Snapshot, chosen: tuple[Candidate, ...]) -> str:
-    """The chosen GPUs, one a line with the UUID, then how to use them."""
+    """The chosen GPUs, one per line with the UUID, then how to use them."""
     lines = simulated_lines(snapshot)
     lines += [f"GPU {candidate.label:5} {_uuid(candidate)}" for candidate in chosen]
     lines += [f"Use them: CUDA_VISIBLE_DEVICES=$(gpudiag list --free {len(chosen)} --ids) COMMAND"]
@@ -277,7 +277,7 @@ def render_ids(chosen: tuple[Candidate, ...]) -> str:
 
 
 def render_too_few(wanted: int, candidates: tuple[Candidate, ...]) -> str:
-    """How many are free of those wanted, and what speaks against each of the others."""
+    """How many of the wanted GPUs are free, and the reasons not to use each of the others."""
     free = sum(candidate.free for candidate in candidates)
     lines = [f"{free} of {wanted} wanted GPUs {'is' if free == 1 else 'are'} free"]
     for candidate in candidates:

@@ -46,13 +46,13 @@ def describe_throttle_seconds(times: ThrottleSeconds) -> str:
 
 
 def describe_pcie_errors(counts: PcieErrorCounts) -> str:
-    """Each count that is not 0."""
+    """The counts that are not 0, in words."""
     said = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
     return ", ".join(said) or "no"
 
 
 def describe_fabric(fabric: FabricState) -> str:
-    """Where the registration stands, and what the fabric says against the GPU."""
+    """The state of the registration, and the faults that the fabric reports."""
     health = () if isinstance(fabric.health, Missing) else (fabric.health.replace("_", " "),)
     faults = () if isinstance(fabric.faults, Missing) else fabric.faults
     words = (fabric.state.replace("_", " "), fabric.status, *health, *faults)
@@ -77,7 +77,7 @@ def render_wide(
     candidates: tuple[Candidate, ...],
     style: Style = PLAIN,
 ) -> str:
-    """A block per GPU with all of its readings; what speaks against starting work on it comes last."""
+    """A block per GPU with all its readings, and last the reasons not to start work on it."""
     lines = simulated_lines(snapshot)
     for device in snapshot.devices:
         lines += [*_block(snapshot, device, findings_about(device, findings), style), ""]
@@ -209,5 +209,5 @@ def _topic(label: str, text: str) -> list[str]:
 
 
 def _absences(absent: dict[str, list[str]]) -> str:
-    """What is not there and why: `fan_speed_percent (not supported)`, under the names of the JSON."""
+    """The missing readings and why: `fan_speed_percent (not supported)`, under the names of the JSON."""
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in absent.items())

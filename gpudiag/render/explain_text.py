@@ -24,7 +24,7 @@ def render_explanation(explanation: Explanation, style: Style = PLAIN) -> str:
 
 
 def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
-    """What was recognised in logs, the likeliest cause first, each with its lines, cause and mend."""
+    """What was recognised in logs, the likeliest cause first, each with its lines, cause and fix."""
     lines: list[str] = []
     for read in log.logs:
         if read.refused:
@@ -45,7 +45,7 @@ def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
         lines += ["", *_unknown(place, error, style, several)]
     for sighting in symptoms:
         place += 1
-        # What a cause explains needs no advice of its own.
+        # A failure that another one explains needs no advice of its own.
         lines += ["", *_sighting(place, sighting, style, has_cause or bool(log.unknown), several)]
     return "\n".join(lines) + "\n"
 
@@ -132,7 +132,7 @@ def _body(explanation: Explanation, *, brief: bool = False) -> list[str]:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """`text` behind its label, wrapped under itself; nothing where there is no text."""
+    """`text` after its label, wrapped with an indent; empty where there is no text."""
     if not text:
         return []
     first = f"{_INDENT}{label + ':' if label else '':<{_LABEL_WIDTH}}"

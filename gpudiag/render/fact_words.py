@@ -9,10 +9,10 @@ from gpudiag.render.style import wrapped
 from gpudiag.units import format_seconds, format_size, significant
 
 _RULED_OUT = "ruled_out"
-_STACK = "stack"  # of it, `stuck_at` says where it is
-# Said by the amount: `size 64 KiB` and not `size bytes 64 KiB`.
+_STACK = "stack"  # left out: `stuck_at` has the line that matters
+# The amount names the unit: `size 64 KiB` and not `size bytes 64 KiB`.
 _UNITS_IN_NAMES = (" bytes", " seconds")
-# Where the source says what the fact is, the name is left out.
+# The name is left out where the source already gives it.
 _OTHER_NAMES = {"stderr": "standard error"}
 
 # The names in documents are those of `gpudiag.ranks.environment.Launcher`.
@@ -22,7 +22,7 @@ _WORDS = {
     "explicit": "--rank",
 }
 
-# How C++ says what ended the process, and the lines of its stack.
+# How C++ reports what ended the process, and the lines of its stack.
 _THROWN, _FRAME = "what():", "frame #"
 
 
@@ -54,7 +54,7 @@ def describe_limit(fact: Evidence) -> str:
 
 
 def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
-    """The facts of a finding, a line for each source, and last what was ruled out; whole stacks are for --json."""
+    """The facts of a finding, a line per source, then what was ruled out; whole stacks are only in --json."""
     by_source: dict[str, list[str]] = {}
     for fact in evidence:
         if fact.name not in (_RULED_OUT, _STACK):
@@ -69,7 +69,7 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def describe_after_source(fact: Evidence) -> str:
-    """The fact where its source stands before it; of a longer text, such as a stack, the line that says most."""
+    """The fact as it stands after its source; of a long text, such as a stack, the most useful line."""
     value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
     name, limit = describe_name(fact), describe_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))
@@ -78,7 +78,7 @@ def describe_after_source(fact: Evidence) -> str:
 
 
 def _telling_line(text: str) -> str:
-    """The last line, but for the code that Python quotes under a warning, and what follows the words of a crash."""
+    """The most useful line: a crash's own words, else the last line that is no quoted code."""
     lines = text.rstrip().split("\n")
     for line in lines:
         if line.startswith("Fatal Python error"):
@@ -96,5 +96,5 @@ def _number(value: float) -> str:
 
 
 def describe_launcher(launcher: Reading[str]) -> str:
-    """`ranks by gpudiag`, `ranks by torchrun`; what started no ranks has no launcher."""
+    """`ranks by gpudiag`, `ranks by torchrun`; `no ranks` where none were started."""
     return "no ranks" if isinstance(launcher, Missing) else f"ranks by {_WORDS.get(launcher, launcher)}"

@@ -53,7 +53,7 @@ def _command(level: str, title: str, text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """The characters that end a workflow command or start an escape; the runner undoes it."""
+    """The text with the characters that end a workflow command or start an escape encoded; the runner decodes them."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

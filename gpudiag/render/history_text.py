@@ -43,7 +43,7 @@ def _gpus(history: History) -> list[str]:
 
 
 def _baselines(history: History) -> list[str]:
-    """Each metric: what it was in good runs, what it was last; the one that fell most comes first."""
+    """A line per metric: its value in good runs and its last one; the largest fall comes first."""
     if not history.baselines:
         return []
     columns = (

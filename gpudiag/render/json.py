@@ -14,7 +14,7 @@ def render_json(report: Report) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """A measurement gone wrong must not cost the whole report."""
+    """The value with `nan` and `inf` as text: one bad measurement must not cost the whole report."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, dict):

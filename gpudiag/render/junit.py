@@ -2,7 +2,7 @@
 
 The structure is that of Jenkins' junit-10.xsd: a test case has at most one failure, error or skipped
 element, times have three decimals. FAIL is a failure, ERROR an error, SKIP skipped with its reason; a
-WARN passes, and its system-out says what it found.
+WARN passes, and its system-out has what it found.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def render_junit(report: Report) -> str:
 def _with_verdict(report: Report) -> tuple[CheckResult, ...]:
     """The results, with a case for the verdict itself where no check's case stands for it.
 
-    A reader of JUnit sees only cases; a report of nothing, or of skipped checks only, must not be green.
+    JUnit's readers see only cases; a report of nothing, or of skipped checks only, must not be green.
     """
     shown = {result.outcome for result in report.results}
     if report.verdict in shown or (report.verdict is Outcome.PASS and report.results):

@@ -20,7 +20,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$@])")
 
 
 def render_markdown(report: Report) -> str:
-    """Verdict, what failed, and every check in a fold."""
+    """The verdict, what failed, and every check in a fold."""
     faults = faults_worst_first(report)
     covered = coverage(report)
     parts = [_heading(report, faults), f"{escape_markdown(covered.sentence())}."]

@@ -1,7 +1,7 @@
 """A machine's numbers for Prometheus, in gpudiag's own names or in dcgm-exporter's, and for OpenTelemetry.
 
-What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; of the others
-those that alerts begin with carry the UUID too. The full scrape has it everywhere, with what is constant or
+What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; those that
+alerts start from carry the UUID too. The full scrape has it everywhere, with what is constant or
 follows from the rest. Written by hand: a client library takes ten times as long for the same text.
 """
 
@@ -19,7 +19,7 @@ from gpudiag.render.metrics_table import METRICS, Metric
 from gpudiag.render.style import one_line
 
 _MAX_LABEL_CHARACTERS = 200
-_UP = "gpudiag_gpu_up"  # what an alert on a lost GPU begins with
+_UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
 _XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
 _XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
 
@@ -28,7 +28,7 @@ Labels = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ServiceNumbers:
-    """What the service says of itself and of the checks, beside the GPUs."""
+    """The service's numbers about itself and the checks, beside those of the GPUs."""
 
     sampler_state: str
     fresh: bool  # whether the numbers are of now
@@ -46,7 +46,7 @@ class ServiceNumbers:
 
 
 def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False) -> str:
-    """The machine in gpudiag's own names (text exposition format 0.0.4); `full` with all that there is."""
+    """The machine in gpudiag's own names (text exposition format 0.0.4); `full`: with every series."""
     page = _Page()
     build = {"version": __version__, "host": snapshot.host}
     if snapshot.simulated:
@@ -125,7 +125,7 @@ def otel_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class _Page:
-    """Lines of the text exposition format; a name that came before is an error of ours and is dropped."""
+    """Lines of the text exposition format; a repeated name is our error and is dropped."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -146,7 +146,7 @@ class _Page:
 
 
 def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
-    """The samples of one metric but the rare ones; a device's labels are rendered once for all of them."""
+    """The samples of one metric without the rare ones; a device's labels are rendered once for all."""
     name = metric.name
     return [
         f"{name}{{{base}{_more(labels)}}} {_number(value)}"
@@ -169,7 +169,7 @@ def _add_status(page: _Page, snapshot: Snapshot, numbers: ServiceNumbers) -> Non
 
 
 def _add_checks(page: _Page, results: tuple[CheckResult, ...], *, full: bool) -> None:
-    """How many checks came to which outcome, and each that is not content; the full scrape has every one."""
+    """Add the number of checks per outcome, and each check neither passed nor skipped; the full scrape has all."""
     counts = Counter(result.outcome for result in results)
     counted = [({"outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
     page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
@@ -303,7 +303,7 @@ def _joined(labels: Labels) -> str:
 
 
 def _escape(word: str) -> str:
-    """Backslash, quote and line end, as the text exposition format asks for."""
+    """The text with backslash, quote and line end escaped for the text exposition format."""
     if word.isalnum():
         return word
     cleaned = one_line(word, _MAX_LABEL_CHARACTERS)

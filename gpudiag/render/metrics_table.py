@@ -29,13 +29,13 @@ _NVLINK_ERRORS = {
 }  # fmt: skip
 _CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
-# One sample of a device: the labels beside those of the device, and the value in the own unit.
+# One sample of a device: its labels beyond the device's, and the value in the metric's unit.
 Samples = Callable[[Device], Iterator[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class DcgmName:
-    """The name that dcgm-exporter has for one sample of a metric, its own unit, and which labels it is for."""
+    """dcgm-exporter's name for one sample of a metric, its unit there, and the labels of the sample."""
 
     name: str
     kind: str
@@ -64,8 +64,8 @@ class Metric:
     samples: Samples
     dcgm: tuple[DcgmName, ...] = ()
     otel: tuple[OtelName, ...] = ()
-    core: bool = True  # False: constant or said by another metric; in the full scrape alone
-    rare: frozenset[str] = frozenset()  # label values of samples that are in the full scrape alone
+    core: bool = True  # False: constant or part of another metric; only in the full scrape
+    rare: frozenset[str] = frozenset()  # label values of samples that are only in the full scrape
 
 
 _ACTIONS_TOLD = ", ".join(

@@ -20,7 +20,7 @@ from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
 _MAX_FINDINGS = 3
-_MAX_CHECKS_NAMED = 4  # of those that could not look for one reason
+_MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
 _WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
 
 
@@ -31,7 +31,7 @@ def render_overview(
     seconds: float,
     style: Style = PLAIN,
 ) -> str:
-    """Verdict, what is sick, who is busy, what is free, what to type next.
+    """The overview: verdict, faults, busy GPUs, free GPUs, next commands.
 
     `findings` come worst first; `seconds` is how long gathering and judging took.
     """
@@ -61,7 +61,7 @@ def render_overview(
 
 
 def _one_per_subject(told: tuple[Told, ...]) -> list[Told]:
-    """The worst fault of each GPU, or of several GPUs together, or of another subject: one must not hide the next."""
+    """The worst fault of each subject (a GPU, several GPUs, another): one must not hide the next."""
     worst: dict[str, Told] = {}
     for one in told:
         worst.setdefault(one.subject, one)
@@ -69,7 +69,7 @@ def _one_per_subject(told: tuple[Told, ...]) -> list[Told]:
 
 
 def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
-    """`8x H100 80GB, driver 580.105.08: 7 healthy, 1 lost`."""
+    """The machine as `8x H100 80GB, driver 580.105.08: 7 healthy, 1 lost`."""
     if not _works(snapshot):
         return NO_TRACE if not findings else "no working GPU"
     names = Counter(_name(device) for device in snapshot.devices)
@@ -89,7 +89,7 @@ def _name(device: Device) -> str:
 
 
 def _unlooked(report: Report, *, explained: bool) -> list[str]:
-    """The checks that should have looked and could not; `explained`: a fault above says why."""
+    """The lines of checks that should have looked and could not; `explained`: a fault above is why."""
     reasons: dict[str, list[str]] = {}
     for result in report.results:
         if result.outcome is Outcome.ERROR and not result.findings and result.reason != NO_GPU:
@@ -108,7 +108,7 @@ def _named(checks: list[str]) -> str:
 
 
 def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
-    """Who is busy, what is free, and what nobody looked at."""
+    """The lines of busy and free GPUs, and of what was not tested."""
     if not _works(snapshot):
         return []
     users: dict[str, list[str]] = {}

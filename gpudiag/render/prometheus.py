@@ -1,8 +1,8 @@
 """A report in Prometheus' text format, for node_exporter's textfile collector.
 
 Every series is a gauge of this moment. A check's outcome is a label on a series of value 1, so that
-`gpudiag_check_status{outcome="fail"}` is an alert; `gpudiag_report_timestamp_seconds` says how old the
-file is, and an alert on it notices when nobody writes it any more.
+`gpudiag_check_status{outcome="fail"}` is an alert; `gpudiag_report_timestamp_seconds` shows how old the
+file is; an alert on it notices when it is no longer written.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ def render_prometheus(report: Report) -> str:
 
 
 def _worst_of_each(results: tuple[CheckResult, ...]) -> dict[str, Outcome]:
-    """Each check's outcome; the worst, should a name stand twice."""
+    """Each check's outcome; the worst one where a name comes twice."""
     order = (*WORST_FIRST, Outcome.SKIP)
     worst: dict[str, Outcome] = {}
     for result in results:
@@ -79,7 +79,7 @@ def _finding_labels(host: _Labels, finding: Finding) -> _Labels:
 
 
 def _metric(name: str, text: str, samples: Iterable[tuple[_Labels, float]]) -> str:
-    """HELP, TYPE and the samples; those of the same labels are added up. Nothing where there is no sample."""
+    """HELP, TYPE and the samples; those with equal labels are added up. Empty without samples."""
     series: _Samples = {}
     for labels, value in samples:
         # Label values are cut and cleaned before they are compared: what looks alike is one series.
@@ -97,7 +97,7 @@ def _labels(key: tuple[tuple[str, str], ...]) -> str:
 
 
 def _escape(word: str) -> str:
-    """Backslash, quote and line end, as the text exposition format asks for."""
+    """The text with backslash, quote and line end escaped for the text exposition format."""
     return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

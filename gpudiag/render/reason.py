@@ -19,18 +19,18 @@ from gpudiag.render.report_words import (
 )
 from gpudiag.render.style import one_ascii_line
 
-MAX_CHARACTERS = 199  # as much as `sinfo -R` and `kubectl describe` are still read with
-_MAX_MACHINE_CHARACTERS = 40  # of what a simulated machine is called
+MAX_CHARACTERS = 199  # longer reasons are hard to read in `sinfo -R` and `kubectl describe`
+_MAX_MACHINE_CHARACTERS = 40  # of a simulated machine's name
 _MIN_FAULT_CHARACTERS = 70
 _DO = ". Do: "
-# What a shell, scontrol or a reader of `key=value` could take for more than text.
+# Characters with a meaning to a shell, scontrol or a reader of `key=value`.
 _UNSAFE = re.compile(r"""[\\'"`$;&|<>*?{}\[\]!~^]""")
 _CLAUSE_END = re.compile(r"(?<=[\w`)])[.;](?= |$)")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """Why the gate says what it says: outcome, code or check, what is wrong with which part, what to do."""
+    """Why the gate decides as it does: outcome, code or check, what is wrong with which part, what to do."""
 
     outcome: Outcome
     code: str
@@ -43,7 +43,7 @@ class _Cause:
 def render_reason(report: Report, plan: PreflightPlan | None = None) -> str:
     """One line of printable ASCII without quotes: outcome, code, which GPU, what is wrong with it, what to do.
 
-    Of several findings it tells the first that fails the plan's gate, and how many more do.
+    Of several findings it has the first that fails the plan's gate, and how many more do.
     """
     cause = _cause(report, plan or PreflightPlan())
     machine = _plain(describe_machine(report), _MAX_MACHINE_CHARACTERS)
@@ -55,7 +55,7 @@ def render_reason(report: Report, plan: PreflightPlan | None = None) -> str:
 
 def _cause(report: Report, plan: PreflightPlan) -> _Cause:
     faults = faults_worst_first(report)
-    # Of equals one that names a GPU goes first: somebody must find it.
+    # Of equals one that names a GPU goes first: a person must find it.
     failing = sorted(
         (finding for finding in faults if plan.fails_on(finding)),
         key=lambda finding: not isinstance(finding.subject, DeviceSubject),
@@ -63,7 +63,7 @@ def _cause(report: Report, plan: PreflightPlan) -> _Cause:
     if failing:
         return _of_findings(failing)
     unclear = [result for result in report.results if result.outcome is Outcome.ERROR]
-    # Where what FAILs does not fail this gate, what could not be looked at keeps it shut.
+    # Where no FAIL fails this gate, an ERROR keeps it shut.
     spared = report.verdict is Outcome.FAIL and plan.fail_on != "any"
     outcome = Outcome.ERROR if spared and unclear else report.verdict
     told = [finding for finding in faults if finding.outcome is outcome]
@@ -76,7 +76,7 @@ def _cause(report: Report, plan: PreflightPlan) -> _Cause:
 
 def _of_findings(findings: list[Finding]) -> _Cause:
     first = findings[0]
-    # The machine itself needs no name: the node that is drained, or the pod, has it.
+    # The machine itself needs no name: the drained node, or the pod, has it.
     on_a_part = not isinstance(first.subject, HostSubject | SourceSubject)
     return _Cause(
         first.outcome,
@@ -89,7 +89,7 @@ def _of_findings(findings: list[Finding]) -> _Cause:
 
 
 def _fitted(cause: _Cause, room: int) -> str:
-    """What is wrong and what to do, in that many characters: what to do goes before details."""
+    """What is wrong and what to do, within `room` characters: details are dropped before advice."""
     what, subject = _plain(cause.what), _plain(cause.subject)
     if not cause.remedy:
         return _plain(what, room)
@@ -102,7 +102,7 @@ def _fitted(cause: _Cause, room: int) -> str:
 
 
 def _shortened(remedy: str, room: int) -> str:
-    """As many of its clauses as there is room for; at least the first, cut where it must be."""
+    """As many of the text's clauses as fit; at least the first, shortened if necessary."""
     ends = [end.start() for end in _CLAUSE_END.finditer(remedy)]
     wholes = [remedy, *(remedy[:end] for end in reversed(ends))]
     fitting = (text for text in map(_plain, wholes) if len(text) <= room)
@@ -110,5 +110,5 @@ def _shortened(remedy: str, room: int) -> str:
 
 
 def _plain(text: str, max_characters: int | None = None) -> str:
-    # The marks that stand for other characters go as well: a reason is read, not parsed.
+    # Replacement marks go as well: a reason is read, not parsed.
     return one_ascii_line(_UNSAFE.sub("", one_ascii_line(text).replace(";", ",")), max_characters)

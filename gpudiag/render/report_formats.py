@@ -37,7 +37,7 @@ def render_report(name: str, report: Report) -> str:
 
 
 def formats_of(report_type: type) -> tuple[str, ...]:
-    """The formats that a report of that type can be written in; none for what is no report."""
+    """The formats for a report of that type; empty for what is no report."""
     return tuple(_PLACES_OF.get(report_type, ()))
 
 

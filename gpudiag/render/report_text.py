@@ -17,7 +17,7 @@ from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 20  # shown whole; `--format json` has all
-# Where more share one reason, their number tells enough; every document names them all.
+# Where more share one reason, their number is enough; every document names them all.
 _MAX_SKIPPED_NAMED = 2
 _MAX_ERRORS_NAMED = 6
 
@@ -32,7 +32,7 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
         lines += ["", *wrapped(subject)]
         for one, following in zip_longest(about, about[1:]):
             lines += _finding(one, style)
-            if following is None or following.remedy != one.remedy:  # told once, after the last
+            if following is None or following.remedy != one.remedy:  # printed once, after the last
                 lines += wrapped(one.remedy, first="    Do: ", indent="        ")
     if len(told) > MAX_FINDINGS:
         left = sum(one.count for one in told[MAX_FINDINGS:])
@@ -57,7 +57,7 @@ def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, sty
 
 
 def _extent(covered: Coverage, checks: int) -> str:
-    """`9 of 81 checks, 7 could not look`: nobody is to take for judged what was skipped."""
+    """How much was judged: `9 of 81 checks, 7 could not look`; skipped checks judged nothing."""
     share = f"{covered.looked} of " if covered.looked < checks else ""
     blind = sum(len(names) for names in covered.errors.values())
     unread = sum(len(names) for reason, names in covered.skipped.items() if reason.startswith(UNREAD))
@@ -73,7 +73,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _by_subject(told: tuple[Told, ...]) -> dict[str, list[Told]]:
-    """The faults by what they are about, so that a sick GPU is one paragraph."""
+    """The faults by subject, so that a faulty GPU is one paragraph."""
     groups: dict[str, list[Told]] = {}
     for one in told:
         groups.setdefault(one.subject, []).append(one)

@@ -1,7 +1,7 @@
-"""What every format of a report says in the same words: subjects, evidence, faults, coverage.
+"""Words that all formats of a report share: subjects, evidence, faults, coverage.
 
-What others wrote (messages, process names, lines of logs) goes through `one_line`, so that no format
-needs to fear it; formats still escape what is special to them.
+Text from outside (messages, process names, lines of logs) goes through `one_line`, so that it is safe
+in every format; formats still escape what is special to them.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Coverage:
     errors: dict[str, tuple[str, ...]]
 
     def sentence(self) -> str:
-        """`41 looked, 3 skipped, 1 could not look`."""
+        """The counts in words: `41 looked, 3 skipped, 1 could not look`."""
         parts = [f"{self.looked} looked"]
         for word, reasons in (("skipped", self.skipped), ("could not look", self.errors)):
             count = sum(len(checks) for checks in reasons.values())
@@ -60,7 +60,7 @@ def describe_subject(subject: Subject) -> str:
 
 
 def describe_subject_and_host(subject: Subject) -> str:
-    """The same where several machines take part: `GPU 5 (5d:00.0) on a1`."""
+    """The subject with its host, for several machines: `GPU 5 (5d:00.0) on a1`."""
     words = describe_subject(subject)
     return f"{words} on {one_line(subject.host)}" if isinstance(subject, DeviceSubject) else words
 
@@ -104,7 +104,7 @@ def describe_message(finding: Finding) -> str:
 
 
 def describe_where_and_what(finding: Finding) -> str:
-    """The finding's sentence, after what it is about where the sentence does not name it itself."""
+    """The finding's sentence, after its subject where the sentence does not name that."""
     subject, message = describe_subject(finding.subject), describe_message(finding)
     return message if subject in message else f"{subject}: {message}"
 
@@ -138,7 +138,7 @@ def coverage(report: Report) -> Coverage:
 
 
 def _looked(result: CheckResult) -> bool:
-    """An ERROR with a finding has looked, and met what it could not read."""
+    """Whether the check looked; an ERROR with a finding did, and found what it could not read."""
     return result.outcome in (Outcome.PASS, Outcome.WARN, Outcome.FAIL) or (
         result.outcome is Outcome.ERROR and bool(result.findings)
     )
@@ -165,7 +165,7 @@ def is_cpu_only(report: Report) -> bool:
 
 
 def describe_machine(report: Report) -> str:
-    """What kind of machine was judged, where that must be said: simulated, or without a GPU; else empty."""
+    """The kind of machine that was judged: simulated, or without a GPU; else empty."""
     simulated = report.snapshot.simulated
     words = [f"SIMULATED {one_line(simulated, 100)}"] if simulated else []
     if is_cpu_only(report):
@@ -174,5 +174,5 @@ def describe_machine(report: Report) -> str:
 
 
 def finite_seconds(seconds: float) -> float:
-    """A duration, or 0 for one that is no number or no duration: a format must not break on it."""
+    """The duration, or 0 where it is not finite or not positive: a format must not break on it."""
     return seconds if 0 < seconds < _MAX_SECONDS else 0.0

@@ -1,4 +1,4 @@
-"""The sources side by side, where they differ, and why no GPU row is there."""
+"""The sources side by side, where they differ, and why there is no GPU row."""
 
 from gpudiag.checks.traces import Trace
 from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
@@ -18,7 +18,7 @@ _GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
 
 
 def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
-    """How every source answered, what they say of each GPU, and each disagreement with its reason."""
+    """How every source answered, what each shows of each GPU, and each disagreement with its reason."""
     widest = max(len(status.name) for status in snapshot.sources)
     heading = f"{'SOURCE':{widest}} STATE             GPUS     TIME  WHAT IT SAYS"
     lines = [style.paint(heading, "bold")]
@@ -104,7 +104,7 @@ def _view_cells(view: DeviceView | None) -> list[str]:
 
 
 def _stray_row(view: DeviceView, sources: list[str]) -> list[str]:
-    """A GPU that another source shows and that is no row of NVML's."""
+    """The row of a GPU that another source shows and NVML does not."""
     cells = [NO_VALUE, _plain(view.name), NO_VALUE, NO_VALUE]
     for source in sources:
         cells += _view_cells(view if view.source == source else None)
@@ -135,7 +135,7 @@ def _same(view: DeviceView, device: Device) -> bool:
 
 
 def _disagreement_lines(snapshot: Snapshot, style: Style) -> list[str]:
-    """Each disagreement; that there is none is said only where two sources could have differed."""
+    """A line per disagreement; `none` only where two sources could have differed."""
     if snapshot.disagreements:
         return ["", *(line for item in snapshot.disagreements for line in _one_disagreement(item, style))]
     seeing = [

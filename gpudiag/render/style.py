@@ -1,4 +1,4 @@
-"""How text is laid on a terminal: its columns, colour where it is wanted, footnotes, plain tables."""
+"""How text is laid out on a terminal: width, colour where wanted, footnotes, plain tables."""
 
 import os
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-# Of a terminal, where COLUMNS does not say (POSIX, Environment Variables); narrower than that no table fits.
+# The width without COLUMNS (POSIX, Environment Variables); no table fits in less.
 _COLUMNS = 80
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _OUTCOME_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
@@ -19,7 +19,7 @@ _FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 
 
 def columns() -> int:
-    """How wide text may be: what COLUMNS says, else 80, whatever the terminal: a log is read elsewhere."""
+    """The width of text: COLUMNS, else 80 on any terminal, for a log is read elsewhere."""
     text = os.environ.get("COLUMNS", "")
     return max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, int(text))) if text.isdecimal() and int(text) else _COLUMNS
 
@@ -74,7 +74,7 @@ class Footnotes:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, its alignment, and whether it gives way when a line is too long."""
+    """One column: its heading, its alignment, and whether it is cut when a line is too long."""
 
     heading: str
     right: bool = False
@@ -84,7 +84,7 @@ class Column:
 def render_table(
     headings: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """A table with a heading, at most `width` columns wide; only the columns that give way are cut."""
+    """A table with a heading, at most `width` columns wide; only columns with `gives_way` are cut."""
     cells = [[column.heading for column in headings], *([*row] for row in rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(headings))]
     excess = sum(widths) + len(_GAP) * (len(headings) - 1) - (width or columns())
@@ -149,7 +149,7 @@ def one_line(text: str, max_characters: int | None = None) -> str:
 
 
 def one_ascii_line(text: str, max_characters: int | None = None) -> str:
-    """The same in printable ASCII, anything else as `?`."""
+    """`text` on one line of printable ASCII, other characters as `?`; cut with `..`."""
     line = one_line(text).encode("ascii", "replace").decode("ascii")
     return one_line(line, max_characters)
 

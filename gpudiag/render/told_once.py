@@ -1,4 +1,4 @@
-"""One fault on many GPUs, told once: `GPUs 0-3, 5`, what is common to all, and the command for all of them.
+"""One fault on many GPUs, reported once: `GPUs 0-3, 5`, what is common to all, and the command for all of them.
 
 A document has each finding for itself; this is for people, who read the same sentence once.
 """
@@ -11,8 +11,8 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
 from gpudiag.render.report_words import describe_fact, describe_message, describe_remedy, describe_subject
 
-_MANY = 3  # so many GPUs with one code share a fault; fewer only where they say the same of themselves
-_MAX_DIFFERENT = 3  # different sentences or facts that are told; the rest are counted
+_MANY = 3  # this many GPUs with one code share a fault; fewer only if their messages are equal
+_MAX_DIFFERENT = 3  # different sentences or facts that are printed; the rest are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def tell_once(findings: Iterable[Finding]) -> tuple[Told, ...]:
 
 
 def describe_indices(indices: Iterable[int]) -> str:
-    """`0-3, 5` for 0, 1, 2, 3 and 5."""
+    """The indices in short: `0-3, 5` for 0, 1, 2, 3 and 5."""
     runs: list[list[int]] = []
     for index in sorted(set(indices)):
         if runs and index == runs[-1][-1] + 1:
@@ -52,7 +52,7 @@ def describe_indices(indices: Iterable[int]) -> str:
 def _key(finding: Finding, place: int) -> tuple[object, ...]:
     subject = finding.subject
     if not isinstance(subject, DeviceSubject) or isinstance(subject.nvml_index, Missing):
-        return (place,)  # what is not about a GPU with an index stands for itself
+        return (place,)  # only findings about GPUs with an index are grouped
     return (finding.code, finding.outcome, subject.host)
 
 
@@ -93,7 +93,7 @@ def _share(group: list[Finding]) -> Told:
 
 
 def _own_words(finding: Finding) -> str:
-    """The sentence without the GPU that it begins with: `: it is hot`, ` is off the bus`; else the whole of it."""
+    """The sentence without the GPU at its beginning: `: it is hot`, ` is off the bus`; else all of it."""
     return describe_message(finding).removeprefix(describe_subject(finding.subject))
 
 
@@ -127,7 +127,7 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
 
 
 def _remedy(group: list[Finding]) -> str:
-    """The remedy with every GPU in its commands, where the remedies differ in nothing else."""
+    """The remedy with every GPU in its commands, where only the GPU differs; else the first one."""
     general = {describe_remedy(finding).replace(f"-i {_index(finding)} ", "-i {} ") for finding in group}
     if len(general) != 1:
         return describe_remedy(group[0])

@@ -17,7 +17,7 @@ SHOWN_FINDINGS = 3
 
 
 def cells(result: StrategyResult) -> list[str]:
-    """One row of the comparison, under HEADINGS; why not, where it did not run, is told apart."""
+    """One row of the comparison, under HEADINGS; reasons for not running stand elsewhere."""
     return [
         result.strategy,
         framework(result),
@@ -31,7 +31,7 @@ def cells(result: StrategyResult) -> list[str]:
 
 
 def group_reasons(results: Iterable[StrategyResult]) -> dict[str, list[str]]:
-    """Why strategies did not run, each reason once with its remedy and with all that it holds for."""
+    """The strategies that did not run, by reason with its remedy."""
     groups: dict[str, list[str]] = {}
     for result in results:
         if result.reason is not None:
@@ -54,7 +54,7 @@ def verified(result: StrategyResult) -> str:
 
 
 def is_not_asked(verification: Verification) -> bool:
-    """Whether there was no reason to prove it."""
+    """Whether proving it was not asked for."""
     passed = verification.passed
     return isinstance(passed, Missing) and passed.reason.value == "not_asked"
 
@@ -68,7 +68,7 @@ def memory(result: StrategyResult) -> str:
 
 
 def figure(reading: Reading[float]) -> str:
-    """Three figures, or a dash."""
+    """The number with three significant figures, or a dash."""
     return "-" if isinstance(reading, Missing) else significant(reading)
 
 
