@@ -1,4 +1,4 @@
-"""Every exception that gpudiag raises on purpose, and the exit status each one means.
+"""Every exception that gpudiag raises on purpose, and the exit status of each.
 
 GpudiagError            something a person must act on; carries code, message and hint
 ├── UsageError          exit 2   a bad flag, plan, setting, or a missing extra
@@ -44,7 +44,7 @@ class GpudiagError(Exception):
     http_status: ClassVar[int] = 500
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Keep the sentence for the user and the next step."""
+        """Keep the message for the user and the next step."""
         super().__init__(message)
         self.message = message
         self.hint = hint

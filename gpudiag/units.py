@@ -26,7 +26,7 @@ def parse_size_bytes(text: str) -> int:
     Raises:
         UsageError: the text is not a size, or not a whole number of bytes.
     """
-    # Here, for the probes' children load this file for its factors and pay for every import.
+    # Imported here: the probes' children load this file for its factors and pay for every import.
     from gpudiag.errors import UsageError
 
     match = _SIZE_PATTERN.fullmatch(text.strip())
@@ -71,7 +71,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def significant(value: float, figures: int = 3) -> str:
-    """`value` with that many significant figures and no exponent: `0.00420`, `1.23`, `482`."""
+    """`value` with `figures` significant figures and no exponent: `0.00420`, `1.23`, `482`."""
     if value == 0:
         return "0"
     if value - value != 0:  # not finite: it has no digits

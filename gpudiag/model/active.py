@@ -186,7 +186,7 @@ class ActiveMeasurement:
 
 
 def metric_of(result: BandwidthResult | ComputeResult) -> str:
-    """The name under which a speed is remembered: only like is compared with like."""
+    """The metric under which a speed is stored: only equal tests are compared."""
     if isinstance(result, ComputeResult):
         return f"{MATMUL}.{result.dtype}.{result.size}"
     name = f"{result.test}{'.concurrent' if result.concurrent else ''}"
@@ -194,7 +194,7 @@ def metric_of(result: BandwidthResult | ComputeResult) -> str:
 
 
 def peer_metric(peer_uuid: str) -> str:
-    """The name under which a copy to that GPU, with no other copy beside it, is remembered."""
+    """The metric under which a copy to that GPU, with no other at the same time, is stored."""
     return _to_peer(PEER_COPY, peer_uuid)
 
 

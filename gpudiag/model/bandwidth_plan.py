@@ -13,10 +13,10 @@ BANDWIDTH_TESTS = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL, PEER_COP
 class BandwidthPlan(Plan):
     """One bandwidth run: which tests, and whether GPUs that others use are tested too.
 
-    No test named stands for all that this machine can run.
+    No named test means all that this machine can run.
 
     Raises:
-        UsageError: a test that there is not, or one named twice.
+        UsageError: a test is unknown, or named twice.
     """
 
     test: tuple[str, ...] = option(
@@ -32,5 +32,5 @@ class BandwidthPlan(Plan):
     force: bool = option(False, "--force", "Test GPUs that others use, too.")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, in one sentence."""
+        """Refuse a plan that cannot be run, in one sentence."""
         self.require_options()

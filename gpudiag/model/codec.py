@@ -1,4 +1,4 @@
-"""What a document is made of, and the one way to JSON and back: for files, the store, the API and the probes' pipes.
+"""What a document consists of, and the only conversion to JSON and back: for files, the store, the API and the probes' pipes.
 
 A document is a noun with a `SCHEMA` name and version, written first. A missing reading is null, with
 its reason under `missing` and the source's words, where there are any, under `missing_detail`:
@@ -80,7 +80,7 @@ def _init(self: Any, *values: Any, **named: Any) -> None:
 
 @cache
 def _defaults(noun_type: Any) -> dict[str, Any]:
-    """The fields that need not be given; a factory is called once, for what it makes is frozen too."""
+    """The fields with defaults; a factory is called once, for its value is frozen too."""
     defaults = {}
     for one in fields(noun_type):
         if one.default_factory is not MISSING:
@@ -116,7 +116,7 @@ def _reduce(self: Any) -> tuple[Any, ...]:
 
 
 def all_missing(noun_type: type[_T], why: Missing, **given: Any) -> _T:
-    """A noun whose fields are all missing for one reason, but the given ones."""
+    """A noun whose fields, except those given, are all missing for one reason."""
     made: Any = noun_type
     return made(**{one.name: given.get(one.name, why) for one in fields(made)})  # type: ignore[no-any-return]
 
@@ -208,7 +208,7 @@ def from_document(document: Any) -> Any:
 
 
 class _MisfitError(Exception):
-    """Data that is not of the expected type; the path to it grows from the inside."""
+    """Data that is not of the expected type; the path to it is built from the inside out."""
 
     def __init__(self, words: str) -> None:
         super().__init__(words)
@@ -216,7 +216,7 @@ class _MisfitError(Exception):
         self.path: list[str] = []
 
     def place(self) -> str:
-        """Where it is: `.devices[0].power_draw_watts`."""
+        """The path of the data: `.devices[0].power_draw_watts`."""
         return "".join(reversed(self.path))
 
 
@@ -237,7 +237,7 @@ def decode(expected: type[_T], data: Any) -> _T:
 def read_sheet(noun_type: type[_T], document: dict[str, Any], otherwise: Missing = NOT_ASKED) -> _T:
     """The noun that a child's sheet describes.
 
-    `otherwise` is why a field is missing that the sheet does not have. A value that does not fit its field is
+    `otherwise` is the reason for fields that the sheet does not have. A value that does not fit its field is
     missing as an error: only the reading is lost, and the document can still be written.
     """
     read: _T = _noun(noun_type, document, otherwise)
@@ -245,14 +245,14 @@ def read_sheet(noun_type: type[_T], document: dict[str, Any], otherwise: Missing
 
 
 def readings_of(noun_type: Any, document: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a child's sheet has something to say of, by name."""
+    """The fields that a child's sheet has, as a value or a reason, by name."""
     absent = document.get("missing", _NO_WORDS)
     told = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
     return {plan.name: _field(plan, document, NOT_ASKED) for plan in told}
 
 
 def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
-    """One sheet of what several say about the same thing."""
+    """One sheet, joined from several about the same thing; later ones win."""
     joined: dict[str, Any] = {}
     for sheet in sheets:
         notes = {note: joined.get(note, {}) | sheet.get(note, {}) for note in ("missing", "missing_detail")}
@@ -269,7 +269,7 @@ def missing_of(document: dict[str, Any], name: str) -> Missing | None:
 
 
 class _Plan:
-    """One field of a noun, as reading it needs it; its type is looked at when a value is no plain one."""
+    """One field of a noun, prepared for reading; its type is looked up only for a value that is not plain."""
 
     __slots__ = ("_noun_type", "_reader", "default", "factory", "flatten", "name", "scalar")
 
@@ -287,17 +287,17 @@ class _Plan:
         return field_type(self._noun_type, self.name)
 
     def read(self, data: Any, otherwise: Missing | None) -> Any:
-        """The value of the field; what it is made of has sheets of its own."""
+        """The value of the field; nouns within it are read as sheets of their own."""
         if self._reader is None:
             self._reader = _reader(self.type())
         return self._reader(data, None if otherwise is None else NOT_ASKED)
 
     def may_be_missing(self) -> bool:
-        """Whether the field's type has room for a reason."""
+        """Whether the field's type allows a reason instead of a value."""
         return Missing in get_args(self.type())
 
 
-# Types of fields, also as they are written where annotations are text, whose values need no second look.
+# Types of fields (also as text, where annotations are text) whose values need no further check.
 _SCALARS: dict[Any, type] = {
     written: kind
     for kind in (str, int, float, bool)
@@ -325,7 +325,7 @@ def _noun(noun_type: Any, document: Any, otherwise: Missing | None) -> Any:
 
 
 def _field(plan: _Plan, document: dict[str, Any], otherwise: Missing | None) -> Any:
-    """The value of a field that is more than a plain value, or has none."""
+    """The value of a field that is not plain, or missing."""
     if plan.flatten:
         return _noun(plan.type(), document, otherwise)
     name = plan.name
@@ -356,7 +356,7 @@ def _absent_field(plan: _Plan, otherwise: Missing | None) -> Any:
 
 @cache
 def _reader(expected: Any) -> _Reader:
-    """What makes a value of that type of JSON data."""
+    """The function that turns JSON data into a value of that type."""
     origin = get_origin(expected)
     if origin in (Union, types.UnionType):
         return _reader_of_union(get_args(expected))
@@ -401,7 +401,7 @@ def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
 
 
 def _reader_of_kinds(kinds: list[Any]) -> _Reader:
-    """For nouns that their `kind` tells apart."""
+    """The reader for nouns that `kind` distinguishes."""
     by_kind = {get_args(type_hints(kind)["kind"])[0]: kind for kind in kinds}
 
     def read(data: Any, otherwise: Missing | None) -> Any:
@@ -490,8 +490,8 @@ def type_hints(noun_type: Any) -> dict[str, Any]:
 def field_type(noun_type: Any, name: str) -> Any:
     """The type of one field.
 
-    Snapshots are made by the quickest command, so what it may not need stands behind TYPE_CHECKING in their
-    modules. It is loaded when the field is read, or its type asked for.
+    Snapshots are made by the quickest command, so what it may not need is imported under TYPE_CHECKING in
+    their modules. It is loaded when the field is read, or its type asked for.
     """
     [written] = [one.type for one in fields(noun_type) if one.name == name]
     if not isinstance(written, str):
@@ -506,7 +506,7 @@ def _evaluated(annotation: str, module: str) -> Any:
 
 
 class _NamesForTypes(dict[str, Any]):
-    """What the annotations of a module may name beyond what it has loaded."""
+    """The names that a module's annotations may use beyond those it has loaded."""
 
     def __init__(self, own: dict[str, Any]) -> None:
         super().__init__(datetime=datetime)
@@ -519,7 +519,7 @@ class _NamesForTypes(dict[str, Any]):
 
 
 def _late_modules() -> Iterator[types.ModuleType]:
-    """The modules whose nouns others name for the type checker alone; each is loaded when it is its turn."""
+    """The modules whose nouns others import only for the type checker, each loaded in turn."""
     from gpudiag.model import host
 
     yield host

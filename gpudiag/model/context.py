@@ -25,7 +25,7 @@ class Context:
 
     snapshot: Snapshot
     measures: Measures = field(default_factory=Measures)
-    expected_gpus: Reading[int] = NOT_ASKED  # what the user said, by --expect-gpus
+    expected_gpus: Reading[int] = NOT_ASKED  # given by --expect-gpus
     at_least_gpus: Reading[int] = NOT_ASKED  # by --at-least-gpus
     expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
     earlier: Reading[Snapshot] = NOT_ASKED

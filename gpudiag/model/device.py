@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
 
-if TYPE_CHECKING:  # model.codec loads these for whoever needs to know the types
+if TYPE_CHECKING:  # model.codec loads these where the types are needed
     from datetime import datetime
 
     from gpudiag.model.host import Machine
@@ -39,7 +39,7 @@ class SourceStatus:
 
     name: str
     state: SourceState
-    reason: str | None = None  # the source's own words, and what they mean
+    reason: str | None = None  # the source's own words, with their meaning
     seconds: Reading[float] = NOT_ASKED
     device_count: Reading[int] = NOT_ASKED
 
@@ -216,7 +216,7 @@ class Device:
     compute_mode: Reading[str]  # default, exclusive_process, prohibited
     processes: Reading[tuple[GpuProcess, ...]]
     pci_subsystem_id: Reading[str] = NOT_ASKED  # 134f10de: the board, its maker last; alike on equal boards
-    brand: Reading[str] = NOT_ASKED  # geforce, nvidia, tesla ...: what the driver takes the product for
+    brand: Reading[str] = NOT_ASKED  # geforce, nvidia, tesla ...: the product line, by the driver
     memory_bus_width_bits: Reading[int] = NOT_ASKED
     cuda_cores: Reading[int] = NOT_ASKED
     gsp_firmware_version: Reading[str] = NOT_ASKED
@@ -224,7 +224,7 @@ class Device:
     gsp_firmware_mode_default: Reading[str] = NOT_ASKED
     inforom_version: Reading[str] = NOT_ASKED
     inforom_valid: Reading[bool] = NOT_ASKED
-    ecc_sram_threshold_exceeded: Reading[bool] = NOT_ASKED  # the driver's own sign for a replacement
+    ecc_sram_threshold_exceeded: Reading[bool] = NOT_ASKED  # the driver's own signal to replace the GPU
     memory_unrepairable: Reading[bool] = NOT_ASKED
     memory_channel_repair_pending: Reading[bool] = NOT_ASKED
     tpc_repair_pending: Reading[bool] = NOT_ASKED
@@ -273,7 +273,7 @@ class TorchFacts:
     gloo_available: bool
     cuda_available: Reading[bool]
     device_count: Reading[int]
-    nvml_device_count: Reading[int]  # what torch counts by way of NVML, without a context
+    nvml_device_count: Reading[int]  # what torch counts through NVML, without a context
     context_starts: Reading[bool]
 
 

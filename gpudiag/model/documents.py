@@ -48,7 +48,7 @@ def noun_type(schema: str) -> type:
     """The dataclass of a schema name.
 
     Raises:
-        UsageError: this version does not know it, with the nearest name that it knows.
+        UsageError: the name is unknown; the nearest known one is given.
     """
     if schema in DOCUMENTS:
         return DOCUMENTS[schema]

@@ -1,4 +1,4 @@
-"""What is told while a run is still going: one line of `--events` each."""
+"""Events of a run while it goes on: one line of `--events` each."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,7 @@ from gpudiag.model.training import StrategyResult
 class EventKind(StrEnum):
     """What an event reports."""
 
-    STAGE = "stage"  # the ranks entered a stage, or a preflight did
+    STAGE = "stage"  # the ranks, or a preflight, entered a stage
     RESULT = "result"  # a size is done on all ranks, or a strategy
     FINDING = "finding"
     OUTCOME = "outcome"  # the last event of a run

@@ -1,4 +1,4 @@
-"""What `gpudiag explain` says: about one topic, or about what it recognised in logs."""
+"""The answers of `gpudiag explain`: about one topic, or about what it recognised in logs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,7 +47,7 @@ class Sighting:
     other_logs: tuple[str, ...] = ()  # that show it too
     program: str = ""  # who writes such a line
     owner: Owner | None = None  # who must act
-    where: str = ""  # the user's own line that was running, where a traceback says it
+    where: str = ""  # the user's own line that was running, where a traceback has it
     went_on: bool = False  # the run went on after it
 
 
@@ -61,7 +61,7 @@ class UnknownError:
     count: int  # of equal ones, in all logs
     where: str = ""  # `train.py:42 in main: loss.backward()`
     rank: str = ""  # the stream that printed it, where its prefix says so
-    meaning: str = ""  # what an error of this kind says by itself
+    meaning: str = ""  # the general meaning of an error of this kind
 
 
 @dataclass(frozen=True, slots=True)

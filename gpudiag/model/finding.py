@@ -23,11 +23,11 @@ class Severity(StrEnum):
 
     NONE = "none"
     MONITOR = "monitor"  # can go on; keep an eye on it
-    ISOLATE = "isolate"  # must not be used until it is mended
+    ISOLATE = "isolate"  # must not be used until it is repaired
     UNKNOWN = "unknown"
-    TRIAGE = "triage"  # needs a closer look before anyone can say
+    TRIAGE = "triage"  # needs a closer look to decide
     CONFIG = "config"  # a setting is wrong
-    RESET = "reset"  # a GPU reset mends it
+    RESET = "reset"  # a GPU reset fixes it
 
 
 class Category(StrEnum):
@@ -109,11 +109,11 @@ def worst(outcomes: tuple[Outcome, ...]) -> Outcome:
 
 
 def outcome_of_findings(findings: Iterable[Finding]) -> Outcome:
-    """The outcome of what was looked at and gave these findings: the worst of them, PASS where there is none."""
+    """The outcome of a look that gave these findings: the worst of them, PASS where there is none."""
     return worst((Outcome.PASS, *(finding.outcome for finding in findings)))
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, worst first; of equals the order given stays."""
+    """The findings, worst first; equal ones keep their order."""
     places = {outcome: place for place, outcome in enumerate(WORST_FIRST)}
     return tuple(sorted(findings, key=lambda finding: places.get(finding.outcome, len(places))))

@@ -8,7 +8,7 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-UNREAD = "the history"  # how the reason begins why it could not be read; checks that need it say no more
+UNREAD = "the history"  # how the reason for an unreadable history begins; checks that need it add nothing
 
 
 @dataclass(frozen=True, slots=True)

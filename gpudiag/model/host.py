@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpudiag.model.codec import noun
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-if TYPE_CHECKING:  # model.codec loads it for whoever needs to know the types
+if TYPE_CHECKING:  # model.codec loads it where the types are needed
     from gpudiag.model.host_state import HostState
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.reading import Missing, Reading
 
-# The kernel counts from boot, a syslog daemon writes when it comes to it, and the clock may be set meanwhile.
+# The kernel counts from boot, a syslog daemon writes with a delay, and the clock may be set meanwhile.
 SAME_EVENT_SECONDS = 2.0
 # A burst ends when the log is silent for this long: NVIDIA Fleet Intelligence, "Xid bursts", 2026.
 BURST_SILENCE = timedelta(minutes=3)
@@ -23,7 +23,7 @@ class KernelEventKind(StrEnum):
     OUT_OF_MEMORY_KILL = "out_of_memory_kill"
     SOFT_LOCKUP = "soft_lockup"  # a processor stuck in the kernel
     HARD_LOCKUP = "hard_lockup"  # the same, with its interrupts off
-    RCU_STALL = "rcu_stall"  # a processor does not come to what the kernel has put off
+    RCU_STALL = "rcu_stall"  # a processor does not get to the kernel's deferred work
     BLOCKED_TASK = "blocked_task"  # a task in uninterruptible sleep for minutes
     MACHINE_CHECK = "machine_check"  # the processor or its memory reports a fault
 
@@ -65,12 +65,12 @@ class KernelEvent:
 
     @property
     def last_at(self) -> Reading[datetime]:
-        """When the last of the lines was logged that this one stands for."""
+        """When the last of the lines that this one stands for was logged."""
         return self.until or self.at
 
 
 def is_same_event(one: KernelEvent, other: KernelEvent) -> bool:
-    """Whether the two are one line, read twice: by its boot and the time since, else by the clock."""
+    """Whether both are one line, read twice: by boot and time since boot, else by the clock."""
     if one.text != other.text:
         return False
     if one.boot_id is not None and other.boot_id is not None:

@@ -42,7 +42,7 @@ class Movement:
 
     @property
     def rise(self) -> float:
-        """By how much it rose."""
+        """By how much the counter rose."""
         return self.after - self.before
 
 
@@ -73,7 +73,7 @@ class CollectiveResult:
     in_place: bool = True  # the result lies where the rank's own data lay
     unaligned: bool = False  # buffers start one element after an aligned address
     time_variation: Reading[float] = NOT_ASKED  # standard deviation over mean, of the slowest rank's times
-    algorithm: Reading[str] = NOT_ASKED  # NCCL's, where it can be told: ring, NVLS ...
+    algorithm: Reading[str] = NOT_ASKED  # NCCL's, where it is known: ring, NVLS ...
     isolated_p50_seconds: Reading[float] = NOT_ASKED  # one operation after a barrier, launch included (GPUs)
     verify_share: Reading[float] = NOT_ASKED  # of the ranks' time, for filling and comparing the buffers
 
@@ -113,7 +113,7 @@ class IncidentKind(StrEnum):
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves
     PASSED = "passed"  # it left a barrier before another rank had entered it
-    ENDED = "ended"  # well, and before the others, which still needed it
+    ENDED = "ended"  # without an error, but before the others, which still needed it
     THROTTLED = "throttled"  # its control group's processor quota holds it back
     PAUSED = "paused"  # it was stopped or silent for a while, and then went on
     INTERRUPTED = "interrupted"  # nothing moved between ranks for a while, and then it did

@@ -1,4 +1,4 @@
-"""What a field of a plan may hold and by which flag it is asked for: declared once, beside the field.
+"""What a field of a plan may hold, and its flag: declared once, beside the field.
 
 The command's options and help, the flags that ask for a plan, its refusals and its JSON Schema follow from it.
 """
@@ -22,9 +22,7 @@ class Option:
     metavar: str
     choices: tuple[str, ...] = ()
     what: str = ""  # one of the choices is, with its article: `an operation`
-    all_means: tuple[str, ...] | None = (
-        None  # what the word `all` stands for; None: it is no word of this list
-    )
+    all_means: tuple[str, ...] | None = None  # what the word `all` means; None: `all` is not allowed
     low: float | None = None
     high: float | None = None
     is_size: bool = False  # bytes, which people write as 64M
@@ -55,7 +53,7 @@ class PlanField:
     name: str
     value_type: type  # str, int, float or bool; of each name where there are several
     is_list: bool
-    is_optional: bool  # None leaves it to gpudiag
+    is_optional: bool  # None: gpudiag decides
     default: Any
     option: Option
 
@@ -82,10 +80,10 @@ class Plan:
     __slots__ = ()
 
     def require_options(self) -> None:
-        """Return where every field is what its option allows.
+        """Check that every field is what its option allows.
 
         Raises:
-            UsageError: one is not; the first in the order of the flags.
+            UsageError: one is not; the first in flag order is named.
         """
         for one in plan_fields(type(self)):
             value = getattr(self, one.name)
@@ -109,7 +107,7 @@ class Plan:
 
 
 def require_known(value: str, known: Sequence[str], what: str) -> None:
-    """Return where `value` is one of `known`.
+    """Check that `value` is one of `known`.
 
     Raises:
         UsageError: it is not; the hint gives the nearest known name, or all of them.
@@ -122,12 +120,12 @@ def require_known(value: str, known: Sequence[str], what: str) -> None:
 
 
 def require_between(value: float, low: float, high: float, flag: str) -> None:
-    """Return where `value` lies between `low` and `high`.
+    """Check that `value` lies between `low` and `high`.
 
     Raises:
         UsageError: it does not; the message names the flag and its bounds.
     """
-    if not low <= value <= high:  # nan is neither
+    if not low <= value <= high:  # false for nan too
         raise UsageError(f"{flag} {_plain(value)} is out of range", hint=f"{_plain(low)} to {_plain(high)}")
 
 

@@ -14,7 +14,7 @@ DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
 REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 
-DEFAULT_CPU_RANKS = 4  # of every command, where nobody asks for a number
+DEFAULT_CPU_RANKS = 4  # the default of every command
 
 # What the fields may be at most: wide enough for every machine, narrow enough that a slip of the
 # finger (or a request to the service) cannot ask for a week of work.
@@ -27,18 +27,18 @@ MAX_TIMEOUT_SECONDS = 24 * 3600.0
 
 
 def nproc_option() -> Any:
-    """How many ranks there are, of every plan that has ranks."""
+    """The field for the number of ranks, in every plan that has ranks."""
     words = f"the usable GPUs, or {DEFAULT_CPU_RANKS} gloo ranks"
     return option(None, "--nproc", "Ranks.", "N", between=(1, MAX_NPROC), default_words=words)
 
 
 def timeout_option(text: str) -> Any:
-    """How long a run may take; `text` says what of."""
+    """The field for how long a run may take; `text` is its help."""
     return option(None, "--timeout", text, "SECONDS", between=(1, MAX_TIMEOUT_SECONDS), default_words="none")
 
 
 def rendezvous_option() -> Any:
-    """How long ranks may take to meet."""
+    """The field for how long ranks may take to meet."""
     bounds = (1, MAX_TIMEOUT_SECONDS)
     return option(120.0, "--rendezvous-timeout", "For all ranks to meet.", "SECONDS", between=bounds)
 
@@ -72,7 +72,7 @@ class NcclTestPlan(Plan):
         what="an operation",
         all_means=tuple(OPERATIONS),
     )
-    # As the only dtype `all` is left to the sweep: all that the backend and the reduction have.
+    # `all` alone is resolved by the sweep: all dtypes that the backend and the reduction have.
     dtype: tuple[str, ...] = option(
         ("float32",),
         "--dtype",
@@ -137,7 +137,7 @@ class NcclTestPlan(Plan):
     rendezvous_timeout_seconds: float = rendezvous_option()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, in one sentence."""
+        """Refuse a plan that cannot be run, in one sentence."""
         self.require_options()
         self._require_average()
         if self.max_bytes is not None and self.min_bytes > self.max_bytes:

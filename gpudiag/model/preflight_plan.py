@@ -7,7 +7,7 @@ from gpudiag.model.finding import Finding, Outcome, Owner
 from gpudiag.model.option import Plan, option
 
 LEVELS = ("instant", "quick", "standard", "long")
-# Whose FAIL fails the gate: of anyone; of whatever keeps jobs off this machine, whoever must act; of some owners.
+# Whose FAIL fails the gate: anyone's; any that keeps jobs off this machine; that of some owners.
 FAIL_ON = ("any", "machine", "host", "hardware")
 _FAILING_OWNERS = {
     "host": frozenset((Owner.HARDWARE, Owner.HOST)),
@@ -19,7 +19,7 @@ MIN_DURATION_SECONDS, MAX_DURATION_SECONDS = 10.0, 3600.0
 
 
 def is_driver_version(text: str) -> bool:
-    """Whether that is a driver's version, or its beginning: numbers with points between them."""
+    """Whether the text is a driver version or its beginning: numbers with points between them."""
     return len(text) <= MAX_VERSION_CHARACTERS and all(part.isdecimal() for part in text.split("."))
 
 
@@ -27,7 +27,7 @@ def is_driver_version(text: str) -> bool:
 class PreflightPlan(Plan):
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
-    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is what the node was given out as: it may
+    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node may
     have one more, for its display. `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
     `duration_seconds` is how long the load of level long lasts; None: as long as the device needs.
 
@@ -81,7 +81,7 @@ class PreflightPlan(Plan):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, in one sentence."""
+        """Refuse a plan that cannot be run, in one sentence."""
         self.require_options()
         if self.expect_gpus is not None and self.at_least_gpus is not None:
             raise UsageError("--expect-gpus and --at-least-gpus contradict each other", hint="leave one out")

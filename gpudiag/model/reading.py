@@ -14,10 +14,10 @@ class MissingReason(StrEnum):
     FUNCTION_NOT_FOUND = "function_not_found"  # the driver is older than the question
     NO_PERMISSION = "no_permission"
     DEVICE_LOST = "device_lost"
-    RESET_REQUIRED = "reset_required"  # the GPU is on the bus and answers nothing before it is reset
+    RESET_REQUIRED = "reset_required"  # the GPU is on the bus and does not answer before a reset
     SOURCE_ABSENT = "source_absent"
     TIMED_OUT = "timed_out"
-    ATTACHING = "attaching"  # the driver is still starting the GPU for the first program that asks
+    ATTACHING = "attaching"  # the driver is still initialising the GPU for the first program that asks
     NOT_ASKED = "not_asked"
     ERROR = "error"
 

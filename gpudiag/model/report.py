@@ -43,7 +43,7 @@ class CollectiveReport:
 
     @classmethod
     def of(cls, report: Report) -> Self:
-        """What that report says of its collective.
+        """The collective part of that report.
 
         Raises:
             ValueError: nothing was measured.

@@ -17,7 +17,7 @@ class RunState(StrEnum):
     RUNNING = "running"
     CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"  # it ended with a verdict, good or bad
-    FAILED = "failed"  # it could not tell, or crashed
+    FAILED = "failed"  # it gave no verdict, or crashed
     CANCELLED = "cancelled"
     LOST = "lost"  # the service ended while it ran
 
@@ -54,7 +54,7 @@ class Run:
     planned: int = 0
     progress: float | None = None
     has_report: bool = False
-    report_formats: tuple[str, ...] = ()  # in which its report can be read
+    report_formats: tuple[str, ...] = ()  # formats of its report
     queue_position: int | None = None
     log_bytes: int = 0
 

@@ -102,7 +102,7 @@ def _tuple_schema(members: tuple[Any, ...], definitions: dict[str, Any]) -> dict
 def _definition(expected: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     name = expected.__name__
     if name not in definitions:
-        definitions[name] = {}  # taken before its members are visited
+        definitions[name] = {}  # reserved before its members are visited
         if is_dataclass(expected):
             definitions[name] = _noun_schema(expected, definitions)
         else:

@@ -62,7 +62,7 @@ class ScriptFacts:
     steps: int = 0  # of the optimizer that made most
     backwards: int = 0
     parameters: tuple[tuple[str, int, str, str], ...] = ()
-    sharded: bool = False  # a rank has its part of each parameter only
+    sharded: bool = False  # a rank has only its part of each parameter
     wrapped: int = 0  # models in DDP
     forwards: int = 0
     crossed: int = 0
@@ -71,8 +71,8 @@ class ScriptFacts:
     sampler: str | None = None  # of the loader that feeds the training: distributed, whole or other
     share: tuple[int, int] | None = None  # of a distributed sampler: which part, of how many
     epochs: int = 0  # in which a distributed sampler shuffled
-    repeated_epochs: int = 0  # of them, those in an order that there was before
-    samples: tuple[int, ...] = ()  # numbers of the first ones, by their bits
+    repeated_epochs: int = 0  # of these, those in an order that came before
+    samples: tuple[int, ...] = ()  # numbers made from the first samples' bits
 
 
 def explanation(line: str) -> Evidence:

@@ -133,7 +133,7 @@ class TrainingPlan(Plan):
     rendezvous_timeout_seconds: float = rendezvous_option()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, in one sentence."""
+        """Refuse a plan that cannot be run, in one sentence."""
         self.require_options()
 
 
@@ -167,7 +167,7 @@ class RankStart:
     parameters_here: int  # elements that this rank keeps between steps
     steps_per_epoch: int
     sample_count: int  # of the data set, all of which an epoch reads
-    stage: int | None = None  # of ZeRO, as the engine tells it
+    stage: int | None = None  # of ZeRO, as the engine reports it
     tolerance_gradient: float = 0.0
     tolerance_parameter: float = 0.0
     parameters_kept: tuple[KeptTensor, ...] = ()  # by name, where they are sharded
@@ -195,7 +195,7 @@ class RankStep:
     parameter_error: float | None
     buffers: tuple[TensorFact, ...]
     unused: tuple[str, ...] = ()  # parameters that got no gradient
-    skipped: bool = False  # the loss scaler left the step out, on this rank or in the reference
+    skipped: bool = False  # the loss scaler skipped the step, on this rank or in the reference
     own_reference_loss: float | None = None  # of the single-process model, over this rank's own samples
     changed: tuple[str, ...] = ()  # inputs, targets: not those that the data set has for these samples
     computed_error: Reading[float | None] = (

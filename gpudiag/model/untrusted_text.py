@@ -13,7 +13,7 @@ _STEERING = {False: re.compile(f"[{_CONTROLS}]"), True: re.compile(f"(?!{_COLOUR
 
 MASK = "***"
 
-# A text with none of these needs no closer look: most command lines have none, and patterns take time to compile.
+# A text with none of these needs no pattern: most command lines have none, and compiling takes time.
 _MARKS = (
     "token", "secret", "passw", "passphrase", "pwd", "key", "cred", "auth", "bearer", "psk", "://", "signature", "sig=",
     "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "akia", "xox", "eyj", "nvapi-", "pypi-", "ya29.",
@@ -24,10 +24,10 @@ _ENDINGS = (
     r"(?:api|access|secret|private|auth|account|encryption|signing|license|shared|client|service|wandb|session|master)"
     r"[-_.]?key)"
 )
-# A name of several words, of which the last is a secret: `--hf-token`, `AWS_SECRET_ACCESS_KEY`, `apiKey`.
+# A name of several words, the last of which means a secret: `--hf-token`, `AWS_SECRET_ACCESS_KEY`, `apiKey`.
 _NAME = rf"(?:[\w.-]*[-_.])?{_ENDINGS}|[\w.-]*(?:password|passwd|passphrase|secret|apikey)|(?-i:[a-z]\w*(?:Token|Secret|Password|ApiKey|AccessKey|SecretKey))"
 _SECRETS = {
-    # scheme://user:password@host, scheme://token@host; the password may hold a slash or an at sign by mistake
+    # scheme://user:password@host, scheme://token@host; the password may contain an unescaped slash or at sign
     "userinfo": r"(?i)\b([a-z][a-z0-9+.-]*://)(?:([^\s:/@?#'\"]*):)?([^\s'\"<>]*?)@(?=[^\s@/?#'\"]*(?:[/?#:,\s'\"]|$))",
     "header": r"(?i)\b(authorization\s*[:=]\s*(?:bearer|basic|token|digest)?|bearer)(\s*)([^\s'\",;]{6,})",
     "parameter": rf"(?i)([?&;](?:{_NAME}|sig|signature|pat|auth|key)=)[^\s&;#'\"]+",
@@ -44,7 +44,7 @@ _SECRETS = {
 def escape_controls(text: str) -> str:
     r"""The text with every character that does not print written as its escape: `\x1b`, `\u202e`.
 
-    A blank stays; a line's end does not: a name of two lines would be taken for two lines of ours.
+    Blanks stay; line ends do not: a name of two lines would look like two lines of ours.
     """
     if text.isprintable():
         return text
@@ -52,9 +52,9 @@ def escape_controls(text: str) -> str:
 
 
 def escape_steering(text: str, *, colours: bool = False) -> str:
-    r"""The text of several lines with what would steer a terminal written as `\u001b`; JSON stays the same JSON.
+    r"""The text, of any number of lines, with what would steer a terminal as `\u001b`; JSON stays the same.
 
-    `colours` says that the text may hold those of our own output; they stay.
+    With `colours`, the colours of our own output stay.
     """
     return _STEERING[colours].sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -99,12 +99,12 @@ def names_secret(name: str) -> bool:
 
 def _mask_userinfo(found: re.Match[str]) -> str:
     scheme, user, password = found.groups()
-    if user is None:  # of a web address a token, elsewhere somebody's name
+    if user is None:  # in a web address a token, elsewhere a user's name
         return f"{scheme}{MASK}@" if password and scheme.lower().startswith("http") else found[0]
     return f"{scheme}{user}:{MASK}@"
 
 
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
-    """A compiled pattern; the first text that needs it pays for it."""
+    """A compiled pattern, compiled when a text first needs it."""
     return re.compile(rf"(?i:{_NAME})" if name == "name" else _SECRETS[name])

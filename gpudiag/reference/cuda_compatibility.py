@@ -14,7 +14,7 @@ def minimum_drivers() -> dict[int, str]:
 
 
 def minimum_driver(cuda_version: str) -> str | None:
-    """The oldest driver that runs programs built with that CUDA; None where the table does not know it."""
+    """The oldest driver that runs programs built with that CUDA; None where it is not in the table."""
     return minimum_drivers().get(int(cuda_version.split(".")[0]))
 
 
@@ -30,13 +30,13 @@ def torch_build_for(cuda_driver_version: str) -> str:
 
 
 def compatibility_source() -> str:
-    """Where the table comes from, and of what date it is."""
+    """The source of the table, and its date."""
     table = read_table(_TABLE)
     return f"{table['source']}, {table['source_date']}"
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The numbers of a version such as `580.105.08`, for comparing; a part that is no number ends it."""
+    """The numbers of a version such as `580.105.08`, for comparison; a part that is no number ends it."""
     numbers = []
     for part in text.split("."):
         if not part.isdecimal():

@@ -1,6 +1,6 @@
 """What the table of readings is written in: how NVML is asked, how often, and under which names a reading is shown.
 
-Plain classes: the child that asks NVML loads the table before anything else is there.
+Plain classes: the child that asks NVML loads the table first, and fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COUNTER: MetricKind = "counter"
 
 
 class Call:
-    """A function of nvml.h about one GPU that answers with the reading.
+    """A function of nvml.h about one GPU that returns the reading.
 
     `gives` is what the answer is: a number (NVML's all ones are none), one that is not 0, a text, nvmlEnableState_t,
     a flag, or the words of an enumeration by number. A number is divided by `per`. Of a function that answers
@@ -37,7 +37,7 @@ class Call:
         wide: bool = False,
         older: Call | None = None,
     ) -> None:
-        """Name the function and the arguments behind the GPU's handle."""
+        """Name the function and the arguments after the GPU's handle."""
         self.function = function
         self.arguments = arguments
         self.gives = gives
@@ -50,7 +50,7 @@ class Call:
 class Field:
     """A field of nvmlDeviceGetFieldValues (NVML_FI_DEV_...), asked for in one batch with all others.
 
-    Where the driver does not give it, for whatever reason, `otherwise` is asked.
+    Where the driver does not give it, for any reason, `otherwise` is asked.
     """
 
     __slots__ = ("gives", "number", "otherwise", "per", "wide")
@@ -78,7 +78,7 @@ class ByHand:
     __slots__ = ("fields", "name")
 
     def __init__(self, name: str, *fields: int) -> None:
-        """Name the function, and the fields that the batch has to hold for it."""
+        """Name the function, and the fields that it needs in the batch."""
         self.name = name
         self.fields = fields
 
@@ -89,7 +89,7 @@ Question = Call | Field | ByHand
 class Family:
     """A metric's own name (without `gpudiag_gpu_` and `_total`), its kind and its help sentence.
 
-    `core` False: constant, or said by another metric; in the full scrape alone.
+    `core` False: constant, or part of another metric; only in the full scrape.
     """
 
     __slots__ = ("core", "kind", "name", "text")
@@ -103,12 +103,12 @@ class Family:
 
 
 class Dcgm:
-    """The name that dcgm-exporter has for it (behind DCGM_FI_DEV_), its help sentence, its unit in ours, its kind."""
+    """dcgm-exporter's name for the reading (after DCGM_FI_DEV_), its help sentence, its unit in ours, its kind."""
 
     __slots__ = ("kind", "name", "scale", "text")
 
     def __init__(self, name: str, text: str, scale: float = 1.0, kind: MetricKind = "gauge") -> None:
-        """Name it as etc/default-counters.csv of dcgm-exporter does."""
+        """Name the metric as etc/default-counters.csv of dcgm-exporter does."""
         self.name = name
         self.text = text
         self.scale = scale
@@ -121,7 +121,7 @@ class Otel:
     __slots__ = ("attributes", "name", "unit")
 
     def __init__(self, name: str, unit: str, attributes: Mapping[str, str] | None = None) -> None:
-        """Name it as the semantic conventions do."""
+        """Name the metric as the semantic conventions do."""
         self.name = name
         self.unit = unit
         self.attributes = attributes or {}
@@ -130,7 +130,7 @@ class Otel:
 class Metric:
     """The reading as a sample of a family, multiplied into the family's unit, told from the others by its labels.
 
-    `rare`: this sample is in the full scrape alone.
+    `rare`: this sample is only in the full scrape.
     """
 
     __slots__ = ("dcgm", "family", "labels", "otel", "rare", "scale")
@@ -145,7 +145,7 @@ class Metric:
         otel: Otel | None = None,
         rare: bool = False,
     ) -> None:
-        """Say which family, and the names in other vocabularies."""
+        """Name the family, and the names in other vocabularies."""
         self.family = family
         self.scale = scale
         self.labels = dict(labels or {})
@@ -157,7 +157,7 @@ class Metric:
 class Fact:
     """The reading on the page of a GPU: the group, the label, and how it is written.
 
-    `show` is a unit, or `bytes` (in GiB), `size` or `rate`, or a prefix that ends in `#`. A fact stands behind those
+    `show` is a unit, or `bytes` (in GiB), `size` or `rate`, or a prefix that ends in `#`. A fact stands after those
     that are declared before it, unless it is the `first` of its group or stands `after` a reading that is named.
     """
 
@@ -175,7 +175,7 @@ class Fact:
 
 
 class Declared:
-    """One reading of a GPU, once: all that follows from it is made from this.
+    """One reading of a GPU, declared once: everything about it is made from this.
 
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
     often the service asks: once, on every tick (fast: what moves from second to second), or every five seconds (slow);

@@ -7,10 +7,10 @@ Keys of an entry there:
                   symptom   what a fault elsewhere looks like from here
     program       who writes the line
     owner         who must act: hardware, host (its administrators), software (what is installed) or job
-    patterns      regular expressions over one line, without the prefixes that launchers put before it; no
+    patterns      regular expressions over one line, without the prefixes that launchers add; no
                   alternatives outside of a group, and each holds at least one of `TRIGGERS`
     in_tracebacks the same for the last line of a Python traceback whose frames match `frames`: who raised it
-    weak          a warning that is also seen in runs that go on: counts only where nothing goes on after it
+    weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
     generic       counts only on lines that no other failure explains
     follows       the failure is a consequence where one of these is in the same text; `*` is any other cause
@@ -38,7 +38,7 @@ _CLASSES = "dDwWsSbBAZ"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, with a part of every text that it can match; compiled when that part is seen."""
+    """A regular expression, and a part of every text that it matches; compiled when that part is seen."""
 
     expression: str
     part: str
@@ -49,13 +49,13 @@ class Pattern:
         return _compiled(self.expression).search(line) if self.part in line else None
 
     def is_raised_by(self, frames: str) -> bool:
-        """Whether the frames of a traceback are those of the program that is meant."""
+        """Whether the frames of a traceback are those of the expected program."""
         return not self.frames or _compiled(self.frames).search(frames) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One known failure: how it shows in a text, what causes it, how to mend it, what proves it."""
+    """One known failure: how it shows in a text, its cause, how to fix it, what proves it."""
 
     id: str
     title: str
@@ -63,7 +63,7 @@ class Failure:
     program: str  # who writes the line
     owner: Owner
     patterns: tuple[Pattern, ...]
-    weak: bool  # counts only where nothing goes on after it
+    weak: bool  # counts only where the run does not go on after it
     at_info: bool  # counts on lines of the levels info and debug too
     generic: bool  # counts only on lines that no other failure explains
     follows: tuple[str, ...]  # a consequence where one of these is in the same text
@@ -118,7 +118,7 @@ def longest_part(expression: str) -> str:
 
 
 def _atoms(expression: str) -> list[str | None]:
-    """One literal character each, and None where anything else may stand."""
+    """The literal characters, one each, and None where anything else may stand."""
     atoms: list[str | None] = []
     place = 0
     while place < len(expression):
@@ -148,7 +148,7 @@ def _atoms(expression: str) -> list[str | None]:
 def _end_of(expression: str, place: int) -> int:
     """The place after the group or the class that begins at `place`."""
     if expression[place] == "[":
-        place += 2  # a bracket that stands first is a character
+        place += 2  # a bracket in first place is a character
         while expression[place] != "]":
             place += 2 if expression[place] == "\\" else 1
         return place + 1

@@ -1,4 +1,4 @@
-"""What GPUs of a model are by their data sheet: speeds, memory, NVLinks."""
+"""The data sheets of GPU models: speeds, memory, NVLinks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ CORES_PER_MULTIPROCESSOR = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.9": 
 TENSOR_FLOPS_PER_CLOCK = {
     "7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192,
 }  # fmt: skip
-# How many times the float16 rate a type has.
+# The rate of each type, as a multiple of float16's.
 RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0}
-# The compute capability from which on tensor cores take a type (CUDA C++ Programming Guide, "Warp Matrix Functions");
+# The lowest compute capability whose tensor cores support a type (CUDA C++ Programming Guide, "Warp Matrix Functions");
 # older GPUs emulate it, some ten times slower.
 LEAST_CAPABILITY_OF_DTYPE = {"float16": (7, 0), "bfloat16": (8, 0), "tfloat32": (8, 0), "float8": (8, 9)}
 
@@ -102,7 +102,7 @@ class Links:
 
 @cache
 def link_tables() -> tuple[Links, ...]:
-    """What is known of the NVLinks of products."""
+    """Every entry of the table of NVLinks."""
     entries = read_table("gpu_links.toml")["links"]
     return tuple(Links(**{**entry, "names": tuple(entry["names"])}) for entry in entries)
 

@@ -13,20 +13,20 @@ _TABLE = "nccl_variables.toml"
 
 @dataclass(frozen=True, slots=True)
 class CostlySetting:
-    """A variable some values of which cost speed: which values (none: any), and what they cost."""
+    """A variable with values that cost speed: which ones (empty: any), and what they cost."""
 
     name: str
     values: tuple[str, ...]
     cost: str
 
     def covers(self, value: str) -> bool:
-        """Whether that value is one of those that cost."""
+        """Whether that value costs speed."""
         return not self.values or value.strip().upper() in (one.upper() for one in self.values)
 
 
 @cache
 def known_variables() -> frozenset[str]:
-    """Every name that NCCL reads or has read, and those that only container images and builds set."""
+    """Every name that NCCL reads or once read, and those that only container images and builds set."""
     table = read_table(_TABLE)
     names = (*table["known"], *table["documented"], *table["harmless"], *table["renamed"])
     return frozenset(PREFIX + name for name in names)
@@ -39,7 +39,7 @@ def torch_variables() -> frozenset[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether that is a variable of NCCL, or of one of its plugins."""
+    """Whether the name is a variable of NCCL, or of one of its plugins."""
     prefixes = tuple(PREFIX + prefix for prefix in read_table(_TABLE)["prefixes"])
     return name in known_variables() or name.startswith(prefixes)
 
@@ -60,6 +60,6 @@ def costly_settings() -> tuple[CostlySetting, ...]:
 
 
 def nccl_variables_source() -> str:
-    """Where the names come from, and of what date they are."""
+    """The source of the names, and its date."""
     table = read_table(_TABLE)
     return f"{table['source']}, {table['source_date']}"

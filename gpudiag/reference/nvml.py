@@ -22,13 +22,13 @@ def _load(name: str) -> dict[str, Any]:
 
 @cache
 def exported_functions() -> tuple[str, ...]:
-    """Every name that the library exports, sorted: what pynvml asks for and what programs used before."""
+    """Every name that the library exports, sorted: those that pynvml uses, and older ones that programs used."""
     symbols = _load("nvml_symbols.json")
     return tuple(sorted({*symbols["functions"], *symbols["older_functions"]}))
 
 
 def return_texts() -> dict[int, str]:
-    """What nvmlErrorString says, by return code."""
+    """The texts of nvmlErrorString, by return code."""
     symbols = _load("nvml_symbols.json")
     return {symbols["constants"][name]: text for name, text in symbols["return_texts"].items()}
 
@@ -45,7 +45,7 @@ def constant(name: str) -> int:
 
 @cache
 def constants_with_prefix(prefix: str) -> dict[str, int]:
-    """The constants whose name starts so, by the rest of the name in lower case: `hopper` -> 9."""
+    """The constants with that prefix, by the rest of the name in lower case: `hopper` -> 9."""
     constants = _load("nvml_symbols.json")["constants"]
     return {
         name.removeprefix(prefix).lower(): value
@@ -61,7 +61,7 @@ def struct_size(name: str) -> int:
 
 
 def struct_version(name: str, version: int) -> int:
-    """The word that a caller of a versioned struct puts into its first member."""
+    """The version that a caller writes into the first member of a versioned struct."""
     return struct_size(name) | version << _VERSION_SHIFT
 
 

@@ -1,4 +1,4 @@
-"""The shares that speeds are held to, and the speeds that others have published, by speeds.toml."""
+"""The limits of speeds, as shares, and the speeds that others have published, by speeds.toml."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +10,7 @@ _TABLE = "interconnects.toml"
 
 @dataclass(frozen=True, slots=True)
 class SpeedLimit:
-    """The shares of an expected speed below which an opinion warns and fails; `fail` None: it never does."""
+    """The shares of an expected speed below which an opinion warns and fails; `fail` None: it never fails."""
 
     name: str
     warn: float
@@ -31,9 +31,9 @@ class PublishedSpeed:
     value: float
     ideal: float
     source: str
-    models: tuple[str, ...] = ()  # what NVML calls such GPUs
+    models: tuple[str, ...] = ()  # NVML's name of such GPUs
     gpus: int = 1
-    algorithm: str = ""  # of NCCL, where the figure is of one in particular: ring or NVLS
+    algorithm: str = ""  # NCCL's, where the figure is for a particular one: ring or NVLS
     dtype: str = ""
     power_capped: bool = False
 
@@ -52,7 +52,7 @@ def published_speeds() -> tuple[PublishedSpeed, ...]:
 
 
 def pcie_bytes_per_second(generation: int, width: int) -> float:
-    """What a PCIe link of that generation and width carries in one direction, before packet overhead.
+    """Bytes per second of a PCIe link of that generation and width, in one direction, before packet overhead.
 
     Raises:
         KeyError: there is no such generation.
@@ -62,7 +62,7 @@ def pcie_bytes_per_second(generation: int, width: int) -> float:
 
 
 def nvlink_bytes_per_second(version: int) -> float:
-    """What one NVLink of that version carries in one direction.
+    """Bytes per second of one NVLink of that version, in one direction.
 
     Raises:
         KeyError: there is no such version.
@@ -72,9 +72,9 @@ def nvlink_bytes_per_second(version: int) -> float:
 
 
 def nvlink_payload(line_bytes_per_second: float) -> float:
-    """What a link of that line rate, as NVML gives it, carries of data: the rest is coding.
+    """Bytes of data per second on a link of that line rate, as NVML gives it: the rest is coding.
 
-    The rate itself where no version of NVLink carries as little.
+    The line rate itself where every version of NVLink carries more.
     """
     rates: dict[str, float] = read_table(_TABLE)["nvlink_bytes_per_second"]
     return max(

@@ -8,6 +8,6 @@ from typing import Any
 @cache
 def read_table(name: str) -> dict[str, Any]:
     """The contents of the TOML file of that name; `folder/name` is one in a folder beside this file."""
-    import tomllib  # late: most commands read no table, and the import costs milliseconds
+    import tomllib  # imported late: most commands read no table, and the import costs milliseconds
 
     return tomllib.loads((Path(__file__).parent / name).read_text("utf-8"))

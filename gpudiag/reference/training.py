@@ -22,7 +22,7 @@ class StrategyFacts:
 
     @property
     def one_process(self) -> bool:
-        """Whether one process drives all workers, so that there is one rank whatever the workers."""
+        """Whether one process drives all workers, so that there is one rank for any number of them."""
         return self.name in ("data-parallel", "mirrored")
 
     @property
@@ -32,7 +32,7 @@ class StrategyFacts:
 
     @property
     def code_needed(self) -> str:
-        """The lines that a single-process script gains, and what they do."""
+        """The lines to add to a single-process script, and what they do."""
         return f"{self.lines} line{'s' * (self.lines != 1)}: {self.changes}"
 
 

@@ -1,11 +1,11 @@
-"""The words for what NVML answers in numbers: one table for each enumeration, read by all that speaks of it.
+"""The words for what NVML answers in numbers: one table per enumeration, for all code that names its values.
 
 The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the page has a
 copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table says otherwise.
 Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
 """
 
-# nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those that are unfit make a GPU
+# nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make a GPU
 # unfit for work until they are followed. nvidia-smi's words: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt,
 # read 2026-11; its words for the last two are not published.
 _RECOVERY_ACTIONS = (
@@ -25,7 +25,7 @@ ACTIONS_IN_NVIDIA_SMI = {word: shown for word, _, shown, _ in _RECOVERY_ACTIONS}
 ACTIONS_IN_XID_154 = {word: logged for word, _, _, logged in _RECOVERY_ACTIONS}
 
 # nvmlClocksEventReason*, bit by bit, and the two that only the older nvmlClocksThrottleReason* names: nvidia-smi shows
-# those no more. What a reason means: `fault` something is wrong (heat, a power brake); `power` the power limit, as a
+# those no longer. What a reason means: `fault` something is wrong (heat, a power brake); `power` the power limit, as a
 # busy GPU works; `peers` the clocks of GPUs in step with it; `setting` as somebody chose; `idle`; `limit` the board's.
 _EVENT_REASONS = (
     # word, what it means, in a word or two for a narrow column

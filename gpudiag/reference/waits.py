@@ -10,7 +10,7 @@ from gpudiag.reference.tables import read_table
 RANKS = "ranks"
 GPU = "gpu"
 NETWORK = "network"
-# Waiting for either may be waiting for the other ranks: a GPU may be in a collective.
+# To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
@@ -62,7 +62,7 @@ def is_library(file: str) -> bool:
 
 
 def find_wait(frames: Sequence[tuple[str, str]]) -> Wait | None:
-    """How a stack waits: `frames` are (file, function) of libraries, from the innermost to the user's own.
+    """What a stack waits for: `frames` are (file, function) of libraries, innermost first, up to the user's own.
 
     None where none of them is known to wait.
     """
@@ -70,5 +70,5 @@ def find_wait(frames: Sequence[tuple[str, str]]) -> Wait | None:
 
 
 def find_call(call: str) -> Wait | None:
-    """How a call waits that has no frame of its own, by its text, such as `work.wait()`."""
+    """What a call without a frame of its own waits for, by its text, such as `work.wait()`."""
     return next((wait for wait in _calls() if wait.call and wait.call.search(call)), None)

@@ -7,13 +7,13 @@ from functools import cache
 from gpudiag.model.finding import Outcome
 from gpudiag.reference.tables import read_table
 
-# What is tried next where an action did not help: restart, reset, power cycle, replace.
+# The next action where one did not help: restart, reset, power cycle, replace.
 _LADDER = ("restart_application", "reset_gpu", "restart_machine", "contact_support")
 _SAME_RUNG = {"reset_linked_gpus": "reset_gpu", "restart_virtual_machine": "restart_machine"}
 
 
 class XidKind(StrEnum):
-    """Whose business an Xid is."""
+    """The kind of an Xid: who must deal with it."""
 
     APPLICATION = "application"
     HARDWARE = "hardware"
@@ -73,7 +73,7 @@ def xids() -> dict[int, Xid]:
 
 
 def xid_source() -> str:
-    """Where the catalogue comes from, and of what date it is."""
+    """The source of the catalogue, and its date."""
     table = read_table("xid.toml")
     return f"{table['source']}, {table['source_date']}"
 
@@ -89,7 +89,7 @@ def action_text(action: str) -> str:
 
 
 def escalated(action: str) -> str:
-    """The action to take where this one was taken and the same Xid came back."""
+    """The next action where this one was taken and the same Xid came back."""
     rung = _SAME_RUNG.get(action, action)
     place = _LADDER.index(rung) if rung in _LADDER else -1
     return _LADDER[min(place + 1, len(_LADDER) - 1)]
@@ -119,7 +119,7 @@ def nvlink5_advice(unit: str, subcode: int) -> str | None:
 
 
 def nvlink5_bucket(unit: str, subcode: int, error: int | None) -> str | None:
-    """`reset` or `look_elsewhere`, whatever the line's own word; None where that word decides."""
+    """`reset` or `look_elsewhere`, overriding the line's own word; None where that word decides."""
     for rule in read_table("nvlink5.toml")["resolution"]:
         known = error in rule["errors"] if "errors" in rule else subcode in rule["subcodes"]
         if unit.upper().startswith(rule["unit"]) and known:
@@ -159,6 +159,6 @@ def sxids() -> dict[int, SXid]:
 
 
 def sxid_source() -> str:
-    """Where the catalogue comes from, and of what date it is."""
+    """The source of the catalogue, and its date."""
     table = read_table("sxid.toml")
     return f"{table['source']}, {table['source_date']}"

@@ -1,4 +1,4 @@
-"""Every reading of a GPU, declared once: what is asked, shown, measured, remembered and drawn follows from this table.
+"""Every reading of a GPU, declared once: queries, lists, metrics, history and the page follow from this table.
 
 The order is that of `gpudiag list --wide`. Units are in the names, as in `model.device`, which has the types. To add
 a reading, see CONTRIBUTING.md.
@@ -10,7 +10,7 @@ from gpudiag.reference.readings.links import NVLINK, SLOT
 from gpudiag.reference.readings.load import CLOCKS, HEAT, LOAD, POWER
 from gpudiag.reference.readings.memory import BAD_MEMORY, ECC, MEMORY
 
-# What `gpudiag list --wide` shows under which word.
+# The headings of `gpudiag list --wide`, and what stands under each.
 TOPICS: tuple[tuple[str, tuple[Declared, ...]], ...] = (
     ("identity", IDENTITY),
     ("memory", MEMORY),

@@ -1,4 +1,4 @@
-"""Who a GPU is, how it is set up, and who uses it."""
+"""A GPU's identity, its settings, and the processes that use it."""
 
 from __future__ import annotations
 
