@@ -303,7 +303,7 @@ def _against(snapshot: Snapshot, listed: int, expected: int, says: str) -> tuple
 
 
 def _fewer_than(snapshot: Snapshot, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
-    """A finding for each GPU on the bus that NVML does not list, and one for the count where they do not account for it."""
+    """A finding for each GPU on the bus that NVML does not list, and one for the count where these are too few."""
     named = _not_in_nvml(snapshot, listed)
     if len(listed) + len(named) >= least or any(finding.code == GPU_COUNT.code for finding in named):
         return named

@@ -64,7 +64,7 @@ _REASONS = "clocks_event_reasons"
     readings=("the return code of every NVML call",),
 )
 def nvml_calls(context: Context) -> Judgement:
-    """An ERROR finding for each GPU, and for the library, with failed calls; a silent GPU is left to gpu.lost and gpu.hung."""
+    """An ERROR finding per GPU, and for the library, with failed calls; gpu.lost and gpu.hung have silent GPUs."""
     snapshot = context.snapshot
     found = [_failed(snapshot, index, calls) for index, calls in _by_gpu(snapshot).items()]
     return judged(*(finding for finding in found if finding is not None))

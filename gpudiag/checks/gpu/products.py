@@ -21,7 +21,7 @@ def is_consumer(device: Device) -> bool:
 
 
 def is_data_center(device: Device) -> bool:
-    """Whether the GPU is made for servers (A100, H100, T4 ...): no consumer, workstation or unified-memory board, no vGPU."""
+    """Whether the GPU is made for servers (A100, H100 ...): no consumer or workstation board, no unified memory, no vGPU."""
     if isinstance(device.name, Missing) or is_consumer(device) or is_virtual_gpu(device):
         return False
     if device.brand in _WORKSTATION_BRANDS or _says(device, _WORKSTATION_WORDS):

@@ -170,7 +170,7 @@ def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
 def _judge_shards(
     measurement: StrategyMeasurement, name: str, here: dict[int, int], whole: int, *, sharded: bool
 ) -> Finding | None:
-    """The finding for ranks that keep too much or too little: all, or a share with little padding per tensor and rank."""
+    """The finding for ranks that keep another amount than all, or than a share with little padding."""
     workers = len(measurement.starts)
     padding = 2 * workers * len(_first(measurement).parameters)
     if not sharded:
