@@ -53,7 +53,7 @@ class PreflightPlan(Plan):
     at_least_gpus: int | None = option(
         None,
         "--at-least-gpus",
-        "Or no fewer than so many (Slurm's Gres).",
+        "Or no fewer than that many (Slurm's Gres).",
         "N",
         between=(0, MAX_EXPECTED_GPUS),
     )
