@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.launchers import command_of
 from gpudiag.ranks.process import is_alive
 from gpudiag.ranks.stages import INIT, MEASURE, STAGES, TEARDOWN, WARMUP
 
-LAUNCHERS = ("spawn", "torchrun")
+SPAWN = "spawn"
 FAULTS = ("kill", "stop", "skip", "oom", "mismatch:op", "mismatch:size", "mismatch:dtype")
 
 _COMMAND = ("-m", "gpudiag", "nccl-test", "--backend", "gloo", "--max-bytes", "8K", "--json")
@@ -92,10 +93,9 @@ def observe(cell: Cell, rank: int, ranks: int) -> Observation:
 
 def _command_line(cell: Cell, rank: int, ranks: int) -> list[str]:
     inject = ("--inject", cell.specification(rank))
-    if cell.launcher == "spawn":
+    if cell.launcher == SPAWN:
         return [sys.executable, *_COMMAND, "--nproc", str(ranks), *inject]
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    return [sys.executable, *torchrun, *_COMMAND, *inject]
+    return [*command_of(cell.launcher, ranks), *_COMMAND, *inject]
 
 
 def _describe_cause(report: dict[str, Any], cell: Cell) -> str:

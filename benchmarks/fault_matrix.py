@@ -1,8 +1,8 @@
 """Does gpudiag find every fault at every stage, whom does it name, and how soon?
 
-Injects each fault at each stage into `gpudiag nccl-test` on gloo ranks, N times, under its own spawn
-and under torchrun, and prints Markdown: in each cell how often rank, kind and stage were right, and
-the seconds from the fault to the verdict.
+Injects each fault at each stage into `gpudiag nccl-test` on gloo ranks, N times, under its own spawn,
+torchrun, srun (in a cluster of yours), Open MPI's mpirun and MPICH's mpiexec, and prints Markdown: in
+each cell how often rank, kind and stage were right, and the seconds from the fault to the verdict.
 
     python -m benchmarks.fault_matrix --results FILE [--times 20] [--ranks 4] [--launcher spawn]
                                       [--at-most N] [--page docs/detection.md]
@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.fault_cell import FAULTS, LAUNCHERS, Cell, Observation, all_cells, observe
+from benchmarks.fault_cell import FAULTS, SPAWN, Cell, Observation, all_cells, observe
+from benchmarks.launchers import LAUNCHERS
 from benchmarks.outside import write_section
 from gpudiag.ranks.stages import STAGES
 
@@ -48,13 +49,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="runs so far; new ones are appended")
     parser.add_argument("--times", type=int, default=20, help="how often each cell is run")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--launcher", action="append", choices=LAUNCHERS)
+    parser.add_argument("--launcher", action="append", choices=(SPAWN, *LAUNCHERS))
     parser.add_argument("--at-most", type=int, help="runs to make before stopping")
     parser.add_argument("--page", type=Path, help="a page to write the table into")
     options = parser.parse_args()
     runs = _read(options.results)
     done = {(run.cell, run.turn) for run in runs}
-    cells = list(all_cells(options.launcher or LAUNCHERS))
+    cells = list(all_cells(options.launcher or (SPAWN, *LAUNCHERS)))
     missing = [(cell, turn) for turn in range(options.times) for cell in cells if (cell, turn) not in done]
     for cell, turn in missing[: options.at_most]:
         run = Run(cell, turn, os.getloadavg()[0], observe(cell, turn % options.ranks, options.ranks))

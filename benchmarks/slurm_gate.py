@@ -17,7 +17,7 @@ import time
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
 from tests.contract.gated_cluster import FAULTS, HEALTHY, NEAR_MISSES, NO_ANSWER, Gated, gated_cluster
-from tests.contract.slurm_cluster import missing_programs
+from tests.slurm_cluster import missing_programs
 
 SECONDS = 60.0  # for gpudiag: this machine may be busy
 

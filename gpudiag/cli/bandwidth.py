@@ -1,26 +1,35 @@
 """`gpudiag bandwidth`: how fast GPUs copy and multiply, with every copy verified."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
 from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
+from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus
 from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.preflight_plan import PreflightPlan
-from gpudiag.model.report import Report
+
+if TYPE_CHECKING:
+    from gpudiag.model.report import Report
+    from gpudiag.runs.machines import MachinesLaunch
 
 
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
 @plan_options(BandwidthPlan)
 @click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
 @click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
+@emit_options()
+@launch_options()
 @json_option
 @output_option
 @events_option
@@ -28,21 +37,34 @@ def bandwidth(**options: Any) -> ExitStatus:
     """Time copies and matrix products on every free GPU, or on the CPU where there is none.
 
     Copies within a GPU's memory, to and from the host, and from GPU to GPU; each is compared with its
-    source. Speeds are held against the device's own limits, its peers, and earlier runs.
+    source. Speeds are held against the device's own limits, its peers, and earlier runs. Under a
+    launcher one process of each machine tests it, and one prints the report on all.
     """
-    from gpudiag.ranks.environment import refuse_bare_launcher
-    from gpudiag.runs.bandwidth import BandwidthRun
-    from gpudiag.runs.gate import exit_status
     from gpudiag.runs.interpreters import require_torch
-    from gpudiag.store.history import default_store
 
-    refuse_bare_launcher(os.environ)
     plan = plan_from(BandwidthPlan, options)
+    if emit_job(options, per_machine=True):
+        return ExitStatus.PASS
     require_torch("bandwidth", options["python"])
     if options["store"] is not None:
         from gpudiag.store.database import parse_store_url
 
         parse_store_url(options["store"])
+    environment = read_machine_place(options)
+    if environment is None:
+        return _test(plan, options, None)
+    from gpudiag.runs.machines import BANDWIDTH_LOOK, MachinesLaunch
+
+    with MachinesLaunch(environment, BANDWIDTH_LOOK) as launch:
+        return _test(plan, options, launch) if launch.looks else await_status(launch)
+
+
+def _test(plan: BandwidthPlan, options: dict[str, Any], launch: MachinesLaunch | None) -> ExitStatus:
+    """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
+    from gpudiag.runs.bandwidth import BandwidthRun
+    from gpudiag.runs.gate import exit_status
+    from gpudiag.store.history import default_store
+
     store = options["store"] or default_store()
     progress = ProgressLine(sys.stderr)
     with (
@@ -58,22 +80,26 @@ def bandwidth(**options: Any) -> ExitStatus:
     ):
         with progress:
             report = run.run()
-        kept = _print(report, options)  # the verdict is printed, whatever happens to the history
-        warning = run.remember()
+        status = _tell(report, exit_status(report, PreflightPlan()), options, launch)
+        warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
-    return status_with_file(exit_status(report, PreflightPlan()), kept=kept)
+    return status
 
 
-def _print(report: Report, options: dict[str, Any]) -> bool:
-    """Whether `--output`, if given, was written, after printing the report as text or as its document."""
+def _tell(
+    report: Report, own: ExitStatus, options: dict[str, Any], launch: MachinesLaunch | None
+) -> ExitStatus:
     from gpudiag.render.json import render_json
 
     def document() -> str:
         return render_json(report)
 
-    return print_result(
-        document if options["as_json"] else lambda: _text(report), document, options["output"]
-    )
+    def shown() -> str:
+        return document() if options["as_json"] else _text(report)
+
+    if launch is None:
+        return status_with_file(own, kept=print_result(shown, document, options["output"]))
+    return share_report(launch, report, own, shown, as_json=options["as_json"], output=options["output"])
 
 
 def _text(report: Report) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, local_rank_option, output_option
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place
+from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
@@ -28,10 +29,8 @@ EXIT_STATUSES = {
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
 @plan_options(NcclTestPlan)
 @click.option("--python", metavar="PATH", help="Your job's interpreter: its torch is run.")
-@click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
-@click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
-@click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
-@local_rank_option()
+@emit_options()
+@launch_options()
 @click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
 @click.option("--all-sizes", is_flag=True, help="Print every size, not about six.")
 @json_option
@@ -43,14 +42,16 @@ def nccl_test(**options: Any) -> ExitStatus:
     Every timed buffer is compared bit for bit with what it must hold. A rank that dies, hangs or
     holds wrong data is named. Under torchrun each process runs one rank, and one prints the report.
     """
-    from gpudiag.runs.nccl_test import RankPlace, run_nccl_test
+    from gpudiag.runs.nccl_test import run_nccl_test
 
     plan = plan_from(NcclTestPlan, options)
+    if emit_job(options, per_machine=False):
+        return ExitStatus.PASS
     if options["store"] is not None:
         from gpudiag.store.database import parse_store_url
 
         parse_store_url(options["store"])
-    place = RankPlace(options["rank"], options["world_size"], options["init_method"])
+    place = read_place(options)
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
         listener = join_listeners(events.write, progress.show)
         outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])

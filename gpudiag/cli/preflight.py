@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.preflight_output import render_one, sayer, warn, write_reports
-from gpudiag.cli.printing import warn_unremembered
+from gpudiag.cli.preflight_output import render_one, sayer, write_reports
+from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.preflight_plan import PreflightPlan
@@ -32,7 +33,6 @@ Examples:
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
-_RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")  # of launchers
 
 
 def _reports(
@@ -81,6 +81,8 @@ def _reports(
 @click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
 @click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
 @click.option("--store", metavar="URL", help="Where the history is.  [default: in the state directory]")
+@emit_options()
+@launch_options()
 @events_option
 @click.pass_obj
 def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
@@ -90,20 +92,16 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
     """
     form = _format(options)
     plan = plan_from(PreflightPlan, options)
+    if emit_job(options, per_machine=True):
+        return ExitStatus.PASS
     if options["listing"]:
         return _print_checks(plan, options)
     surroundings = _surroundings(options)
-    from gpudiag.ranks.environment import refuse_bare_launcher
+    environment = read_machine_place(options)
+    if environment is not None:
+        from gpudiag.cli.preflight_output import preflight_together
 
-    refuse_bare_launcher(os.environ)
-    if any(name in os.environ for name in _RANK_VARIABLES):
-        from gpudiag.runs.preflight_launch import read_launch
-
-        environment = read_launch(os.environ)
-        if environment is not None:
-            from gpudiag.cli.preflight_output import preflight_together
-
-            return preflight_together(environment, form, plan, surroundings, started, options)
+        return preflight_together(environment, form, plan, surroundings, started, options)
     from gpudiag.runs.gate import exit_status
     from gpudiag.runs.preflight import Preflight
 

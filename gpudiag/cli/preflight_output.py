@@ -6,21 +6,22 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpudiag.cli.printing import warn_unremembered
+from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile
+from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.preflight_plan import LEVELS
 from gpudiag.render.report_formats import render_report
 from gpudiag.runs.gate import exit_status
+from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch
 from gpudiag.runs.preflight import Preflight
-from gpudiag.runs.preflight_launch import PreflightLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from gpudiag.model.preflight_plan import PreflightPlan
-    from gpudiag.model.report import MergedReport, Report
+    from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
     from gpudiag.ranks.environment import RankEnvironment
     from gpudiag.runs.preflight import Surroundings
@@ -60,22 +61,6 @@ def sayer(plan: PreflightPlan) -> Callable[[str], None]:
     return warn if loud else lambda _: None
 
 
-def warn(sentence: str) -> None:
-    """Print the sentence on standard error."""
-    print(f"gpudiag: {sentence}", file=sys.stderr)
-
-
-def render_several(form: str, merged: MergedReport) -> str:
-    """The report of several machines, as text or as its document."""
-    from gpudiag.model.codec import dumps
-    from gpudiag.render.merged_text import render_merged
-    from gpudiag.render.style import Style, wants_colour
-
-    if form == "json":
-        return dumps(merged) + "\n"
-    return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
-
-
 def preflight_together(
     environment: RankEnvironment,
     form: str,
@@ -91,21 +76,14 @@ def preflight_together(
         LaunchError: there is no place for the processes to meet.
     """
     _refuse_formats_of_one_machine(form, environment)
-    with PreflightLaunch(environment, plan.level) as launch:
+    with MachinesLaunch(environment, PREFLIGHT_LOOKS[plan.level]) as launch:
         if not launch.looks:
-            return _follow(launch)
+            return await_status(launch)
         return _look(launch, form, plan, surroundings, started, options)
 
 
-def _follow(launch: PreflightLaunch) -> ExitStatus:
-    status = launch.await_verdict()
-    if status is None:
-        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
-    return ExitStatus.ERROR if status is None else status
-
-
 def _look(
-    launch: PreflightLaunch,
+    launch: MachinesLaunch,
     form: str,
     plan: PreflightPlan,
     surroundings: Surroundings,
@@ -120,40 +98,12 @@ def _look(
         own = exit_status(report, plan)
         written = write_reports(report, options["reports"])
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
-        told = (launch, form, report, plan, own)
-        status = _print_all(*told) if launch.tells else _hand_in(*told)
+        status = share_report(
+            launch, report, own, lambda: render_one(form, report, plan), as_json=form == "json"
+        )
         warning = run.remember()
     warn_unremembered(warning)
     return status
-
-
-def _print_all(
-    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
-) -> ExitStatus:
-    """The exit status of all processes, after printing this machine's report or the merged one."""
-    if launch.on_one_machine:
-        sys.stdout.write(render_one(form, report, plan))
-        status = own
-    else:
-        gathered = launch.gather(report, own)
-        sys.stdout.write(render_several(form, gathered.merged))
-        status = gathered.status
-    sys.stdout.flush()
-    launch.announce(status)
-    return status
-
-
-def _hand_in(
-    launch: PreflightLaunch, form: str, report: Report, plan: PreflightPlan, own: ExitStatus
-) -> ExitStatus:
-    """The exit status, after sending the report to rank 0, or printing it where rank 0 accepts none."""
-    status = launch.hand_in(report, own)
-    if status is not None:
-        return status
-    sys.stdout.write(render_one(form, report, plan))
-    sys.stdout.flush()
-    warn("rank 0 took no report, so this one is of this machine alone")
-    return own if own is ExitStatus.FAIL else ExitStatus.ERROR
 
 
 def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> None:

@@ -38,15 +38,19 @@ def print_result(text: Callable[[], str], document: Callable[[], str], output: P
     sys.stdout.write(text())
     sys.stdout.flush()
     if problem is not None:
-        print(f"gpudiag: {problem.message}", file=sys.stderr)
+        warn(problem.message)
     return problem is None
+
+
+def warn(sentence: str) -> None:
+    """Print the sentence on standard error."""
+    print(f"gpudiag: {sentence}", file=sys.stderr)
 
 
 def warn_unremembered(warning: str) -> None:
     """Print on standard error why this run is not in the history; nothing where it is."""
     if warning:
-        words = f"{warning}; this run is not remembered (--store names another place)"
-        print(f"gpudiag: {words}", file=sys.stderr)
+        warn(f"{warning}; this run is not remembered (--store names another place)")
 
 
 def status_with_file(status: ExitStatus, *, kept: bool) -> ExitStatus:

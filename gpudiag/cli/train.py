@@ -10,7 +10,8 @@ import click
 from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, local_rank_flag, local_rank_option, output_option
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place
+from gpudiag.cli.options import json_option, local_rank_flag, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
@@ -51,14 +52,11 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 )
 @click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
-@click.option("--nodes", type=int, metavar="N", help="With --advise: machines alike.  [default: the job's]")
 @click.option(
     "--no-master-weights", is_flag=True, help="With --advise: bfloat16 alone, without float32 weights."
 )
-@click.option("--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK.")
-@click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are.")
-@click.option("--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it.")
-@local_rank_option(hidden=False)
+@emit_options("With --emit or --advise: how many machines.  [default for advice: the job's]")
+@launch_options(hidden_local_rank=False)
 @click.option("--format", "output_format", default="text", metavar="NAME", help=", ".join(_FORMATS))
 @json_option
 @output_option
@@ -83,16 +81,17 @@ def train(**options: Any) -> ExitStatus:
         )
         return status_with_file(ExitStatus.PASS, kept=_print(report, options))
     plan = plan_from(TrainingPlan, options)
+    if emit_job(options, per_machine=False):
+        return ExitStatus.PASS
     if options["script"] is not None:
         return _run_script(plan, options)
     return _run_strategies(plan, options)
 
 
 def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
-    from gpudiag.runs.nccl_test import RankPlace
     from gpudiag.runs.train import run_training
 
-    place = RankPlace(options["rank"], options["world_size"], options["init_method"])
+    place = read_place(options)
     pythons = parse_pythons(options["python"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr, plan.strategy) as progress:
         run = run_training(plan, place, pythons=pythons, listener=join_listeners(events.write, progress.show))
@@ -101,7 +100,6 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
 
 
 def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
-    from gpudiag.runs.nccl_test import RankPlace
     from gpudiag.runs.train_script import ScriptPlan, run_script
 
     script = ScriptPlan(
@@ -114,7 +112,7 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
         timeout_seconds=plan.timeout_seconds,
         hang_seconds=options["hang_after"],
     )
-    place = RankPlace(options["rank"], options["world_size"], options["init_method"])
+    place = read_place(options)
     python = parse_pythons(options["python"]).get("")
     with EventFile(options["events"]) as events:  # standard error is the script's
         run = run_script(script, place, python=python, listener=events.write)
@@ -154,8 +152,6 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
         )
     if options["parameters"] is not None and not options["advise"]:
         raise UsageError("--parameters is for --advise", hint="gpudiag train --advise --parameters 7B")
-    if options["nodes"] is not None and not options["advise"]:
-        raise UsageError("--nodes is for --advise", hint="a launcher says how many nodes train")
     if options["no_master_weights"] and not options["advise"]:
         raise UsageError(
             "--no-master-weights is for --advise", hint="gpudiag train --advise --no-master-weights"

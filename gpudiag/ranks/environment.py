@@ -1,79 +1,37 @@
 """Which launcher started this process, and so which rank it is, if any."""
 
+import hashlib
 import ipaddress
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import is_alive
+from gpudiag.ranks.agents.network import MEETING_PORTS, has_address
+from gpudiag.ranks.launchers import (
+    RAY_VARIABLE,
+    LaunchedProcess,
+    Launcher,
+    find_launched,
+    refuse_several_per_pod,
+)
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_PORT = 65535
-# Below the ports that the kernel gives away by itself (32768 and up), above those of services.
-_HOROVOD_PORTS = range(23000, 32000)
 
-
-@dataclass(frozen=True, slots=True)
-class BareLauncher:
-    """How one such launcher shows in the environment of the processes that it starts."""
-
-    name: str
-    size: str  # how many processes there are
-    rank: str  # which of them this is
-    needs: str = ""  # set only where a process was really started by it
-
-
-# Open MPI's prterun(1), Hydra and the PMI that MPICH and Intel MPI share, MVAPICH2's user guide, srun(1),
-# jsrun(1), flux-environment(7). In a batch script Slurm sets the job's variables and not those of a step.
-_LAUNCHERS = (
-    BareLauncher("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    BareLauncher("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    BareLauncher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", needs="SLURM_STEP_ID"),
-    BareLauncher("mpirun", "PMI_SIZE", "PMI_RANK"),
-    BareLauncher("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
-    BareLauncher("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
-)
-
-
-def find_bare_launcher(variables: Mapping[str, str]) -> tuple[BareLauncher, int] | None:
-    """The launcher that started this process as one of several, and how many; None if none did."""
-    for launcher in _LAUNCHERS:
-        size = variables.get(launcher.size, "")
-        known = launcher.rank in variables and (not launcher.needs or launcher.needs in variables)
-        if known and size.isdecimal() and int(size) > 1:
-            return launcher, int(size)
-    return None
-
-
-def refuse_bare_launcher(variables: Mapping[str, str]) -> None:
-    """Raise where each of several processes would run alone, and report as if it were all of them.
-
-    Raises:
-        UsageError: mpirun, srun or the like started several processes, and nobody set RANK.
-    """
-    found = find_bare_launcher(variables)
-    if found is None or "RANK" in variables:
-        return
-    launcher, size = found
-    raise UsageError(
-        f"{launcher.name} started {size} processes, and RANK is not set: each would test by itself alone",
-        hint=f"start it with torchrun, one per machine, or set RANK=${launcher.rank}, WORLD_SIZE, LOCAL_RANK, "
-        "MASTER_ADDR and MASTER_PORT",
-    )
-
-
-class Launcher(StrEnum):
-    """Who starts the ranks."""
-
-    SPAWN = "spawn"  # gpudiag itself, on this machine
-    TORCHRUN = "torchrun"
-    HOROVODRUN = "horovodrun"
-    VARIABLES = "variables"  # somebody who sets RANK, WORLD_SIZE, LOCAL_RANK and MASTER_*
-    EXPLICIT = "explicit"  # --rank, --world-size and --init-method
+LAUNCHER_WORDS = {
+    Launcher.EXPLICIT: "this process's rank is given",
+    Launcher.VARIABLES: "the environment gives this process's rank",
+    Launcher.KUBEFLOW: "started by Kubeflow's training operator",
+    Launcher.INDEXED_JOB: "started by an indexed Job",
+} | {
+    launcher: f"started by {launcher.value}"
+    for launcher in Launcher
+    if launcher
+    not in (Launcher.SPAWN, Launcher.EXPLICIT, Launcher.VARIABLES, Launcher.KUBEFLOW, Launcher.INDEXED_JOB)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +50,18 @@ class RankEnvironment:
     init_method: str
     run_key: str
     master: str | None = None  # the name or address of rank 0's machine
+    read: tuple[str, ...] = ()  # the variables or flags that said so
 
     @property
     def on_one_machine(self) -> bool:
         """Whether all ranks of the run are on this machine."""
         return self.local_world_size == self.world_size
+
+    def describe(self) -> str:
+        """Who starts how many ranks, by which variables, and where they meet, in one line."""
+        machines = "all on this machine" if self.on_one_machine else f"rank 0 on {self.master}"
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks, {machines}"
+        return f"{LAUNCHER_WORDS.get(self.launcher, self.launcher.value)} ({', '.join(self.read)}): {ranks}"
 
 
 def read_environment(
@@ -110,19 +75,73 @@ def read_environment(
 
     `rank`, `world_size` and `init_method` are the flags of those names.
 
+    Where several say so, flags come first, then torchrun, then RANK, then horovodrun, then the launcher
+    that `launchers` finds: docs/launchers.md.
+
     Raises:
         UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
-            mpirun or srun started several processes, and nobody says which rank each one is.
+            a launcher started processes on several machines, and nobody says where rank 0's is.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
         return _read_flags(variables, flags)
+    if "RANK" not in variables and "TORCHELASTIC_RUN_ID" not in variables:
+        if "HOROVOD_RANK" in variables:
+            return _read_horovodrun(variables)
+        launched = find_launched(variables, has_address=has_address)
+        if launched is not None:
+            return _read_launched(variables, launched)
     if any(name in variables for name in ("TORCHELASTIC_RUN_ID", *_RANK_VARIABLES)):
         return _read_variables(variables)
-    if "HOROVOD_RANK" in variables:
-        return _read_horovodrun(variables)
-    refuse_bare_launcher(variables)
     return None
+
+
+def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> RankEnvironment:
+    """The place among the processes of srun, mpirun and the like; the port is made from what names the run."""
+    if launched.master is None:
+        raise UsageError(
+            f"{launched.launcher.value} started {launched.world_size} processes on several machines, and "
+            "nobody says where rank 0's is",
+            hint=launched.hand_on,
+        )
+    address = launched.master
+    if launched.rank == 0 and not variables.get("MASTER_ADDR") and not _is_own(address):
+        raise UsageError(
+            f"rank 0 is on {socket.gethostname()}, and {launched.launcher.value}'s variables say {address}",
+            hint=launched.hand_on,
+        )
+    digest = int(hashlib.sha256(launched.run.encode()).hexdigest()[:8], 16)
+    port = _parse_number(variables, "MASTER_PORT", MEETING_PORTS[digest % len(MEETING_PORTS)])
+    _refuse_port(port, launched.world_size)
+    name = f"[{address}]" if ":" in address else address
+    environment = RankEnvironment(
+        launched.launcher,
+        launched.rank,
+        launched.world_size,
+        launched.local_rank,
+        launched.local_world_size,
+        init_method=f"tcp://{name}:{port}",
+        run_key=launched.run,
+        master=address,
+        read=launched.read,
+    )
+    return _checked(environment, launched.read[-2], launched.read[-1])
+
+
+def _is_own(address: str) -> bool:
+    """Whether this machine has that address; True where the name cannot be looked up, which is told elsewhere."""
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(where)
+            except OSError:
+                continue
+            return True
+    return False
 
 
 def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | None]) -> RankEnvironment:
@@ -132,12 +151,8 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
             f"{_join(absent)} missing: --rank, --world-size and --init-method come together",
             hint="or leave all three out, and gpudiag starts the ranks itself",
         )
-    _require_meeting_place(str(flags["--init-method"]))
-    rank, world_size, init_method = (
-        int(flags["--rank"] or 0),
-        int(flags["--world-size"] or 0),
-        str(flags["--init-method"]),
-    )
+    rank, world_size = int(flags["--rank"] or 0), int(flags["--world-size"] or 0)
+    init_method = _meeting_place(variables, str(flags["--init-method"]))
     for flag, name, value in (("--rank", "RANK", rank), ("--world-size", "WORLD_SIZE", world_size)):
         if name in variables and _parse_number(variables, name) != value:
             raise UsageError(
@@ -158,12 +173,27 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
         init_method,
         f"explicit|{init_method}",
         master=urlsplit(init_method).hostname,
+        read=tuple(flags),
     )
     return _checked(environment, "--rank", "--world-size")
 
 
-def _require_meeting_place(init_method: str) -> None:
-    """Raise for an address at which torch's ranks cannot meet; a RuntimeError in every rank would say less."""
+def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
+    """The address at which ranks meet; `env://` is what MASTER_ADDR and MASTER_PORT say.
+
+    Raises:
+        UsageError: torch's ranks cannot meet there; a RuntimeError in every rank would say less.
+    """
+    if init_method == "env://":
+        absent = [name for name in _MASTER_VARIABLES if not variables.get(name)]
+        if absent:
+            raise UsageError(
+                f"--init-method env:// reads {_join(absent)}, and {'it is' if len(absent) == 1 else 'they are'} not set",
+                hint="set MASTER_ADDR to rank 0's machine, and MASTER_PORT to a port that is free there",
+            )
+        address = variables["MASTER_ADDR"]
+        name = f"[{address}]" if ":" in address else address
+        init_method = f"tcp://{name}:{_parse_number(variables, 'MASTER_PORT')}"
     url = urlsplit(init_method)
     try:
         reachable = url.hostname is not None and url.port is not None
@@ -172,8 +202,9 @@ def _require_meeting_place(init_method: str) -> None:
     if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
         raise UsageError(
             f"--init-method {init_method} is not an address at which ranks can meet",
-            hint="such as tcp://HOST:PORT, on rank 0's machine, or file:///PATH, which all ranks see",
+            hint="such as tcp://HOST:PORT, on rank 0's machine, file:///PATH, which all ranks see, or env://",
         )
+    return init_method
 
 
 def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
@@ -191,15 +222,11 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
             f"{_join(present)} set but {_join(absent)} not: a launcher sets all of them",
             hint=f"set {' '.join(absent)}, or unset {' '.join(present)} and gpudiag starts the ranks itself",
         )
-    by_torchrun = "TORCHELASTIC_RUN_ID" in variables
+    launcher = _setter_of_rank(variables)
+    by_torchrun = launcher is Launcher.TORCHRUN
+    refuse_several_per_pod(variables)
     world_size = _parse_number(variables, "WORLD_SIZE")
-    port = _parse_number(variables, "MASTER_PORT")
-    _refuse_port_zero(port, world_size, by_torchrun=by_torchrun)
-    if port > _MAX_PORT:
-        raise UsageError(
-            f"MASTER_PORT={port} is no port: they go up to {_MAX_PORT}",
-            hint="set it to a port that is free on rank 0's machine",
-        )
+    _refuse_port(_parse_number(variables, "MASTER_PORT"), world_size, by_torchrun=by_torchrun)
     run_key = "|".join(
         variables.get(name, "")
         for name in (
@@ -213,15 +240,18 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
     here = _is_loopback(variables["MASTER_ADDR"])
     rank = _parse_number(variables, "RANK")
     alone = not variables.get("LOCAL_RANK") and not here
+    local_world_size = _parse_number(variables, "LOCAL_WORLD_SIZE", 1 if alone else world_size)
+    local_rank = _parse_number(variables, "LOCAL_RANK", rank if here else 0)
     environment = RankEnvironment(
-        launcher=Launcher.TORCHRUN if by_torchrun else Launcher.VARIABLES,
+        launcher=launcher,
         rank=rank,
         world_size=world_size,
-        local_rank=_parse_number(variables, "LOCAL_RANK", rank if here else 0),
-        local_world_size=_parse_number(variables, "LOCAL_WORLD_SIZE", 1 if alone else world_size),
+        local_rank=_real_local_rank(variables, rank, local_rank, local_world_size),
+        local_world_size=local_world_size,
         init_method="env://",
         run_key=run_key,
         master=variables["MASTER_ADDR"],
+        read=tuple(name for name in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE") if name in variables),
     )
     return _checked(environment, "RANK", "WORLD_SIZE")
 
@@ -232,10 +262,32 @@ def _needed_local_rank(variables: Mapping[str, str]) -> tuple[str, ...]:
     return ("LOCAL_RANK",) if several or "TORCHELASTIC_RUN_ID" in variables else ()
 
 
-def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
-    """Raise if the ranks are to meet at port 0: rank 0 gets any port there, and the others never learn which.
+def _setter_of_rank(variables: Mapping[str, str]) -> Launcher:
+    """Who set RANK, by what he set beside it."""
+    if "TORCHELASTIC_RUN_ID" in variables:
+        return Launcher.TORCHRUN
+    if RAY_VARIABLE in variables:
+        return Launcher.RAY
+    return Launcher.KUBEFLOW if "PET_NNODES" in variables else Launcher.VARIABLES
 
-    torchrun hands on `--master-port 0` as it is, and its own workers then wait for ever.
+
+def _real_local_rank(variables: Mapping[str, str], rank: int, local_rank: int, local_world_size: int) -> int:
+    """Which of this machine's ranks this is, also under `torchrun --virtual-local-rank`: there all have LOCAL_RANK 0.
+
+    That mode shows each rank one GPU, which is number 0 to it. torchrun numbers ranks machine by machine.
+    """
+    group = variables.get("GROUP_RANK", "")
+    if local_rank != 0 or "TORCHELASTIC_RUN_ID" not in variables or not group.isdecimal():
+        return local_rank
+    place = rank - int(group) * local_world_size
+    return place if 0 <= place < local_world_size else local_rank
+
+
+def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> None:
+    """Raise where ranks cannot meet at that port.
+
+    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as it is, and its
+    own workers then wait for ever.
     """
     if port == 0 and world_size > 1:
         raise UsageError(
@@ -243,6 +295,11 @@ def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
             hint="start it with `torchrun --standalone`, or with a --master-port that is free"
             if by_torchrun
             else "set MASTER_PORT to a port that is free on rank 0's machine",
+        )
+    if port > _MAX_PORT:
+        raise UsageError(
+            f"MASTER_PORT={port} is no port: they go up to {_MAX_PORT}",
+            hint="set it to a port that is free on rank 0's machine",
         )
 
 
@@ -259,7 +316,7 @@ def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
             hint="start it by `horovodrun --gloo`, or set MASTER_ADDR to the host of rank 0",
         )
     key = _parse_number(variables, "HOROVOD_GLOO_RENDEZVOUS_PORT")
-    port = _parse_number(variables, "MASTER_PORT", _HOROVOD_PORTS[0] + key % len(_HOROVOD_PORTS))
+    port = _parse_number(variables, "MASTER_PORT", MEETING_PORTS[key % len(MEETING_PORTS)])
     environment = RankEnvironment(
         launcher=Launcher.HOROVODRUN,
         rank=_parse_number(variables, "HOROVOD_RANK"),
@@ -268,6 +325,7 @@ def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
         local_world_size=_parse_number(variables, "HOROVOD_LOCAL_SIZE"),
         init_method=f"tcp://{address}:{port}",
         run_key=f"horovodrun|{address}|{key}",
+        read=("HOROVOD_RANK", "HOROVOD_SIZE"),
     )
     return _checked(environment, "HOROVOD_RANK", "HOROVOD_SIZE")
 
@@ -316,36 +374,3 @@ def _is_loopback(host: str) -> bool:
 
 def _join(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-
-
-class Siblings:
-    """The launcher's children on this machine, by rank."""
-
-    def __init__(self, launcher_pid: int, ranks: range) -> None:
-        """`ranks` are those that the launcher starts on this machine, this process's own among them."""
-        self._launcher_pid = launcher_pid
-        self._ranks = ranks
-
-    def gone(self) -> frozenset[int]:
-        """The ranks of this machine that have no living process; none where the kernel does not list children."""
-        alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
-        return frozenset(self._ranks) - alive if alive else frozenset()
-
-    def _children(self) -> list[int]:
-        """The launcher's children (proc_pid_task_tid_children(5))."""
-        found: list[int] = []
-        for path in Path(f"/proc/{self._launcher_pid}/task").glob("*/children"):
-            try:
-                found += [int(word) for word in path.read_text().split()]
-            except OSError:  # that thread has ended
-                continue
-        return found
-
-
-def _rank_of(pid: int) -> int | None:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    text = next((each[5:] for each in variables if each.startswith(b"RANK=")), b"")
-    return int(text) if text.isdigit() else None

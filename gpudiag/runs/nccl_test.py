@@ -1,6 +1,5 @@
 """The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,8 +10,9 @@ from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.agents.launch import run_ranks
-from gpudiag.ranks.environment import Launcher, RankEnvironment, read_environment
+from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
+from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
@@ -22,15 +22,6 @@ from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.watched import finish_watch, start_watch
 
 _ENTRY = "gpudiag.collectives.rank_main:run"
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """This process's rank, where the user says it: `--rank`, `--world-size` and `--init-method`."""
-
-    rank: int | None = None
-    world_size: int | None = None
-    init_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ class NcclTestRun:
 
 def run_nccl_test(
     plan: NcclTestPlan,
-    place: RankPlace | None = None,
+    environment: RankEnvironment | None = None,
     listener: Callable[[RunEvent], None] | None = None,
     *,
     python: str | None = None,
@@ -62,17 +53,18 @@ def run_nccl_test(
 ) -> NcclTestRun:
     """One run on all its ranks, and its report.
 
-    `listener` is told of stages, results and findings as they happen, in rank 0's process only.
+    `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener` gets
+    stages, results and findings as they happen, in rank 0's process only.
     `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
     are; by default they are in its state directory.
 
     Raises:
-        UsageError: the plan, the flags and the launcher's variables contradict each other.
+        UsageError: the plan contradicts itself or the launch.
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
     require_torch("nccl-test", python)
-    setup = _prepare(plan, place or RankPlace(), python)
+    setup = _set_up(plan, environment, place_ranks(plan, environment, python=python), python)
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
@@ -134,13 +126,6 @@ class _Setup:
     def one_clock(self) -> bool:
         """Whether all ranks are on this machine."""
         return self.environment is None or self.environment.on_one_machine
-
-
-def _prepare(plan: NcclTestPlan, place: RankPlace, python: str | None) -> _Setup:
-    environment = read_environment(
-        os.environ, rank=place.rank, world_size=place.world_size, init_method=place.init_method
-    )
-    return _set_up(plan, environment, place_ranks(plan, environment, python=python), python)
 
 
 def _set_up(

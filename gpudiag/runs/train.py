@@ -35,14 +35,13 @@ from gpudiag.model.training import (
     TrainingReport,
 )
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
-from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules, lack_on_gpus, require_torch
-from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import build_context, build_rank_report
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
@@ -291,7 +290,7 @@ class _Place:
 
 def run_training(
     plan: TrainingPlan,
-    place: RankPlace | None = None,
+    environment: RankEnvironment | None = None,
     *,
     pythons: Mapping[str, str] | None = None,
     here: Placement | None = None,
@@ -304,13 +303,9 @@ def run_training(
     stages, results and findings as they happen, in rank 0's process only.
 
     Raises:
-        UsageError: the plan, the flags and the launcher's variables contradict each other.
+        UsageError: the plan contradicts itself or the launch.
         SourceError: GPUs are wanted, and cannot be used.
     """
-    flags = place or RankPlace()
-    environment = read_environment(
-        os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
-    )
     pythons = pythons or {}
     if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
         require_torch("train")

@@ -29,14 +29,13 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
-from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
 from gpudiag.reference.waits import FOR_OTHERS
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
-from gpudiag.runs.nccl_test import RankPlace
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.train import describe_machine
 from gpudiag.training.script_main import ScriptJob
@@ -237,7 +236,7 @@ class ScriptRun:
 
 def run_script(
     plan: ScriptPlan,
-    place: RankPlace | None = None,
+    environment: RankEnvironment | None = None,
     *,
     python: str | None = None,
     listener: Callable[[RunEvent], None] | None = None,
@@ -247,15 +246,11 @@ def run_script(
     `listener` is told of the start, the findings and the outcome, in rank 0's process only.
 
     Raises:
-        UsageError: the plan, the flags and the launcher's variables contradict each other.
+        UsageError: the plan contradicts itself or the launch.
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
     require_between(plan.hang_seconds, 1, _MAX_HANG_SECONDS, "--hang-after")
-    flags = place or RankPlace()
-    environment = read_environment(
-        os.environ, rank=flags.rank, world_size=flags.world_size, init_method=flags.init_method
-    )
     placement = place_ranks(NcclTestPlan(backend=plan.backend, nproc=plan.nproc), environment, python=python)
     world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)

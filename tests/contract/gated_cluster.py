@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import Session
-from tests.contract.slurm_cluster import Cluster, slurm_cluster
+from tests.slurm_cluster import Cluster, slurm_cluster
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "docs" / "ci" / "slurm"

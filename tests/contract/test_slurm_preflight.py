@@ -11,7 +11,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.simulate.nvml.library import build_library
 from tests.contract.gated_cluster import FAULTS, NEAR_MISSES, NO_ANSWER, become, gated_cluster
-from tests.contract.slurm_cluster import missing_programs
+from tests.slurm_cluster import missing_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 CODES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.slurm_cluster import missing_programs, slurm_cluster
+from tests.slurm_cluster import missing_programs, slurm_cluster
 
 PROLOG = Path(__file__).parents[2] / "docs" / "ci" / "slurm" / "prolog.sh"
 REASON = "gpudiag FAIL gpu.lost: GPU 5 (5d:00.0) is off the bus: GPU is lost"

@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from gpudiag.ranks.agents.run_directory import remove_stale_directories
+from tests.ranks.launchers import launched_by, slurm
 from tests.ranks.launching import Launches
+
+__all__ = ["launched_by", "launches", "slurm"]
 
 
 @pytest.fixture

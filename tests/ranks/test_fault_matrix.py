@@ -1,11 +1,11 @@
-"""Every fault at every stage on 4 gloo ranks: the right rank, the right stage, in time, nothing left."""
+"""Every fault at every stage on 4 gloo ranks, by every launcher: the right rank, stage and kind, in time, nothing left."""
 
 import json
-import sys
 from typing import Any
 
 import pytest
 
+from benchmarks.launchers import command_of
 from gpudiag.model.codec import encode
 from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.run import message_of_run
@@ -15,15 +15,6 @@ from tests.ranks.launching import LIMIT_SECONDS, Launches
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 WORLD_SIZE = 4
-TORCHRUN = (
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--standalone",
-    "--nproc-per-node",
-    str(WORLD_SIZE),
-)
-
 # What each fault is found to be.
 KINDS = {"kill": "died", "stop": "stopped", "skip": "silent", "oom": "raised", "mismatch": "mismatched"}
 
@@ -60,15 +51,29 @@ def test_spawned_ranks(launches: Launches, fault: str, stage: str, detail: str) 
     assert launches.processes() == []
 
 
-@pytest.mark.parametrize(("fault", "stage", "detail"), CELLS)
-def test_ranks_under_torchrun(launches: Launches, fault: str, stage: str, detail: str) -> None:
+# Each process of a launcher imports torch by itself: of the others than torchrun, the stages before and within the
+# collectives. `python -m benchmarks.fault_matrix --launcher srun --launcher mpirun` tries all.
+LAUNCHED = [("torchrun", *cell) for cell in CELLS]
+LAUNCHED += [
+    (launcher, *cell)
+    for launcher in ("srun", "mpirun")
+    for cell in CELLS
+    if cell[1] in ("init", "measure") and cell[2] in ("", ":op")
+]
+
+
+@pytest.mark.parametrize(("launched_by", "fault", "stage", "detail"), LAUNCHED, indirect=["launched_by"])
+def test_launched_ranks(launches: Launches, launched_by: str, fault: str, stage: str, detail: str) -> None:
     rank = CELLS.index((fault, stage, detail)) % WORLD_SIZE
-    specification = f"{fault}:{rank}@{stage}{detail}"
     program = launches.start_program(
-        "all_reduces", faults=[specification], command=TORCHRUN, preload=list(TORCH)
+        "all_reduces",
+        faults=[f"{fault}:{rank}@{stage}{detail}"],
+        command=command_of(launched_by, WORLD_SIZE),
+        preload=list(TORCH),
     )
-    output, _ = program.communicate(timeout=LIMIT_SECONDS)
-    (report,) = [json.loads(line) for line in output.splitlines() if '"run"' in line]
-    check(report["run"], fault, stage, rank)
-    assert program.returncode == 1
+    output, error = program.communicate(timeout=LIMIT_SECONDS)
+    reports = [json.loads(line) for line in output.splitlines() if '"run"' in line]
+    assert len(reports) == 1, error
+    check(reports[0]["run"], fault, stage, rank)
+    assert (program.returncode, reports[0]["run"]["launcher"]) == (1, launched_by)
     launches.wait_until_gone()

@@ -13,6 +13,7 @@ from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.remote import RemoteRanks
+from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
@@ -20,7 +21,6 @@ from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_e
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
 from gpudiag.ranks.diagnosis.view import Life, RankView
-from gpudiag.ranks.environment import Siblings
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job

@@ -11,14 +11,12 @@ from pathlib import Path
 from gpudiag.errors import LaunchError
 from gpudiag.ranks.agents.link import Link
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
+from gpudiag.ranks.agents.network import AGENT_PORTS
 from gpudiag.ranks.diagnosis.view import RankView
 
 _SOCKET_NAME = "agent.sock"
 _CONNECT_SECONDS = 1.0
 
-# Below the ports that kernels hand out by default (32768 and up), so that few programs are there.
-_FIRST_PORT = 20000
-_PORTS = 12000
 _CANDIDATES = 8
 
 Address = tuple[str, int]  # IP address and port
@@ -134,7 +132,7 @@ class Discovery:
 
     def _candidate_ports(self) -> list[int]:
         start = int(self._digest[:8], 16)
-        return [_FIRST_PORT + (start + 997 * turn) % _PORTS for turn in range(_CANDIDATES)]
+        return [AGENT_PORTS[(start + 997 * turn) % len(AGENT_PORTS)] for turn in range(_CANDIDATES)]
 
 
 @contextlib.contextmanager

@@ -17,10 +17,12 @@ from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.network import loopback_interface, require_address
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
+from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.diagnosis.start_error import absent_module
-from gpudiag.ranks.environment import Launcher, RankEnvironment, Siblings
+from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.rank.job import Job, LocalRank
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from gpudiag.ranks.agents.messages import (
     Hello,
+    MachineCaller,
     Message,
-    PreflightCaller,
     RunKey,
     decode_message,
     encode_message,
@@ -147,7 +147,7 @@ class Caller:
     """A process that has said who it is, on its line, and what it said after that."""
 
     link: Link
-    hello: Hello | PreflightCaller
+    hello: Hello | MachineCaller
     messages: list[Message]
 
 
@@ -191,7 +191,7 @@ class Handshake:
         for place, message in enumerate(messages):
             if message == RunKey(self._key):
                 link.send(message)
-            elif isinstance(message, Hello | PreflightCaller):
+            elif isinstance(message, Hello | MachineCaller):
                 self._unknown.remove(link)
                 return Caller(link, message, messages[place + 1 :])
         return None

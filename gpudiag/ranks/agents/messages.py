@@ -129,15 +129,15 @@ class FailedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightCaller:
-    """To rank 0 of a preflight: a process of another machine, or one that waits for the verdict."""
+class MachineCaller:
+    """To rank 0, where each machine is looked at: a process of another machine, or one that waits for the verdict."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """To rank 0 of a preflight: the report of a machine, and how many ranks that machine has."""
+    """To rank 0: the report of a machine, and how many ranks that machine has."""
 
     rank: int
     ranks: int
@@ -147,7 +147,7 @@ class MachineReport:
 
 @dataclass(frozen=True, slots=True)
 class SharedStatus:
-    """From rank 0 of a preflight: the exit status of all processes."""
+    """From rank 0: the exit status of all processes."""
 
     status: int
 
@@ -168,7 +168,7 @@ Message = (
     | Interrupted
     | FinishedRun
     | FailedRun
-    | PreflightCaller
+    | MachineCaller
     | MachineReport
     | SharedStatus
 )

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from gpudiag.errors import LaunchError
 
+# Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents find each
+# other, and where ranks meet if nobody has named a port.
+AGENT_PORTS = range(20000, 26000)
+MEETING_PORTS = range(26000, 32000)
+
 _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow and not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
@@ -32,6 +37,11 @@ def require_address(name: str, patience_seconds: float, look_up_seconds: float =
                 hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
             )
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def has_address(name: str) -> bool:
+    """Whether the resolver knows an address for that name, or takes too long to tell."""
+    return _why_unknown(name, _LOOK_UP_SECONDS) is None
 
 
 def _why_unknown(name: str, seconds: float) -> str | None:

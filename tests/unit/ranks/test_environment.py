@@ -3,7 +3,8 @@ import re
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.environment import Launcher, read_environment
+from gpudiag.ranks.environment import read_environment
+from gpudiag.ranks.launchers import Launcher
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -76,32 +77,6 @@ def test_several_processes_per_host_need_a_local_rank() -> None:
         read_environment({**variables, "LOCAL_WORLD_SIZE": "2"})
 
 
-@pytest.mark.parametrize(
-    ("variables", "name"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}, "mpirun"),
-        ({"PMI_SIZE": "4", "PMI_RANK": "1"}, "mpirun"),
-        ({"MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_RANK": "1"}, "mpirun"),
-        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "srun"),
-    ],
-)
-def test_several_processes_without_a_rank_are_refused(variables: dict[str, str], name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} started 4 processes, and RANK is not set"):
-        read_environment(variables)
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
-        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script: no step
-    ],
-)
-def test_one_process_alone_spawns_its_ranks_whoever_started_it(variables: dict[str, str]) -> None:
-    assert read_environment(variables) is None
-
-
 def test_a_rank_that_somebody_set_from_mpis_is_believed() -> None:
     environment = read_environment({**TORCHRUN, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
     assert environment is not None
@@ -120,9 +95,7 @@ def test_a_local_rank_alone_is_told_as_the_flag_that_set_it() -> None:
     assert "leave --local-rank out" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    "address", ["foo", "tcp://127.0.0.1", "tcp://:1", "tcp://h:port", "file://", "env://"]
-)
+@pytest.mark.parametrize("address", ["foo", "tcp://127.0.0.1", "tcp://:1", "tcp://h:port", "file://"])
 def test_an_address_where_ranks_cannot_meet_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="not an address"):
         read_environment({}, rank=0, world_size=2, init_method=address)
@@ -149,6 +122,22 @@ def test_a_port_that_nobody_can_know_is_refused_unless_nobody_else_comes() -> No
         read_environment({**TORCHRUN, "MASTER_PORT": "0"})
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     assert read_environment({**TORCHRUN, **alone, "MASTER_PORT": "0"}) is not None
+
+
+def test_a_meeting_place_of_the_environment_is_read_and_what_lacks_is_named() -> None:
+    variables = {"MASTER_ADDR": "fd00::2", "MASTER_PORT": "29500"}
+    environment = read_environment(variables, rank=1, world_size=2, init_method="env://")
+    assert environment is not None
+    assert (environment.init_method, environment.master) == ("tcp://[fd00::2]:29500", "fd00::2")
+    with pytest.raises(UsageError, match="reads MASTER_PORT, and it is not set"):
+        read_environment({"MASTER_ADDR": "a1"}, rank=1, world_size=2, init_method="env://")
+
+
+def test_ranks_that_all_have_local_rank_0_are_counted_by_their_group() -> None:
+    """As `torchrun --virtual-local-rank` sets them."""
+    environment = read_environment({**TORCHRUN, "LOCAL_RANK": "0", "GROUP_RANK": "1"})
+    assert environment is not None
+    assert (environment.rank, environment.local_rank) == (3, 1)
 
 
 def test_flags_make_an_explicit_rank() -> None:

@@ -20,7 +20,8 @@ from gpudiag.model.device import (
 )
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.ranks.environment import Launcher, RankEnvironment
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.launchers import Launcher
 from gpudiag.runs.placement import Placement, place_ranks, place_tests
 from gpudiag.runs.usable_gpus import judge_gpus
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot

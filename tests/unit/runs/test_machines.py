@@ -1,12 +1,11 @@
-"""Preflight under a launcher: what rank 0 makes of machines that do not answer, and which variables count."""
+"""Machines of a launch: what rank 0 makes of machines that do not answer, and which variables count."""
 
 import pytest
 
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import Outcome
-from gpudiag.runs import preflight_launch
 from gpudiag.runs.gate import worst_status
-from gpudiag.runs.preflight_launch import PreflightLaunch, read_launch
+from gpudiag.runs.machines import Look, MachinesLaunch, read_launch
 from tests.unit.render.reports import HEALTHY
 
 LAUNCHED = {
@@ -17,10 +16,9 @@ LAUNCHED = {
 
 def test_a_machine_that_sends_no_report_is_never_a_pass(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setitem(preflight_launch._PATIENCE_SECONDS, "instant", 0.2)
     environment = read_launch(LAUNCHED)
     assert environment is not None
-    with PreflightLaunch(environment, "instant") as launch:
+    with MachinesLaunch(environment, Look("preflight", patience_seconds=0.2, verdict_seconds=1.0)) as launch:
         gathered = launch.gather(HEALTHY, ExitStatus.PASS)
     assert (gathered.merged.verdict, gathered.status) == (Outcome.ERROR, ExitStatus.ERROR)
     assert [machine.verdict for machine in gathered.merged.machines] == [Outcome.PASS, Outcome.ERROR]

@@ -1,4 +1,4 @@
-"""A preflight under a launcher: one process of each machine looks, rank 0 reports on all machines, all exit alike.
+"""A report of each machine of a launch: one process of each looks, rank 0 reports on all machines, all exit alike.
 
 The others wait for rank 0's verdict, so that no process says PASS about a machine that it did not look at.
 """
@@ -14,19 +14,36 @@ from gpudiag.model.codec import to_document
 from gpudiag.model.report import MergedReport, Report
 from gpudiag.ranks.agents.discovery import Discovery
 from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError
-from gpudiag.ranks.agents.messages import MachineReport, Message, PreflightCaller, SharedStatus
+from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
-from gpudiag.ranks.environment import RankEnvironment, read_environment, refuse_bare_launcher
+from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.launchers import is_one_of_several
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 
-# How long rank 0 waits for the other machines once it has its own report: all began at about the same time.
-_PATIENCE_SECONDS = {"instant": 30.0, "quick": 60.0, "standard": 240.0, "long": 900.0}
-# How long a process that does not look waits for the verdict, from its start.
-_VERDICT_SECONDS = {"instant": 90.0, "quick": 180.0, "standard": 720.0, "long": 9000.0}
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
 _HEARD_SECONDS = 2.0  # for the others to take the verdict before rank 0 ends
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What every process does to its machine: a command's name, and how long the processes wait for each other."""
+
+    name: str
+    # Rank 0 for the other machines once it has its own report: all began at about the same time.
+    patience_seconds: float
+    # A process that does not look for the verdict, from its start.
+    verdict_seconds: float
+
+
+PREFLIGHT_LOOKS = {
+    "instant": Look("preflight", 30.0, 90.0),
+    "quick": Look("preflight", 60.0, 180.0),
+    "standard": Look("preflight", 240.0, 720.0),
+    "long": Look("preflight", 900.0, 9000.0),
+}
+BANDWIDTH_LOOK = Look("bandwidth", 240.0, 720.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +54,46 @@ class Gathered:
     status: ExitStatus
 
 
-def read_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
-    """The place that a launcher gave this process among several; None where it is alone.
+def read_launch(
+    variables: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+) -> RankEnvironment | None:
+    """The place that flags or a launcher gave this process among several; None where it is alone.
 
-    Variables that are incomplete are no launcher's: a preflight needs no rank, and goes on without.
+    Variables that are incomplete are no launcher's: to look at a machine needs no rank, and goes on without.
 
     Raises:
-        UsageError: mpirun or srun started several processes, and each would look alone.
+        UsageError: the flags are incomplete, or a launcher started several processes and nobody says where
+            they can meet.
     """
-    refuse_bare_launcher(variables)
+    explicit = any(flag is not None for flag in (rank, world_size, init_method))
     try:
-        environment = read_environment(variables)
+        environment = read_environment(variables, rank=rank, world_size=world_size, init_method=init_method)
     except UsageError:
+        if explicit or is_one_of_several(variables):
+            raise
         return None
     return None if environment is None or environment.world_size < 2 else environment
 
 
-class PreflightLaunch:
+class MachinesLaunch:
     """This process among those that a launcher started; a context manager, findable within."""
 
-    def __init__(self, environment: RankEnvironment, level: str) -> None:
+    def __init__(self, environment: RankEnvironment, look: Look) -> None:
         """Be findable, where this is rank 0.
 
         Raises:
             LaunchError: there is no place for the processes to meet.
         """
         self._environment = environment
-        self._level = level
+        self._look = look
         self._began = time.monotonic()
         master = None if environment.on_one_machine else environment.master
         base = runtime_directory()
-        self._discovery = Discovery(base, f"preflight|{environment.run_key}", environment.rank, master)
+        self._discovery = Discovery(base, f"{look.name}|{environment.run_key}", environment.rank, master)
         self._directory = RunDirectory(base, self._discovery.label)
         self._handshake: Handshake | None = None
         self._links: list[Link] = []
@@ -79,7 +105,7 @@ class PreflightLaunch:
             self._directory.remove()
             raise
 
-    def __enter__(self) -> "PreflightLaunch":
+    def __enter__(self) -> "MachinesLaunch":
         """This process's place."""
         return self
 
@@ -116,7 +142,7 @@ class PreflightLaunch:
         sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
         statuses = [status]
         counted = place.local_world_size
-        until = time.monotonic() + _PATIENCE_SECONDS[self._level]
+        until = time.monotonic() + self._look.patience_seconds
         while counted < place.world_size and time.monotonic() < until:
             for told in self._receive(_LOOK_SECONDS):
                 if told.rank not in sources:
@@ -148,11 +174,11 @@ class PreflightLaunch:
         """In another machine's process: give rank 0 the report; the exit status of all, None if it gives none."""
         place = self._environment
         told = MachineReport(place.rank, place.local_world_size, int(status), to_document(report))
-        return self._ask(told, time.monotonic() + 2 * _PATIENCE_SECONDS[self._level])
+        return self._ask(told, time.monotonic() + 2 * self._look.patience_seconds)
 
     def await_verdict(self) -> ExitStatus | None:
         """In a process that does not look: the exit status of all; None if rank 0 gives none."""
-        return self._ask(None, self._began + _VERDICT_SECONDS[self._level])
+        return self._ask(None, self._began + self._look.verdict_seconds)
 
     def _ask(self, report: MachineReport | None, until: float) -> ExitStatus | None:
         while time.monotonic() < until:
@@ -160,7 +186,7 @@ class PreflightLaunch:
             if link is None:
                 time.sleep(_RETRY_SECONDS)
                 continue
-            link.send(PreflightCaller(self._discovery.key))
+            link.send(MachineCaller(self._discovery.key))
             if report is not None:
                 link.send(report)
             try:
@@ -180,7 +206,7 @@ class PreflightLaunch:
         select.select(waiting, [], [], seconds)
         messages: list[Message] = []
         for caller in self._handshake.poll():
-            if caller.hello == PreflightCaller(self._discovery.key):
+            if caller.hello == MachineCaller(self._discovery.key):
                 self._links.append(caller.link)
                 messages += caller.messages
             else:

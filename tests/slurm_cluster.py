@@ -1,6 +1,7 @@
-"""A real Slurm of one node on this machine, everything under one directory, gone when the test is.
+"""A real Slurm on this machine, everything under one directory, gone when the test is.
 
-The node has as many GPUs as its Gres says, by files that stand for device nodes: Slurm only counts them.
+Its nodes, of which there may be several, are all this machine. Each has as many GPUs as its Gres says, by files that
+stand for device nodes: Slurm only counts them.
 """
 
 import os
@@ -23,7 +24,7 @@ def missing_programs() -> list[str]:
 
 
 class Cluster:
-    """One controller and one node, `n01`."""
+    """One controller, and the nodes `n01`, `n02` and so on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,9 +54,9 @@ class Cluster:
                 daemon.kill()
                 daemon.wait(20)
 
-    def state(self) -> tuple[str, str]:
+    def state(self, node: str = "n01") -> tuple[str, str]:
         """The node's state and the reason for it."""
-        shown = self.run("scontrol", "--oneliner", "show", "node", "n01").stdout
+        shown = self.run("scontrol", "--oneliner", "show", "node", node).stdout
         fields = dict(part.split("=", 1) for part in shown.split(" ") if "=" in part)
         reason = shown.partition(" Reason=")[2].partition(" [")[0]
         return fields.get("State", ""), reason
@@ -69,32 +70,33 @@ class Cluster:
         self.run("scontrol", "update", "NodeName=n01", "State=RESUME")
         self.wait_for(lambda state: state == "IDLE")
 
-    def wait_for(self, condition: Callable[[str], bool], seconds: float = 30) -> None:
+    def wait_for(self, condition: Callable[[str], bool], seconds: float = 30, node: str = "n01") -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if condition(self.state()[0]):
+            if condition(self.state(node)[0]):
                 return
             time.sleep(0.1)
         logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-        raise AssertionError(f"the node is {self.state()}\n{logs}")
+        raise AssertionError(f"{node} is {self.state(node)}\n{logs}")
 
 
 @contextmanager
 def slurm_cluster(
-    folder: Path, prolog: Path | None = None, epilog: Path | None = None, gpus: int = 0
+    folder: Path, prolog: Path | None = None, epilog: Path | None = None, gpus: int = 0, nodes: int = 1
 ) -> Iterator[Cluster]:
-    """A running cluster whose node starts `prolog` before each job and `epilog` after it, and has that many GPUs."""
+    """A running cluster whose nodes start `prolog` before each job and `epilog` after it, and have that many GPUs."""
     host = socket.gethostname().partition(".")[0]
     munge = folder / "munge.key"
     munge.write_bytes(os.urandom(1024))
     munge.chmod(0o600)
-    ports = [_free_port() for _ in range(2)]
+    controller_port, *ports = [_free_port() for _ in range(1 + nodes)]
+    names = [f"n{number:02d}" for number in range(1, nodes + 1)]
     (folder / "slurm.conf").write_text(
         "\n".join(
             (
-                "ClusterName=gpudiag",
+                f"ClusterName=gpudiag{controller_port}",  # jobs of two clusters may have the same number
                 f"SlurmctldHost={host}(127.0.0.1)",
-                f"SlurmctldPort={ports[0]}",
+                f"SlurmctldPort={controller_port}",
                 "AuthType=auth/munge",
                 f"AuthInfo=socket={folder}/munge.socket",
                 "CredType=cred/munge",
@@ -110,14 +112,17 @@ def slurm_cluster(
                 *([f"Epilog={epilog}"] if epilog else []),
                 *_gpu_lines(folder, gpus),
                 f"StateSaveLocation={folder}/state",
-                f"SlurmdSpoolDir={folder}/spool",
+                f"SlurmdSpoolDir={folder}/spool/%n",
                 f"SlurmctldPidFile={folder}/slurmctld.pid",
-                f"SlurmdPidFile={folder}/slurmd.pid",
+                f"SlurmdPidFile={folder}/slurmd.%n.pid",
                 f"SlurmctldLogFile={folder}/slurmctld.log",
-                f"SlurmdLogFile={folder}/slurmd.log",
+                f"SlurmdLogFile={folder}/slurmd.%n.log",
                 "SlurmdParameters=config_overrides",
-                f"NodeName=n01 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4"
-                + (f" Gres=gpu:{gpus}" if gpus else ""),
+                *(
+                    f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8"
+                    + (f" Gres=gpu:{gpus}" if gpus else "")
+                    for name, port in zip(names, ports, strict=True)
+                ),
                 "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
                 "",
             )
@@ -133,8 +138,9 @@ def slurm_cluster(
         }
         cluster.start("munged", "--foreground", "--force", *files.values())
         cluster.start("slurmctld", "-D")
-        cluster.start("slurmd", "-D", "-N", "n01")
-        cluster.wait_for(lambda state: state == "IDLE")
+        for name in names:
+            cluster.start("slurmd", "-D", "-N", name)
+        cluster.wait_for(lambda state: state == "IDLE", node=names[-1])
         yield cluster
     finally:
         cluster.stop()

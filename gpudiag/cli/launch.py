@@ -1,0 +1,153 @@
+"""The place of this process in a launch, by the flags and the environment, for all commands that run on ranks."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from gpudiag.cli.options import local_rank_option
+from gpudiag.cli.printing import warn
+from gpudiag.errors import UsageError
+from gpudiag.model.option import require_known
+from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.slurm import outside_step
+from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
+
+GPUS_PER_MACHINE = 8  # of the machines that most jobs of several machines run on
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _Command]:
+    """`--rank`, `--world-size`, `--init-method` and `--local-rank`, for launchers that set no variables."""
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            local_rank_option(hidden=hidden_local_rank),
+            click.option(
+                "--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it."
+            ),
+            click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are."),
+            click.option(
+                "--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+_SHAPE_FLAGS = {"--nodes": "nodes", "--per-node": "per_node"}
+_EMIT_FLAGS = ("--emit", *_SHAPE_FLAGS)
+
+
+def emit_options(
+    nodes_help: str = "With --emit: how many machines.",
+) -> Callable[[_Command], _Command]:
+    """`--emit FORM` with `--nodes N` and `--per-node N`: the command as a job of several machines, printed."""
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            click.option(
+                "--per-node",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="With --emit: GPUs on each machine, or ranks with --backend gloo.  [default: 8, or 1]",
+            ),
+            click.option("--nodes", type=click.IntRange(min=1), metavar="N", help=nodes_help),
+            click.option(
+                "--emit",
+                metavar="FORM",
+                help=f"Print this command as a job of several machines, and run nothing: {', '.join(JOB_FORMS)}.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def emit_job(options: Mapping[str, Any], *, per_machine: bool) -> bool:
+    """Whether a job was asked for, and printed instead of anything being run.
+
+    `per_machine`: one process looks at each machine, with all of its GPUs; else there is one for each GPU.
+
+    Raises:
+        UsageError: there is no such form, or the flags contradict each other.
+    """
+    if options["emit"] is None:
+        given = [flag for flag, name in _SHAPE_FLAGS.items() if options[name] is not None]
+        if given and not options.get("advise"):
+            raise UsageError(f"{given[0]} is for --emit", hint="a launcher says how many there are")
+        return False
+    require_known(options["emit"], JOB_FORMS, "a form of job")
+    if options["nodes"] is None:
+        raise UsageError("--emit needs --nodes N", hint="how many machines the job is to have")
+    if options.get("nproc") is not None:
+        raise UsageError("--nproc is for ranks of this machine", hint="--per-node N is for --emit")
+    on_cpu = options.get("backend") == "gloo"
+    on_each = options["per_node"] or (1 if on_cpu else GPUS_PER_MACHINE)
+    shape = JobShape(options["nodes"], 1 if per_machine else on_each, 0 if on_cpu else on_each)
+    sys.stdout.write(render_job(options["emit"], _without_emit(sys.argv[1:]), shape))
+    return True
+
+
+def _without_emit(words: Sequence[str]) -> list[str]:
+    """The command line without the flags that ask for the job."""
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value or word.partition("=")[0] in _EMIT_FLAGS:
+            is_value = not is_value and word in _EMIT_FLAGS
+        else:
+            kept.append(word)
+    return kept
+
+
+def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
+    """This process's place among several; None where nobody gave it one. Rank 0 prints on standard error who did.
+
+    Raises:
+        UsageError: flags or variables are incomplete, or contradict each other.
+    """
+    environment = read_environment(
+        os.environ,
+        rank=options["rank"],
+        world_size=options["world_size"],
+        init_method=options["init_method"],
+    )
+    announce_place(environment)
+    return environment
+
+
+def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
+    """The same for a command that looks at a machine, and can do without a rank."""
+    from gpudiag.runs.machines import read_launch
+
+    environment = read_launch(
+        os.environ,
+        rank=options["rank"],
+        world_size=options["world_size"],
+        init_method=options["init_method"],
+    )
+    announce_place(environment)
+    return environment
+
+
+def announce_place(environment: RankEnvironment | None) -> None:
+    """Print who started the ranks and how that was recognised, once per launch; or what a batch script leaves out."""
+    if environment is not None:
+        if environment.rank == 0:
+            warn(environment.describe())
+        return
+    tasks = outside_step(os.environ)
+    if tasks is not None and tasks > 1:
+        again = shlex.join(["gpudiag", *sys.argv[1:]])
+        warn(
+            f"this is the batch script of Slurm job {os.environ['SLURM_JOB_ID']}, and no step of it: "
+            f"only this node is tested. For all {tasks} tasks: srun {again}"
+        )

@@ -1,0 +1,83 @@
+"""How a command that looks at one machine ends where a launch has several: one report, one exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gpudiag.cli.printing import print_result, status_with_file, warn
+from gpudiag.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gpudiag.model.report import MergedReport, Report
+    from gpudiag.runs.machines import MachinesLaunch
+
+
+def await_status(launch: MachinesLaunch) -> ExitStatus:
+    """The exit status of all processes, in one that does not look at the machine itself."""
+    status = launch.await_verdict()
+    if status is None:
+        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
+    return ExitStatus.ERROR if status is None else status
+
+
+def share_report(
+    launch: MachinesLaunch,
+    report: Report,
+    own: ExitStatus,
+    render: Callable[[], str],
+    *,
+    as_json: bool,
+    output: Path | None = None,
+) -> ExitStatus:
+    """The exit status of all processes, after rank 0 has printed what all machines reported.
+
+    `own` is the status by this machine's report, and `render` gives that report alone: printed where all
+    ranks are on this machine, and where rank 0 accepts no report. `output` is where rank 0 writes the
+    document of all machines too.
+    """
+    if launch.tells:
+        status = _print_all(launch, report, own, render, as_json=as_json, output=output)
+        launch.announce(status)
+        return status
+    shared = launch.hand_in(report, own)
+    if shared is not None:
+        return shared
+    sys.stdout.write(render())
+    sys.stdout.flush()
+    warn("rank 0 took no report, so this one is of this machine alone")
+    return own if own is ExitStatus.FAIL else ExitStatus.ERROR
+
+
+def _print_all(
+    launch: MachinesLaunch,
+    report: Report,
+    own: ExitStatus,
+    render: Callable[[], str],
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> ExitStatus:
+    from gpudiag.model.codec import dumps
+
+    if launch.on_one_machine:
+        kept = print_result(render, lambda: dumps(report) + "\n", output)
+        return status_with_file(own, kept=kept)
+    gathered = launch.gather(report, own)
+
+    def document() -> str:
+        return dumps(gathered.merged) + "\n"
+
+    kept = print_result(document if as_json else lambda: _text(gathered.merged), document, output)
+    return status_with_file(gathered.status, kept=kept)
+
+
+def _text(merged: MergedReport) -> str:
+    from gpudiag.render.merged_text import render_merged
+    from gpudiag.render.style import Style, wants_colour
+
+    return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))

@@ -1,0 +1,276 @@
+"""The launchers that start a process for each rank, and where each of them says which rank a process is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gpudiag.errors import UsageError
+from gpudiag.ranks.slurm import expand_nodes, node_address, tasks_on_node
+
+
+class Launcher(StrEnum):
+    """Who starts the ranks."""
+
+    SPAWN = "spawn"  # gpudiag itself, on this machine
+    EXPLICIT = "explicit"  # --rank, --world-size and --init-method
+    TORCHRUN = "torchrun"
+    RAY = "ray"  # Ray Train, which sets RANK and the rest
+    VARIABLES = "variables"  # somebody else who sets RANK, WORLD_SIZE and MASTER_*
+    HOROVODRUN = "horovodrun"
+    MPIRUN = "mpirun"  # Open MPI, MVAPICH2
+    HYDRA = "mpiexec"  # MPICH, Intel MPI
+    SRUN = "srun"
+    JSRUN = "jsrun"
+    FLUX = "flux"
+    KUBEFLOW = "kubeflow"  # PET_*, which the training operator means for torchrun
+    INDEXED_JOB = "kubernetes"  # a Job of completionMode Indexed, also in a JobSet
+
+
+# Ray sets it in each worker process.
+RAY_VARIABLE = "RAY_JOB_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLauncher:
+    """How such a launcher shows in the environment of the processes that it starts: names of variables."""
+
+    launcher: Launcher
+    size: str  # how many processes there are
+    rank: str  # which of them this is
+    local_rank: str = ""
+    local_size: str = ""  # how many of them are on this machine
+    nodes: str = ""  # on how many machines they are, where `local_size` is not told
+    runs: tuple[str, ...] = ()  # what all processes of one run have alike, and no other run has
+    needs: str = ""  # set only where a process was really started by it
+    hand_on: str = "set MASTER_ADDR=HOST MASTER_PORT=PORT for all of them"
+
+
+# The order is the rule for processes in which several of them show: the first one counts. MPI comes before Slurm, as
+# its own daemons are a step of Slurm that the variables of the step are about.
+# Open MPI's mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
+# ENVIRONMENT VARIABLES"; jsrun(1); flux-environment(7); torch's argparse_util.py; Kubernetes, "Indexed Job".
+_PROCESS_LAUNCHERS = (
+    ProcessLauncher(
+        Launcher.MPIRUN,
+        size="OMPI_COMM_WORLD_SIZE",
+        rank="OMPI_COMM_WORLD_RANK",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        runs=("PMIX_NAMESPACE",),
+        hand_on="mpirun -x MASTER_ADDR=HOST ...",
+    ),
+    ProcessLauncher(
+        Launcher.MPIRUN,
+        size="MV2_COMM_WORLD_SIZE",
+        rank="MV2_COMM_WORLD_RANK",
+        local_rank="MV2_COMM_WORLD_LOCAL_RANK",
+        local_size="MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ProcessLauncher(
+        Launcher.HYDRA,
+        size="PMI_SIZE",
+        rank="PMI_RANK",
+        local_rank="MPI_LOCALRANKID",
+        local_size="MPI_LOCALNRANKS",
+        runs=("PMI_PORT",),
+        hand_on="mpiexec -genv MASTER_ADDR HOST ...",
+    ),
+    ProcessLauncher(
+        Launcher.SRUN,
+        size="SLURM_STEP_NUM_TASKS",
+        rank="SLURM_PROCID",
+        local_rank="SLURM_LOCALID",
+        runs=("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        needs="SLURM_STEP_ID",
+        hand_on="export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)",
+    ),
+    ProcessLauncher(
+        Launcher.JSRUN,
+        size="JSM_NAMESPACE_SIZE",
+        rank="JSM_NAMESPACE_RANK",
+        local_rank="JSM_NAMESPACE_LOCAL_RANK",
+        local_size="JSM_NAMESPACE_LOCAL_SIZE",
+        runs=("LSB_JOBID", "PMIX_NAMESPACE"),
+        hand_on="jsrun --env MASTER_ADDR=HOST ...",
+    ),
+    ProcessLauncher(
+        Launcher.FLUX,
+        size="FLUX_JOB_SIZE",
+        rank="FLUX_TASK_RANK",
+        local_rank="FLUX_TASK_LOCAL_ID",
+        nodes="FLUX_JOB_NNODES",
+        runs=("FLUX_JOB_ID",),
+        hand_on="flux run --env=MASTER_ADDR=HOST ...",
+    ),
+    ProcessLauncher(
+        Launcher.KUBEFLOW,
+        size="PET_NNODES",
+        rank="PET_NODE_RANK",
+        runs=("PET_RDZV_ID", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"),
+        hand_on="set PET_MASTER_ADDR to the name of the first pod",
+    ),
+    ProcessLauncher(
+        Launcher.INDEXED_JOB,
+        size="WORLD_SIZE",
+        rank="JOB_COMPLETION_INDEX",
+        hand_on="set MASTER_ADDR to the name of the pod with index 0, JOB-0.SERVICE",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProcess:
+    """One of several processes that such a launcher started; `master` is None where nobody says where rank 0 is."""
+
+    launcher: Launcher
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    run: str
+    master: str | None
+    read: tuple[str, ...]  # the variables that said so, the world size's last
+    hand_on: str  # how a user says where rank 0 is
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether all of them are on this machine."""
+        return self.local_world_size == self.world_size
+
+
+def find_launched(
+    variables: Mapping[str, str],
+    *,
+    has_address: Callable[[str], bool],
+    address_of: Callable[[str], str | None] = node_address,
+    parent: Callable[[], str] = lambda: _launcher_on_this_machine(),
+) -> LaunchedProcess | None:
+    """This process among several that a launcher started; None where none did, or it is the only one.
+
+    `has_address` says whether a name can be looked up; `address_of` where a node of Slurm is that cannot.
+    `parent` names the launcher's own process on this machine, for launchers that do not name their runs.
+
+    Raises:
+        UsageError: the variables contradict each other, or each pod is to start several processes.
+    """
+    found = next((one for one in _PROCESS_LAUNCHERS if _shows(one, variables)), None)
+    if found is None:
+        return None
+    if found.launcher is Launcher.KUBEFLOW:
+        refuse_several_per_pod(variables)
+    size, rank = int(variables[found.size]), _number(variables, found.rank)
+    local_rank, local_size = _local_place(found, variables, rank, size)
+    one_machine = local_size == size
+    master = variables.get("MASTER_ADDR") or ("127.0.0.1" if one_machine else None)
+    if master is None:
+        master = _master_of(found.launcher, variables, has_address, address_of)
+    named = [variables[name] for name in found.runs if variables.get(name)]
+    met = [variables[name] for name in ("MASTER_ADDR", "MASTER_PORT") if variables.get(name)]
+    run = "|".join([found.launcher.value, *(named or met or [parent()])])
+    read = tuple(name for name in (found.needs, found.rank, found.size) if name)
+    return LaunchedProcess(
+        found.launcher, rank, size, local_rank, local_size, run, master, read, found.hand_on
+    )
+
+
+def is_one_of_several(variables: Mapping[str, str]) -> bool:
+    """Whether such a launcher started this process as one of several, and nobody else says which rank it is."""
+    return "RANK" not in variables and any(_shows(one, variables) for one in _PROCESS_LAUNCHERS)
+
+
+def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
+    """Raise where each pod of Kubeflow's operator is to run several processes, and torchrun did not start this one.
+
+    `auto` and the like are for torchrun to resolve; beside RANK the operator counts them as one.
+
+    Raises:
+        UsageError: PET_NPROC_PER_NODE says so; torchrun reads it.
+    """
+    wanted = variables.get("PET_NPROC_PER_NODE") or "1"
+    one = wanted == "1" or ("RANK" in variables and not wanted.isdecimal())
+    if not one and "TORCHELASTIC_RUN_ID" not in variables:
+        raise UsageError(
+            f"PET_NPROC_PER_NODE={wanted}: this pod is to run several processes, and torchrun did not start this one",
+            hint="start it by `torchrun -m gpudiag ...`, which reads all of PET_*",
+        )
+
+
+def _shows(one: ProcessLauncher, variables: Mapping[str, str]) -> bool:
+    size = variables.get(one.size, "")
+    known = bool(variables.get(one.rank)) and (not one.needs or one.needs in variables)
+    if not known or not size.isdecimal() or int(size) < 2:
+        return False
+    if RAY_VARIABLE in variables and one.launcher is Launcher.SRUN:
+        return (
+            False  # they are of the step in which `ray start` runs, and alike in all of Ray's workers there
+        )
+    # srun speaks PMI too (--mpi=pmi2): where both mean the same process, Slurm knows more of it.
+    by_srun = variables.get("SLURM_PROCID"), variables.get("SLURM_STEP_NUM_TASKS")
+    return one.launcher is not Launcher.HYDRA or by_srun != (variables.get(one.rank), size)
+
+
+def _local_place(
+    found: ProcessLauncher, variables: Mapping[str, str], rank: int, size: int
+) -> tuple[int, int]:
+    """Which process of this machine this is, and how many there are here."""
+    if found.launcher is Launcher.SRUN:
+        local_rank = _number(variables, "SLURM_LOCALID", 0)
+        node = _number(variables, "SLURM_NODEID", 0)
+        tasks = tasks_on_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node)
+        return local_rank, tasks or local_rank + 1
+    local_rank = _number(variables, found.local_rank, 0) if found.local_rank else 0
+    if variables.get(found.nodes, "").isdecimal():
+        return local_rank, -(-size // max(1, int(variables[found.nodes])))
+    if not found.local_size:  # one process in each pod
+        return 0, 1
+    return local_rank, _number(variables, found.local_size, local_rank + 1)
+
+
+def _master_of(
+    launcher: Launcher,
+    variables: Mapping[str, str],
+    has_address: Callable[[str], bool],
+    address_of: Callable[[str], str | None],
+) -> str | None:
+    """Where rank 0's machine is by what the launcher itself tells; None where it tells nothing."""
+    if launcher is Launcher.KUBEFLOW:
+        told = variables.get("PET_MASTER_ADDR") or variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")[0]
+        return told or None
+    if launcher is Launcher.SRUN:
+        nodes = expand_nodes(variables.get("SLURM_STEP_NODELIST", ""))
+    elif launcher in (Launcher.MPIRUN, Launcher.HYDRA):  # both fill the job's nodes in their order
+        nodes = expand_nodes(variables.get("SLURM_JOB_NODELIST", ""))
+    else:
+        nodes = ()
+    if not nodes:
+        return None
+    return nodes[0] if has_address(nodes[0]) else address_of(nodes[0])
+
+
+def _launcher_on_this_machine() -> str:
+    """The process that started this one for Hydra or the like: all of the run's processes here have it in common."""
+    pid = "self"
+    ancestors: list[str] = []
+    while pid not in ("0", "1") and len(ancestors) < 20:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            break
+        fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
+        if fields.get("Name", "").startswith(("hydra_pmi", "mpispawn", "orted", "prted")):
+            return pid
+        pid = fields.get("PPid", "0").strip()
+        ancestors.append(pid)
+    return ancestors[0] if ancestors else ""
+
+
+def _number(variables: Mapping[str, str], name: str, fallback: int | None = None) -> int:
+    text = variables.get(name, "")
+    if not text and fallback is not None:
+        return fallback
+    if not text.strip().isdecimal():
+        raise UsageError(
+            f"{name}={text} is not a number from 0 up", hint=f"set {name} as your launcher would"
+        )
+    return int(text)
