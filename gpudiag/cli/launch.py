@@ -81,8 +81,9 @@ def emit_job(options: Mapping[str, Any], *, per_machine: bool) -> bool:
     """
     if options["emit"] is None:
         given = [flag for flag, name in _SHAPE_FLAGS.items() if options[name] is not None]
-        if given and not options.get("advise"):
-            raise UsageError(f"{given[0]} is for --emit", hint="a launcher says how many there are")
+        if given and not (options.get("advise") and given == ["--nodes"]):
+            also = " or --advise" if "advise" in options and given[0] == "--nodes" else ""
+            raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher says how many there are")
         return False
     require_known(options["emit"], JOB_FORMS, "a form of job")
     if options["nodes"] is None:

@@ -187,6 +187,6 @@ def test_advice_counts_the_nodes_and_tasks_of_a_slurm_job() -> None:
     assert "each of 8 GPUs" in " ".join(done.out.split())
 
 
-def test_nodes_are_for_advice_alone() -> None:
+def test_nodes_are_for_advice_and_for_jobs_alone() -> None:
     refused = run_gpudiag("h100x8", "train", "--nodes", "2")
-    assert (refused.status, "--nodes is for --advise" in refused.err) == (2, True)
+    assert (refused.status, "--nodes is for --emit or --advise" in refused.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Started by mpirun or srun without RANK, no command tests each process by itself: one sentence, exit 2."""
+"""Started on several machines with nobody saying where rank 0's is, no command tests by itself: one sentence, exit 2."""
 
 import pytest
 
@@ -13,7 +13,7 @@ STARTED_BY = {
 
 @pytest.mark.parametrize("launcher", list(STARTED_BY))
 @pytest.mark.parametrize("command", ["nccl-test", "preflight", "bandwidth", "train"])
-def test_several_processes_without_a_rank_are_refused(
+def test_processes_that_cannot_find_each_other_are_refused(
     command: str, launcher: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in STARTED_BY[launcher].items():
@@ -21,4 +21,7 @@ def test_several_processes_without_a_rank_are_refused(
     assert main([command]) == ExitStatus.USAGE
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"gpudiag: {launcher} started 4 processes, and RANK is not set")
+    assert said.err.startswith(
+        f"gpudiag: {launcher} started 4 processes on several machines, and nobody says"
+    )
+    assert "MASTER_ADDR" in said.err
