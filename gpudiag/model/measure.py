@@ -109,6 +109,7 @@ class IncidentKind(StrEnum):
     MISMATCHED = "mismatched"
     CORRUPTED = "corrupted"
     NOT_STARTED = "not_started"
+    UNREACHED = "unreached"  # its machine does not reach rank 0's
     START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves

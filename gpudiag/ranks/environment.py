@@ -51,6 +51,7 @@ class RankEnvironment:
     run_key: str
     master: str | None = None  # the name or address of rank 0's machine
     read: tuple[str, ...] = ()  # the variables or flags that said so
+    master_port: int | None = None  # where they meet there; None for a file
 
     @property
     def on_one_machine(self) -> bool:
@@ -124,6 +125,7 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
         run_key=launched.run,
         master=address,
         read=launched.read,
+        master_port=port,
     )
     return _checked(environment, launched.read[-2], launched.read[-1])
 
@@ -174,6 +176,7 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
         f"explicit|{init_method}",
         master=urlsplit(init_method).hostname,
         read=tuple(flags),
+        master_port=urlsplit(init_method).port,
     )
     return _checked(environment, "--rank", "--world-size")
 
@@ -226,7 +229,8 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
     by_torchrun = launcher is Launcher.TORCHRUN
     refuse_several_per_pod(variables)
     world_size = _parse_number(variables, "WORLD_SIZE")
-    _refuse_port(_parse_number(variables, "MASTER_PORT"), world_size, by_torchrun=by_torchrun)
+    port = _parse_number(variables, "MASTER_PORT")
+    _refuse_port(port, world_size, by_torchrun=by_torchrun)
     run_key = "|".join(
         variables.get(name, "")
         for name in (
@@ -251,6 +255,7 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         init_method="env://",
         run_key=run_key,
         master=variables["MASTER_ADDR"],
+        master_port=port,
         read=tuple(name for name in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE") if name in variables),
     )
     return _checked(environment, "RANK", "WORLD_SIZE")

@@ -31,6 +31,9 @@ THROTTLED = happened(IncidentKind.THROTTLED, "throttled_periods", "667")
 PAUSED = happened(IncidentKind.PAUSED, "process_state", "stopped by a signal")
 INTERRUPTED = happened(IncidentKind.INTERRUPTED, "ranks_inside", "0-3")
 NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="import")
+UNRESOLVED = happened(IncidentKind.UNREACHED, "obstacle", "no_address", stage="rendezvous")
+NO_ANSWER = happened(IncidentKind.UNREACHED, "obstacle", "no_answer", stage="rendezvous")
+FOREIGN = happened(IncidentKind.UNREACHED, "obstacle", "foreign_server", stage="rendezvous")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
 NO_SUCH_INTERFACE = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}eth9", stage="init")
 
@@ -48,6 +51,9 @@ _CASES = (
     ("rank.paused", PAUSED, True, STOPPED, True),
     ("collective.interrupted", INTERRUPTED, True, STALLED, True),
     ("rank.not_started", NOT_STARTED, False, DIED, False),
+    ("rendezvous.wrong_address", UNRESOLVED, False, NO_ANSWER, False),
+    ("rendezvous.unreachable", NO_ANSWER, False, FOREIGN, False),
+    ("rendezvous.foreign_server", FOREIGN, False, UNRESOLVED, False),
     ("rank.late", LATE, True, STOPPED, True),
     ("collective.stalled", STALLED, False, MISMATCHED, False),
     ("collective.mismatched", MISMATCHED, False, STALLED, False),

@@ -131,6 +131,43 @@ RANK_NOT_STARTED = FindingKind(
     "and that its host reaches that address.",
     basis=_RANK_DIED_BASIS,
 )
+_MEETING_BASIS = Basis(
+    reads="The addresses of rank 0's machine as this host looks them up, and what connecting to them brings: to the"
+    " ranks' port, and to those of rank 0's agent.",
+    limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`, and said on standard error after 5 s.",
+    look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
+)
+MEETING_WRONG_ADDRESS = FindingKind(
+    code="rendezvous.wrong_address",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="The name of rank 0's machine has no address on this host, or leads back to this host.",
+    remedy="Mend MASTER_ADDR, or what this host makes of it: `getent hosts` and that name, /etc/hosts, the resolver.",
+    basis=_MEETING_BASIS,
+)
+MEETING_UNREACHABLE = FindingKind(
+    code="rendezvous.unreachable",
+    outcome=Outcome.ERROR,
+    severity=Severity.TRIAGE,
+    category=Category.SW_CONFIG,
+    owner=Owner.HOST,
+    meaning="This host does not reach rank 0's machine: nothing comes back, no way leads there, or only one port is open.",
+    remedy="Open the network between the two hosts, all ports (NCCL and gloo take any): firewall, security group, "
+    "routes, the interface; `ip route get` and that address shows the way.",
+    basis=_MEETING_BASIS,
+)
+MEETING_FOREIGN_SERVER = FindingKind(
+    code="rendezvous.foreign_server",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="Another server listens where the ranks are to meet.",
+    remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows who has this one.",
+    basis=_MEETING_BASIS,
+)
 RANK_START_FAILED = FindingKind(
     code="rank.start_failed",
     outcome=Outcome.ERROR,
@@ -214,6 +251,9 @@ RANK_FINDINGS = (
     RANK_SILENT,
     RANK_ENDED_EARLY,
     RANK_NOT_STARTED,
+    MEETING_WRONG_ADDRESS,
+    MEETING_UNREACHABLE,
+    MEETING_FOREIGN_SERVER,
     RANK_START_FAILED,
     RANK_TEARDOWN,
     RANK_LATE,
@@ -232,6 +272,7 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.RAISED: RANK_RAISED,
         IncidentKind.SILENT: RANK_SILENT,
         IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
+        IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.START_FAILED: RANK_START_FAILED,
         IncidentKind.ENDED: RANK_ENDED_EARLY,
         IncidentKind.LATE: RANK_LATE,
@@ -242,6 +283,14 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.MISMATCHED: COLLECTIVE_MISMATCHED,
     }
 )
+# By the obstacle that was found, where it is not the network's.
+_MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
+    {
+        "no_address": MEETING_WRONG_ADDRESS,
+        "own_address": MEETING_WRONG_ADDRESS,
+        "foreign_server": MEETING_FOREIGN_SERVER,
+    }
+)
 _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
 # Of torch's TCPStore and of the operating system (EADDRINUSE).
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
@@ -249,8 +298,8 @@ _PORT = re.compile(r"\bport:? (\d+)")
 _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group holds it back"
-# Incidents for which no single rank is to blame.
-_OF_ALL_RANKS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
+# Incidents for which no single rank is to blame, but the host.
+_OF_THE_HOST = (IncidentKind.STALLED, IncidentKind.INTERRUPTED, IncidentKind.UNREACHED)
 
 
 def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
@@ -275,9 +324,10 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = _facts(incident)
+    kind = _MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     subject = (
         HostSubject(incident.host)
-        if incident.kind in _OF_ALL_RANKS or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts)
+        if incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts)
         else RankSubject(incident.rank, incident.host)
     )
     message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
@@ -366,7 +416,14 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 
 
 def _not_started(incident: Incident) -> str:
-    return f"rank {incident.rank} never came, and the others waited for it"
+    facts = _facts(incident)
+    found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
+    return f"rank {incident.rank} never came{found}"
+
+
+def _unreached(incident: Incident) -> str:
+    found = _facts(incident).get("found", "its machine does not answer")
+    return f"rank {incident.rank} does not reach rank 0: {found}"
 
 
 def _start_failed(incident: Incident) -> str:
@@ -417,6 +474,7 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.RAISED: _raised,
         IncidentKind.SILENT: _silent,
         IncidentKind.NOT_STARTED: _not_started,
+        IncidentKind.UNREACHED: _unreached,
         IncidentKind.START_FAILED: _start_failed,
         IncidentKind.ENDED: _ended,
         IncidentKind.LATE: _late,

@@ -4,7 +4,7 @@ import math
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
@@ -12,6 +12,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.messages import DumpRequest
+from gpudiag.ranks.agents.reach import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.clock import SAME_CLOCK
@@ -49,6 +50,7 @@ class Assignment:
     on_event: Callable[[RankEvent], None] | None
     is_over: Callable[[], bool] | None  # the caller has seen enough
     siblings: Siblings | None = None  # the launcher's other processes, where it started this one
+    notice: Callable[[str], None] | None = None  # gets a sentence while ranks are waited for
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds
 
@@ -71,6 +73,7 @@ class Agent:
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
         self._siblings = assignment.siblings
+        self._notice = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
         self._timed_out = False
@@ -158,6 +161,11 @@ class Agent:
             views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
             self._remote.send_views(views)
         self._views = tuple(view.counted_from(self._log.started) for view in views)
+        if self._remote is not None and self._notice is not None and self._looked_at >= NOTICE_SECONDS:
+            notice, self._notice = self._notice, None
+            absent = [view.rank for view in self._views if view.life is Life.NOT_STARTED]
+            if absent:
+                notice(_describe_absent(absent, self._views))
 
     def _is_over(self) -> bool:
         # Not the time by now: whoever loses the processor after a look has seen nothing since.
@@ -249,6 +257,16 @@ class Agent:
             for view in self._views
             if view.life is Life.NOT_STARTED and view.rank in gone
         )
+
+
+def _describe_absent(absent: Sequence[int], views: Sequence[RankView]) -> str:
+    """Who is waited for, and who has come, on which hosts."""
+    hosts: dict[str, list[int]] = {}
+    for view in views:
+        if view.rank not in absent:
+            hosts.setdefault(view.host, []).append(view.rank)
+    come = "; ".join(f"{evidence.format_ranks(ranks)} on {host}" for host, ranks in hosts.items())
+    return f"waiting for rank{'s' * (len(absent) > 1)} {evidence.format_ranks(absent)}: {come} came"
 
 
 def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:

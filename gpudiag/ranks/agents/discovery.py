@@ -82,7 +82,7 @@ class Discovery:
             return link
         candidates = [addresses[rank]] if rank in addresses else []
         if rank == 0:
-            candidates += [(self._master, port) for port in self._candidate_ports()]
+            candidates += [(self._master, port) for port in self.candidate_ports()]
         return next(filter(None, (self._connect_there(address) for address in candidates)), None)
 
     def find_twin(self) -> bool:
@@ -122,7 +122,7 @@ class Discovery:
 
     def _listen_for_machines(self) -> socket.socket:
         """A bound TCP socket: rank 0's on one of the run's ports, the others' on any."""
-        ports = [*self._candidate_ports(), 0] if self.rank == 0 else [0]
+        ports = [*self.candidate_ports(), 0] if self.rank == 0 else [0]
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         for port in ports:
@@ -130,7 +130,8 @@ class Discovery:
                 return socket.create_server(("", port), family=family, dualstack_ipv6=both)
         raise LaunchError("no port is free for the agents of other machines", hint="see ss -tlnp")
 
-    def _candidate_ports(self) -> list[int]:
+    def candidate_ports(self) -> list[int]:
+        """The ports at which rank 0's agent listens for other machines: the first of them that is free."""
         start = int(self._digest[:8], 16)
         return [AGENT_PORTS[(start + 997 * turn) % len(AGENT_PORTS)] for turn in range(_CANDIDATES)]
 

@@ -16,6 +16,7 @@ from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_i
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.network import loopback_interface, require_address
+from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.diagnosis.start_error import absent_module
@@ -48,6 +49,7 @@ def run_ranks(
     faults: Sequence[Fault] = (),
     on_event: Callable[[RankEvent], None] | None = None,
     is_over: Callable[[], bool] | None = None,
+    notice: Callable[[str], None] | None = None,
     python: str | None = None,
     variables: Mapping[str, str] | None = None,
     preload: Sequence[str] = TORCH,
@@ -61,7 +63,8 @@ def run_ranks(
     same in all processes of a launch, and another one for every run of a process. `arguments` must be a JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
     process's own. `preload` is imported once, before the ranks are forked, and so is what there is of
     `try_preload`. `on_event` is told what entries emit, and `is_over` is asked again and again whether that
-    is enough, in the leading process of a launch only. `explanations` is asked when this agent's only rank
+    is enough, in the leading process of a launch only. `notice` gets a sentence in any process that waits
+    for ranks on other machines for 5 s. `explanations` is asked when this agent's only rank
     ends badly: what a library printed about it, for the agents of the other ranks.
 
     Raises:
@@ -97,9 +100,9 @@ def run_ranks(
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)
-        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings)
+        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings, notice)
         try:
-            with _membership(environment, discovery, directory) as membership:
+            with _membership(environment, discovery, directory, notice) as membership:
                 _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
                 run = _run_alone(assignment) if membership is None else membership.run(assignment)
         finally:
@@ -120,17 +123,34 @@ def _run_alone(assignment: Assignment) -> RankRun | None:
 
 @contextlib.contextmanager
 def _membership(
-    environment: RankEnvironment | None, discovery: Discovery | None, directory: RunDirectory
+    environment: RankEnvironment | None,
+    discovery: Discovery | None,
+    directory: RunDirectory,
+    notice: Callable[[str], None] | None,
 ) -> Iterator[Membership | None]:
     """This agent among the others of its launch, findable meanwhile; None where it is the only one."""
     if environment is None or discovery is None:
         yield None
         return
-    membership = Membership(environment.launcher, discovery, directory.path)
+    membership = Membership(
+        environment.launcher, discovery, directory.path, _watch(environment, discovery, notice)
+    )
     try:
         yield membership
     finally:
         membership.close()
+
+
+def _watch(
+    environment: RankEnvironment, discovery: Discovery, notice: Callable[[str], None] | None
+) -> MeetingWatch | None:
+    """What looks for rank 0 on another machine; None where all ranks are on this one."""
+    port = environment.master_port
+    if environment.master is None or environment.on_one_machine or environment.rank == 0 or port is None:
+        return None
+    elsewhere = environment.rank > environment.local_rank
+    meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)
+    return MeetingWatch(meeting, environment.rank, notice)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog
@@ -132,8 +133,10 @@ _lines_to_leader: list[Link] = []
 class Membership:
     """This process's agent among those of its launch, for one run."""
 
-    def __init__(self, launcher: str, discovery: Discovery, directory: Path) -> None:
-        """Make this agent findable, in its run directory.
+    def __init__(
+        self, launcher: str, discovery: Discovery, directory: Path, watch: MeetingWatch | None = None
+    ) -> None:
+        """Make this agent findable, in its run directory; `watch` is for rank 0 on another machine.
 
         Raises:
             UsageError: there is another process with the same rank in this run.
@@ -143,6 +146,7 @@ class Membership:
         _forget_lines()
         self._launcher = launcher
         self._discovery = discovery
+        self._watch = watch
         self._listeners = discovery.listen(directory)
         self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
@@ -213,6 +217,8 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
+            if rank == 0 and self._watch is not None and not self._peers.met:
+                self._watch.poll(time.monotonic() - assignment.started)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -235,6 +241,10 @@ class Membership:
             unkillable = assignment.local.end()
             remote.await_end()
             run = agent.build_run(self._launcher, (*unkillable, *remote.unkillable))
+            if self._watch is not None and 0 in self._peers.unreachable and not self._peers.met:
+                reach = self._watch.conclude()
+                told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
+                run = replace(run, incidents=told)
             remote.send(messages.FinishedRun(message_of_run(run)))
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:

@@ -80,6 +80,7 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.MISMATCHED: (_death_or_stop,),
         IncidentKind.ENDED: (_earlier_failure, _different_collectives),
         IncidentKind.NOT_STARTED: (),
+        IncidentKind.UNREACHED: (),
         IncidentKind.START_FAILED: (),
         IncidentKind.LATE: (),
         IncidentKind.CORRUPTED: (),

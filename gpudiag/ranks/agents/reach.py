@@ -1,0 +1,231 @@
+"""Why this machine does not reach rank 0's: looked at step by step, name, address, port, and who answers there.
+
+torch says the same of all of them, "client socket has timed out", and only after its whole timeout.
+"""
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.stages import RENDEZVOUS
+
+_CONNECT_SECONDS = 1.0
+_REPLY_SECONDS = 0.5
+_LOOK_UP_SECONDS = 2.0
+_MOST_ADDRESSES = 3
+_MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
+# A rank that is waited for is named this long after the first one came; the look takes its time before.
+NOTICE_SECONDS = 5.0
+_LOOK_AFTER_SECONDS = 2.0
+# What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
+# number that the store sends back.
+_STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
+_STORE_ANSWER = struct.pack("<I", 4242)
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
+
+
+class Obstacle(StrEnum):
+    """What keeps this machine from rank 0's agent."""
+
+    NO_ADDRESS = "no_address"
+    OWN_ADDRESS = "own_address"  # the name leads to this machine, and rank 0 is on another one
+    NO_ROUTE = "no_route"  # this machine's kernel knows no way, or the network says that there is none
+    NO_ANSWER = "no_answer"
+    REFUSED = "refused"  # the machine is up, and nobody listens there
+    FOREIGN = "foreign_server"
+    OTHER_PORTS = "other_ports"  # the ranks' own port answers, and no other
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a look at rank 0's machine found, in a few words that start with its name."""
+
+    obstacle: Obstacle
+    words: str
+    place: str  # HOST:PORT, as it was given
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """The facts that judging needs."""
+        return (
+            Evidence("obstacle", self.obstacle.value, source="connecting to rank 0's machine"),
+            Evidence("rank_0", self.place, source="the launcher's variables or --init-method"),
+            Evidence("found", self.words, source="connecting to rank 0's machine"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where ranks meet: rank 0's machine and port, and the ports at which its agent may listen."""
+
+    name: str
+    port: int
+    agent_ports: tuple[int, ...]
+    elsewhere: bool  # rank 0 is on another machine than this one
+
+
+def look_at(meeting: Meeting) -> Reach | None:
+    """What keeps this machine from rank 0's agent; None where its machine answers as it should.
+
+    Takes some seconds at most: one for each port that does not answer.
+    """
+    place = f"{meeting.name}:{meeting.port}"
+    found = _look_up(meeting.name)
+    if isinstance(found, str):
+        return Reach(Obstacle.NO_ADDRESS, f"{meeting.name} has no address on this machine: {found}", place)
+    if not found:  # the resolver takes its time
+        return None
+    if meeting.elsewhere and all(_is_own(address) for address in found):
+        words = f"{meeting.name} is {', '.join(found)} on this machine, which is this machine itself"
+        return Reach(Obstacle.OWN_ADDRESS, words, place)
+    seen = [_look_at_address(address, meeting, place) for address in found[:_MOST_ADDRESSES]]
+    # A first address that is dead and a second one that works are healthy.
+    return None if any(one is None for one in seen) else seen[-1]
+
+
+class MeetingWatch:
+    """Looks at rank 0's machine while its agent is waited for, and says once what is in the way."""
+
+    def __init__(self, meeting: Meeting, rank: int, notice: Callable[[str], None] | None) -> None:
+        """`notice` gets the one sentence, which names this `rank`."""
+        self._meeting = meeting
+        self._rank = rank
+        self._notice = notice
+        self._thread: threading.Thread | None = None
+        self._found: Reach | None = None
+
+    def poll(self, waited_seconds: float) -> None:
+        """Go on, that long after the wait began; never waits itself."""
+        if self._thread is None and waited_seconds >= _LOOK_AFTER_SECONDS:
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        due = waited_seconds >= NOTICE_SECONDS and self._thread is not None and not self._thread.is_alive()
+        if due and self._notice is not None:
+            notice, self._notice = self._notice, None
+            why = "" if self._found is None else f": {self._found.words}"
+            notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
+
+    def conclude(self) -> Reach | None:
+        """What is in the way now that the wait is over; None where nothing is to be seen."""
+        self._look()
+        return self._found
+
+    def _look(self) -> None:
+        self._found = look_at(self._meeting)
+
+
+def explain_absence(
+    incidents: tuple[Incident, ...], reach: Reach | None, rank: int, host: str
+) -> tuple[Incident, ...]:
+    """The incidents of a rank that has not met rank 0: who never came, or that this host does not get there.
+
+    Of the others nothing can be known here: only rank 0's machine could have told of them.
+    """
+    absent = next((one for one in incidents if one.kind is IncidentKind.NOT_STARTED and one.rank == 0), None)
+    if absent is None:
+        return incidents
+    rest = tuple(one for one in incidents if one.kind is not IncidentKind.NOT_STARTED)
+    if reach is None:
+        return (absent, *rest)
+    evidence = (*absent.evidence, *reach.evidence())
+    if reach.obstacle is Obstacle.REFUSED:
+        return (replace(absent, host=reach.place.rpartition(":")[0], evidence=evidence), *rest)
+    unreached = Incident(IncidentKind.UNREACHED, rank, host, RENDEZVOUS, absent.at_seconds, evidence)
+    return (unreached, *rest)
+
+
+def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None:
+    named = meeting.name if meeting.name == address else f"{meeting.name} ({address})"
+    said = _connect(address, meeting.port)
+    if isinstance(said, socket.socket):
+        with said:
+            return _identify(said, named, address, meeting, place)
+    if said in _NO_ROUTE:
+        words = f"no way leads from this machine to {named}: {os.strerror(said)}"
+        return Reach(Obstacle.NO_ROUTE, words, place)
+    if said == errno.ECONNREFUSED:
+        if None in _try_agents(address, meeting):
+            return None  # its agent, or somebody else's: the agents find out
+        return Reach(Obstacle.REFUSED, f"{named} is up, and nobody listens at port {meeting.port}", place)
+    return Reach(Obstacle.NO_ANSWER, f"{named} does not answer at port {meeting.port}", place)
+
+
+def _identify(
+    connection: socket.socket, named: str, address: str, meeting: Meeting, place: str
+) -> Reach | None:
+    """Who listens where the ranks are to meet."""
+    reply = b""
+    connection.settimeout(_REPLY_SECONDS)
+    try:
+        connection.sendall(_STORE_GREETING)
+        reply = connection.recv(256)
+    except OSError:  # it says nothing, or hangs up
+        pass
+    if reply[:4] == _STORE_ANSWER:
+        tried = _try_agents(address, meeting)
+        if all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
+            words = f"{named} answers at port {meeting.port} and at no other: a firewall is between, or on it"
+            return Reach(Obstacle.OTHER_PORTS, words, place)
+        return None
+    text = reply.decode("ascii", errors="replace")
+    first = "".join(letter for letter in text.partition("\n")[0] if letter.isprintable())[:60]
+    if first.isascii() and len(first) >= 4:
+        words = f"another server has port {meeting.port} of {named}; it answers {first!r}"
+        return Reach(Obstacle.FOREIGN, words, place)
+    return None
+
+
+def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
+    """For each port at which rank 0's agent may listen the number of the error; None where somebody answers."""
+    tried: list[int | None] = []
+    for port in meeting.agent_ports[:_MOST_AGENT_PORTS]:
+        said = _connect(address, port)
+        if isinstance(said, socket.socket):
+            said.close()
+        tried.append(None if isinstance(said, socket.socket) else said)
+    return tried
+
+
+def _connect(address: str, port: int) -> socket.socket | int:
+    """A connection; else the number of the error, ETIMEDOUT where nobody answers."""
+    try:
+        return socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
+    except TimeoutError:
+        return errno.ETIMEDOUT
+    except OSError as error:
+        return error.errno or errno.ETIMEDOUT
+
+
+def _look_up(name: str) -> Sequence[str] | str:
+    """The addresses of the name, or why it has none; empty where the resolver takes too long."""
+    found: list[Sequence[str] | str] = []
+
+    def look_up() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            found.append(error.strerror or str(error))
+        else:
+            found.append(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    thread = threading.Thread(target=look_up, daemon=True)  # a resolver may hang, and is left behind then
+    thread.start()
+    thread.join(_LOOK_UP_SECONDS)
+    return found[0] if found else ()
+
+
+def _is_own(address: str) -> bool:
+    """Whether this machine has that address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
