@@ -54,7 +54,9 @@ def nccl_test(**options: Any) -> ExitStatus:
     place = read_place(options)
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
         listener = join_listeners(events.write, progress.show)
-        outcome = run_nccl_test(plan, place, listener, python=options["python"], store=options["store"])
+        outcome = run_nccl_test(
+            plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
+        )
     kept = not outcome.reporter or _print(outcome.report, options)
     warn_unremembered(outcome.record())
     return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)

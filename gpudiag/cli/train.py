@@ -13,7 +13,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place
 from gpudiag.cli.options import json_option, local_rank_flag, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
@@ -94,7 +94,13 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     place = read_place(options)
     pythons = parse_pythons(options["python"])
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr, plan.strategy) as progress:
-        run = run_training(plan, place, pythons=pythons, listener=join_listeners(events.write, progress.show))
+        run = run_training(
+            plan,
+            place,
+            pythons=pythons,
+            listener=join_listeners(events.write, progress.show),
+            notice=progress.warn,
+        )
     kept = not run.reporter or _print(run.report, options)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
@@ -115,7 +121,7 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     place = read_place(options)
     python = parse_pythons(options["python"]).get("")
     with EventFile(options["events"]) as events:  # standard error is the script's
-        run = run_script(script, place, python=python, listener=events.write)
+        run = run_script(script, place, python=python, listener=events.write, notice=warn)
     kept = not run.reporter or _print(run.report, options)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 

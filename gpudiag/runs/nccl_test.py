@@ -50,13 +50,14 @@ def run_nccl_test(
     *,
     python: str | None = None,
     store: str | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> NcclTestRun:
     """One run on all its ranks, and its report.
 
     `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener` gets
     stages, results and findings as they happen, in rank 0's process only.
     `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
-    are; by default they are in its state directory.
+    are; by default they are in its state directory. `notice` gets a sentence while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -74,7 +75,7 @@ def run_nccl_test(
     collector.emit(EventKind.STAGE, 0.0, stage=IMPORT)
     past = EarlierResults(setup.placement, store)
     try:
-        report, reporter = _measure(setup, collector, past)
+        report, reporter = _measure(setup, collector, past, notice)
     except BaseException:
         past.close()
         raise
@@ -138,7 +139,9 @@ def _set_up(
     return _Setup(plan, environment, placement, sweep, faults, python)
 
 
-def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> tuple[CollectiveReport, bool]:
+def _measure(
+    setup: _Setup, collector: CaseCollector, past: EarlierResults, notice: Callable[[str], None] | None
+) -> tuple[CollectiveReport, bool]:
     """The report, and whether this process tells the user."""
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
@@ -146,7 +149,7 @@ def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> t
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
         return CollectiveReport.of(refusal), setup.told
     watch = start_watch(gpus=placement.backend == "nccl")
-    run = _run(setup, collector)
+    run = _run(setup, collector, notice)
     watched = finish_watch(watch, run.host)
     measurement = build_measurement(run, sweep, placement, watched, one_clock=setup.one_clock)
     report = build_report(
@@ -155,7 +158,7 @@ def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> t
     return CollectiveReport.of(report), run.reporter
 
 
-def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
+def _run(setup: _Setup, collector: CaseCollector, notice: Callable[[str], None] | None = None) -> RankRun:
     plan, placement = setup.plan, setup.placement
     return run_ranks(
         _ENTRY,
@@ -170,6 +173,7 @@ def _run(setup: _Setup, collector: CaseCollector) -> RankRun:
         ),
         faults=setup.faults,
         on_event=collector.add,
+        notice=notice,
         variables=placement.variables,
         python=setup.python,
     )

@@ -277,6 +277,7 @@ class _Place:
     world_size: int
     pythons: Mapping[str, str]
     emitter: TrainingEvents = field(default_factory=lambda: TrainingEvents(0, None))
+    notice: Callable[[str], None] | None = None
 
     def python_for(self, facts: StrategyFacts) -> str | None:
         """The interpreter of a strategy's ranks; None for this one."""
@@ -295,12 +296,14 @@ def run_training(
     pythons: Mapping[str, str] | None = None,
     here: Placement | None = None,
     listener: Callable[[RunEvent], None] | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> TrainingRun:
     """Every strategy of the plan on its ranks, one after the other, and the report.
 
     `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is
     where they run, for a caller that has looked at this machine already. `listener` is told of
-    stages, results and findings as they happen, in rank 0's process only.
+    stages, results and findings as they happen, in rank 0's process only. `notice` gets a sentence while
+    ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -313,7 +316,7 @@ def run_training(
     told = environment is None or environment.rank == 0
     world_size = placement.world_size
     emitter = TrainingEvents(len(plan.strategy), listener if told else None)
-    where = _Place(environment, placement, world_size, pythons, emitter)
+    where = _Place(environment, placement, world_size, pythons, emitter, notice)
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
     if unmet is not None:
         refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), world_size)
@@ -468,6 +471,7 @@ def _run(
         ),
         faults=faults,
         on_event=place.emitter.add,
+        notice=place.notice,
         python=place.python_for(facts),
         variables={**place.placement.variables, **({"DS_ACCELERATOR": "cpu"} if on_cpu else {})},
         preload=() if mirrored else _PRELOAD,

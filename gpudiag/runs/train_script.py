@@ -240,10 +240,12 @@ def run_script(
     *,
     python: str | None = None,
     listener: Callable[[RunEvent], None] | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> ScriptRun:
     """The script on its ranks, and the report of what they did.
 
-    `listener` is told of the start, the findings and the outcome, in rank 0's process only.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
+    ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -256,7 +258,7 @@ def run_script(
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)
     emitter.start_ranks()
-    run, words = _run(plan, environment, placement, world_size, faults, python)
+    run, words = _run(plan, environment, placement, world_size, faults, python, notice)
     report = _report(plan, placement, run, words)
     emitter.emit_report(report)
     return ScriptRun(report, run.reporter)
@@ -269,6 +271,7 @@ def _run(
     world_size: int,
     faults: tuple[Fault, ...],
     python: str | None,
+    notice: Callable[[str], None] | None,
 ) -> tuple[RankRun, tuple[str, ...]]:
     """The run, and the lines of its output in which a library says what went wrong."""
     watch = ScriptWatch(world_size, plan.hang_seconds)
@@ -293,6 +296,7 @@ def _run(
             faults=faults,
             on_event=watch.add,
             is_over=watch.is_over,
+            notice=notice,
             python=python,
             variables=placement.variables,
             preload=() if absent_modules(("torch",), python) else TORCH,

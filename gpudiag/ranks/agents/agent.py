@@ -12,7 +12,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.messages import DumpRequest
-from gpudiag.ranks.agents.reach import NOTICE_SECONDS
+from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.clock import SAME_CLOCK

@@ -78,7 +78,7 @@ def run_ranks(
         _refuse_absent_modules(preload)
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
-        require_address(environment.master, budgets.seconds_for(RENDEZVOUS))
+        require_address(environment.master, budgets.seconds_for(RENDEZVOUS), notice=notice)
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),
@@ -144,9 +144,15 @@ def _membership(
 def _watch(
     environment: RankEnvironment, discovery: Discovery, notice: Callable[[str], None] | None
 ) -> MeetingWatch | None:
-    """What looks for rank 0 on another machine; None where all ranks are on this one."""
+    """What looks for rank 0 where it is met by its address; None where a launcher started all ranks on this machine.
+
+    Who gives a loopback address means this machine, and may be wrong.
+    """
     port = environment.master_port
-    if environment.master is None or environment.on_one_machine or environment.rank == 0 or port is None:
+    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
+    if environment.master is None or port is None or environment.rank == 0:
+        return None
+    if environment.on_one_machine and not by_hand:
         return None
     elsewhere = environment.rank > environment.local_rank
     meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)

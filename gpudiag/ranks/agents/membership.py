@@ -162,6 +162,8 @@ class Membership:
         own = EventLog(assignment.started)
         while True:
             found = self._find_leader(assignment, own)
+            if self._watch is not None:
+                self._watch.stop()
             if assignment.interrupts.is_due():
                 return None
             if found is None:
@@ -193,6 +195,8 @@ class Membership:
         everybody is up who ever will be, and needs a moment at most to notice that it leads now.
         """
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
+        if self._watch is not None and not self._peers.met:
+            self._watch.start()
         patience = _Patience(_NEXT_LEADER_SECONDS if self._peers.met else first_contact)
         for rank in range(self._discovery.rank):
             if rank not in self._peers.gone:
@@ -217,8 +221,6 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
-            if rank == 0 and self._watch is not None and not self._peers.met:
-                self._watch.poll(time.monotonic() - assignment.started)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -232,6 +234,8 @@ class Membership:
         elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
         remote = RemoteRanks(self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere)
         remote.remember(self._peers)
+        if self._watch is not None and not self._peers.met:
+            assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
         try:
             if not agent.watch():

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
@@ -13,6 +14,9 @@ from gpudiag.errors import LaunchError
 AGENT_PORTS = range(20000, 26000)
 MEETING_PORTS = range(26000, 32000)
 
+# A rank, or an address, that is waited for is named on standard error after so long.
+NOTICE_SECONDS = 5.0
+
 _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow and not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
@@ -21,19 +25,29 @@ _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 _COMMAND_CHARACTERS = 60
 
 
-def require_address(name: str, patience_seconds: float, look_up_seconds: float = _LOOK_UP_SECONDS) -> None:
+def require_address(
+    name: str,
+    patience_seconds: float,
+    look_up_seconds: float = _LOOK_UP_SECONDS,
+    notice: Callable[[str], None] | None = None,
+) -> None:
     """Return once the name where ranks are to meet has an address.
 
     It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
+    `notice` is told after 5 s what is waited for.
 
     Raises:
         LaunchError: the resolver still said that it has none, when the patience was over.
     """
-    deadline = time.monotonic() + patience_seconds
+    began = time.monotonic()
+    deadline = began + patience_seconds
     while (said := _why_unknown(name, look_up_seconds)) is not None:
+        if notice is not None and time.monotonic() - began >= NOTICE_SECONDS:
+            notice(f"waiting for an address of {name}, where the ranks are to meet: {said}")
+            notice = None
         if time.monotonic() >= deadline:
             raise LaunchError(
-                f"{name}, where the ranks are to meet, has no address on this machine: {said}",
+                f"{name}, where the ranks are to meet, has no address on {socket.gethostname()}: {said}",
                 hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
             )
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))

@@ -3,17 +3,20 @@
 torch says the same of all of them, "client socket has timed out", and only after its whole timeout.
 """
 
+import contextlib
 import errno
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
@@ -21,13 +24,15 @@ _REPLY_SECONDS = 0.5
 _LOOK_UP_SECONDS = 2.0
 _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
-# A rank that is waited for is named this long after the first one came; the look takes its time before.
-NOTICE_SECONDS = 5.0
+# So that what the look finds is there when rank 0 has been waited for long enough to say so.
 _LOOK_AFTER_SECONDS = 2.0
+_LOOK_AGAIN_SECONDS = 3.0
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
 _STORE_ANSWER = struct.pack("<I", 4242)
+# Servers of text wait for the end of a line before they say what they are.
+_END_OF_LINES = b"\r\n\r\n"
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
 
 
@@ -43,6 +48,9 @@ class Obstacle(StrEnum):
     OTHER_PORTS = "other_ports"  # the ranks' own port answers, and no other
 
 
+_LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What a look at rank 0's machine found, in a few words that start with its name."""
@@ -50,6 +58,7 @@ class Reach:
     obstacle: Obstacle
     words: str
     place: str  # HOST:PORT, as it was given
+    host: str | None = None  # the machine that was found there; None for this one
 
     def evidence(self) -> tuple[Evidence, ...]:
         """The facts that judging needs."""
@@ -90,34 +99,48 @@ def look_at(meeting: Meeting) -> Reach | None:
 
 
 class MeetingWatch:
-    """Looks at rank 0's machine while its agent is waited for, and says once what is in the way."""
+    """Looks at rank 0's machine from time to time while its agent is waited for, and says once what is in the way."""
 
     def __init__(self, meeting: Meeting, rank: int, notice: Callable[[str], None] | None) -> None:
-        """`notice` gets the one sentence, which names this `rank`."""
+        """`notice` gets the one sentence, which names this `rank`, from a thread of its own."""
         self._meeting = meeting
         self._rank = rank
         self._notice = notice
-        self._thread: threading.Thread | None = None
-        self._found: Reach | None = None
+        self._over = threading.Event()
+        self._found: list[Reach | None] = []
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def poll(self, waited_seconds: float) -> None:
-        """Go on, that long after the wait began; never waits itself."""
-        if self._thread is None and waited_seconds >= _LOOK_AFTER_SECONDS:
-            self._thread = threading.Thread(target=self._look, daemon=True)
+    def start(self) -> None:
+        """Start looking, once; rank 0 gets a moment to come up first."""
+        if not self._thread.is_alive() and not self._over.is_set():
             self._thread.start()
-        due = waited_seconds >= NOTICE_SECONDS and self._thread is not None and not self._thread.is_alive()
-        if due and self._notice is not None:
-            notice, self._notice = self._notice, None
-            why = "" if self._found is None else f": {self._found.words}"
-            notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
+
+    def stop(self) -> None:
+        """Say nothing from now on: rank 0 was met, or is waited for no longer."""
+        self._over.set()
 
     def conclude(self) -> Reach | None:
-        """What is in the way now that the wait is over; None where nothing is to be seen."""
-        self._look()
-        return self._found
+        """What was in the way; None where nothing was to be seen.
 
-    def _look(self) -> None:
-        self._found = look_at(self._meeting)
+        Rank 0 may have given up by now. So a port that somebody else had, or that alone was open, counts for
+        more than that nobody listens there any more.
+        """
+        lasting = [one for one in self._found if one is not None and one.obstacle in _LASTING]
+        if lasting:
+            return lasting[-1]
+        return self._found[-1] if self._found else look_at(self._meeting)
+
+    def _watch(self) -> None:
+        began = time.monotonic()
+        pause = _LOOK_AFTER_SECONDS
+        while not self._over.wait(pause):
+            self._found.append(look_at(self._meeting))
+            pause = max(0.0, NOTICE_SECONDS - (time.monotonic() - began))
+            if self._notice is not None and not self._over.wait(pause):
+                notice, self._notice = self._notice, None
+                why = "" if self._found[-1] is None else f": {self._found[-1].words}"
+                notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
+            pause = _LOOK_AGAIN_SECONDS
 
 
 def explain_absence(
@@ -135,13 +158,13 @@ def explain_absence(
         return (absent, *rest)
     evidence = (*absent.evidence, *reach.evidence())
     if reach.obstacle is Obstacle.REFUSED:
-        return (replace(absent, host=reach.place.rpartition(":")[0], evidence=evidence), *rest)
+        return (replace(absent, host=reach.host or host, evidence=evidence), *rest)
     unreached = Incident(IncidentKind.UNREACHED, rank, host, RENDEZVOUS, absent.at_seconds, evidence)
     return (unreached, *rest)
 
 
 def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None:
-    named = meeting.name if meeting.name == address else f"{meeting.name} ({address})"
+    named = meeting.name if meeting.name in (address, "localhost") else f"{meeting.name} ({address})"
     said = _connect(address, meeting.port)
     if isinstance(said, socket.socket):
         with said:
@@ -152,7 +175,10 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
     if said == errno.ECONNREFUSED:
         if None in _try_agents(address, meeting):
             return None  # its agent, or somebody else's: the agents find out
-        return Reach(Obstacle.REFUSED, f"{named} is up, and nobody listens at port {meeting.port}", place)
+        own = _is_own(address)
+        where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
+        words = f"{where}, and nobody listens at port {meeting.port}"
+        return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
     return Reach(Obstacle.NO_ANSWER, f"{named} does not answer at port {meeting.port}", place)
 
 
@@ -162,11 +188,11 @@ def _identify(
     """Who listens where the ranks are to meet."""
     reply = b""
     connection.settimeout(_REPLY_SECONDS)
-    try:
-        connection.sendall(_STORE_GREETING)
-        reply = connection.recv(256)
-    except OSError:  # it says nothing, or hangs up
-        pass
+    for greeting in (_STORE_GREETING, _END_OF_LINES):
+        if not reply:
+            with contextlib.suppress(OSError):  # it says nothing, or hangs up
+                connection.sendall(greeting)
+                reply = connection.recv(256)
     if reply[:4] == _STORE_ANSWER:
         tried = _try_agents(address, meeting)
         if all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):

@@ -1,0 +1,221 @@
+"""Four machines that do not meet: which cause, on which host, told within seconds and again in the verdict."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks.machines import Machine, four_machines
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
+
+PORT = 29573
+LIMIT_SECONDS = 90.0  # proves that nothing hangs
+RENDEZVOUS_SECONDS = 9
+
+
+@dataclass
+class Outcome:
+    """What one machine's process printed: its document if it had one, and its notices."""
+
+    status: int
+    document: Any
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def finding(self) -> tuple[str, str]:
+        """The first finding's code, and the host that it is of."""
+        first = self.document["findings"][0]
+        return first["code"], first["subject"]["host"]
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[list[Machine]]:
+    with four_machines() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents of one machine meet in a folder, which these machines share: so each has another."""
+    for number in range(1, 5):
+        (tmp_path / f"machine{number}").mkdir()
+    monkeypatch.setenv("MACHINES_FOLDER", str(tmp_path))
+
+
+def start(machine: Machine, rank: int, master: str, *, world_size: int = 4) -> "subprocess.Popen[str]":
+    own = {"XDG_RUNTIME_DIR": f"{os.environ['MACHINES_FOLDER']}/{machine.name}", "GLOO_SOCKET_IFNAME": "eth0"}
+    flags = ("--backend", "gloo", "--max-bytes", "64", "--iterations", "3", "--json")
+    place = ("--rank", str(rank), "--world-size", str(world_size), "--init-method", f"tcp://{master}:{PORT}")
+    limit = ("--rendezvous-timeout", str(RENDEZVOUS_SECONDS))
+    return subprocess.Popen(
+        machine.command(sys.executable, "-m", "gpudiag", "nccl-test", *flags, *place, *limit),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(processes: list["subprocess.Popen[str]"]) -> list[Outcome]:
+    outcomes = []
+    try:
+        for process in processes:
+            output, error = process.communicate(timeout=LIMIT_SECONDS)
+            notices = [line.removeprefix("gpudiag: ") for line in error.splitlines() if "wait" in line]
+            outcomes.append(Outcome(process.returncode, json.loads(output) if output else None, notices))
+    finally:
+        for process in processes:
+            process.kill()
+    return outcomes
+
+
+def run(
+    machines: list[Machine], masters: dict[int, str] | None = None, without: int | None = None
+) -> list[Outcome]:
+    """All four ranks, rank N on machine N+1; `masters` are the names that some of them are given for rank 0's machine."""
+    given = {rank: "machine1" for rank in range(4)} | (masters or {})
+    return end([start(machines[rank], rank, given[rank]) for rank in range(4) if rank != without])
+
+
+def inside(machine: Machine, *words: str) -> None:
+    subprocess.run(
+        ("ip", "netns", "exec", machine.namespace, *words), check=True, capture_output=True, text=True
+    )
+
+
+@contextmanager
+def rules(machine: Machine, *lines: str) -> Iterator[None]:
+    """Packet filter rules of that machine, gone at the end."""
+    table = "add table inet faults\nadd chain inet faults in { type filter hook input priority 0; }\n"
+    text = table + "".join(f"add rule inet faults in {line}\n" for line in lines)
+    command = ("ip", "netns", "exec", machine.namespace, "nft")
+    subprocess.run((*command, "-f", "-"), input=text, check=True, capture_output=True, text=True)
+    try:
+        yield
+    finally:
+        subprocess.run((*command, "delete", "table", "inet", "faults"), check=True, capture_output=True)
+
+
+@contextmanager
+def names(machine: Machine, **addresses: str) -> Iterator[None]:
+    """That machine looks these names up to other addresses; as before at the end."""
+    hosts = Path("/etc/netns") / machine.namespace / "hosts"
+    before = hosts.read_text()
+    lines = [line for line in before.splitlines() if line.split()[-1] not in addresses]
+    hosts.write_text(
+        "\n".join([*lines, *(f"{address} {name}" for name, address in addresses.items())]) + "\n"
+    )
+    try:
+        yield
+    finally:
+        hosts.write_text(before)
+
+
+def test_all_four_meet(machines: list[Machine]) -> None:
+    outcomes = run(machines)
+    assert [outcome.status for outcome in outcomes] == [0] * 4
+    assert outcomes[0].document["outcome"] == "pass"
+    assert all(outcome.notices == [] for outcome in outcomes)
+
+
+def test_a_rank_that_never_comes_is_named_after_five_seconds_and_in_the_verdict(
+    machines: list[Machine],
+) -> None:
+    outcomes = run(machines, without=2)
+    (notice,) = outcomes[0].notices
+    assert notice == "waiting for rank 2: 0 on machine1; 1 on machine2; 3 on machine4 came"
+    assert [outcome.status for outcome in outcomes] == [3] * 3
+    assert [finding["code"] for finding in outcomes[0].document["findings"]] == ["rank.not_started"]
+    assert outcomes[0].document["findings"][0]["subject"]["rank"] == 2
+
+
+def test_where_rank_0_never_comes_each_host_says_so_and_blames_no_other(machines: list[Machine]) -> None:
+    outcomes = run(machines, without=0)
+    for outcome in outcomes:
+        assert (outcome.status, outcome.finding) == (3, ("rank.not_started", "machine1"))
+        assert len(outcome.document["findings"]) == 1
+        (notice,) = outcome.notices
+        assert "machine1 (198.18.77.1) is up, and nobody listens at port" in notice
+
+
+def test_a_host_that_looks_itself_up_for_rank_0_is_told_so(machines: list[Machine]) -> None:
+    with names(machines[3], machine1=machines[3].address):
+        outcomes = run(machines)
+    assert outcomes[3].finding == ("rendezvous.wrong_address", "machine4")
+    assert "which is this machine itself" in outcomes[3].notices[0]
+    assert outcomes[0].notices == ["waiting for rank 3: 0 on machine1; 1 on machine2; 2 on machine3 came"]
+
+
+def test_a_loopback_address_that_one_host_was_given_is_told_there(machines: list[Machine]) -> None:
+    outcomes = run(machines, masters={3: "localhost"})
+    assert outcomes[3].finding == ("rank.not_started", "machine4")
+    assert "localhost is machine4 itself, and nobody listens at port" in outcomes[3].notices[0]
+
+
+def test_a_host_that_has_no_address_for_rank_0_says_the_resolver_s_words(machines: list[Machine]) -> None:
+    outcomes = run(machines, masters={2: "machine9"})
+    assert (outcomes[2].status, outcomes[2].document) == (3, None)
+    assert (
+        outcomes[2].notices[0].startswith("waiting for an address of machine9, where the ranks are to meet")
+    )
+    assert outcomes[0].document["findings"][0]["subject"]["rank"] == 2
+
+
+def test_a_firewall_on_rank_0_s_machine_is_told_by_those_it_keeps_out(machines: list[Machine]) -> None:
+    with rules(machines[0], f"ip saddr {machines[2].address} drop"):
+        outcomes = run(machines)
+    assert outcomes[2].finding == ("rendezvous.unreachable", "machine3")
+    assert "machine1 (198.18.77.1) does not answer at port" in outcomes[2].notices[0]
+    assert outcomes[0].document["findings"][0]["subject"]["rank"] == 2
+
+
+def test_a_firewall_that_opens_the_ranks_port_alone_is_told_as_such(machines: list[Machine]) -> None:
+    with rules(machines[0], f"tcp dport != {PORT} ip saddr {machines[1].address} ct state new drop"):
+        outcomes = run(machines)
+    assert outcomes[1].finding == ("rendezvous.unreachable", "machine2")
+    assert "answers at port" in outcomes[1].notices[0]
+    assert "at no other" in outcomes[1].notices[0]
+
+
+def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
+    machine = machines[3]
+    inside(machine, "ip", "route", "add", "unreachable", f"{machines[0].address}/32")
+    try:
+        outcomes = run(machines)
+    finally:
+        inside(machine, "ip", "route", "delete", "unreachable", f"{machines[0].address}/32")
+    assert outcomes[3].finding == ("rendezvous.unreachable", "machine4")
+    assert "no way leads from this machine to machine1" in outcomes[3].notices[0]
+
+
+def test_another_server_at_the_meeting_place_is_named_by_what_it_answers(machines: list[Machine]) -> None:
+    server = subprocess.Popen(
+        machines[0].command(sys.executable, "-m", "http.server", str(PORT)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        time.sleep(1.0)
+        outcomes = run(machines, without=0)
+    finally:
+        server.kill()
+        server.wait()
+    for outcome in outcomes:
+        assert outcome.finding[0] == "rendezvous.foreign_server"
+        assert "another server has port" in outcome.notices[0]
+
+
+def test_another_number_of_ranks_on_one_host_is_told_with_both(machines: list[Machine]) -> None:
+    processes = [start(machines[rank], rank, "machine1", world_size=4 + (rank == 2)) for rank in range(4)]
+    texts = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+    assert {process.returncode for process in processes} == {2}
+    assert "WORLD_SIZE differs: rank 0 was started with 4, rank 2 with 5" in texts[0][1]
