@@ -13,22 +13,22 @@ from gpudiag.ranks.process import is_alive
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_PORT = 65535
-# Below the ports that the kernel gives away by itself (32768 and up), above those of services.
+# Below the kernel's ephemeral ports (32768 and up), above those of services.
 _HOROVOD_PORTS = range(23000, 32000)
 
 
 @dataclass(frozen=True, slots=True)
 class BareLauncher:
-    """How one such launcher shows in the environment of the processes that it starts."""
+    """A launcher that sets no RANK, and the variables by which its processes recognize it."""
 
     name: str
     size: str  # how many processes there are
     rank: str  # which of them this is
-    needs: str = ""  # set only where a process was really started by it
+    needs: str = ""  # set only in a process that it really started
 
 
 # Open MPI's prterun(1), Hydra and the PMI that MPICH and Intel MPI share, MVAPICH2's user guide, srun(1),
-# jsrun(1), flux-environment(7). In a batch script Slurm sets the job's variables and not those of a step.
+# jsrun(1), flux-environment(7). In a batch script Slurm sets the job's variables but not those of a step.
 _LAUNCHERS = (
     BareLauncher("mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     BareLauncher("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
@@ -50,10 +50,10 @@ def find_bare_launcher(variables: Mapping[str, str]) -> tuple[BareLauncher, int]
 
 
 def refuse_bare_launcher(variables: Mapping[str, str]) -> None:
-    """Raise where each of several processes would run alone, and report as if it were all of them.
+    """Raise if each of several processes would run alone and report as if it were the whole run.
 
     Raises:
-        UsageError: mpirun, srun or the like started several processes, and nobody set RANK.
+        UsageError: mpirun, srun or the like started several processes, and RANK is not set.
     """
     found = find_bare_launcher(variables)
     if found is None or "RANK" in variables:
@@ -80,8 +80,8 @@ class Launcher(StrEnum):
 class RankEnvironment:
     """This process's place among the processes that a launcher started.
 
-    `init_method` is where the ranks meet. `run_key` is the same for all processes of one run and
-    for no others.
+    `init_method` is where the ranks rendezvous. `run_key` is the same for all processes of one run
+    and for no others.
     """
 
     launcher: Launcher
@@ -106,13 +106,13 @@ def read_environment(
     world_size: int | None = None,
     init_method: str | None = None,
 ) -> RankEnvironment | None:
-    """The place that a launcher gave this process; None when nobody did, and gpudiag spawns the ranks.
+    """The rank that a launcher gave this process; None if none did, so that gpudiag spawns the ranks.
 
     `rank`, `world_size` and `init_method` are the flags of those names.
 
     Raises:
         UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
-            mpirun or srun started several processes, and nobody says which rank each one is.
+            mpirun or srun started several processes without telling each one its rank.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
@@ -163,11 +163,11 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
 
 
 def _require_meeting_place(init_method: str) -> None:
-    """Raise for an address at which torch's ranks cannot meet; a RuntimeError in every rank would say less."""
+    """Raise for an address at which torch cannot rendezvous; a RuntimeError in every rank would say less."""
     url = urlsplit(init_method)
     try:
         reachable = url.hostname is not None and url.port is not None
-    except ValueError:  # the port is no port
+    except ValueError:  # not a valid port
         reachable = False
     if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
         raise UsageError(
@@ -209,7 +209,7 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
             "MASTER_PORT",
         )
     )
-    # Who starts one process per host need not count them; on a loopback address all are on this host.
+    # A launcher of one process per host need not set LOCAL_RANK; on a loopback address all are on this host.
     here = _is_loopback(variables["MASTER_ADDR"])
     rank = _parse_number(variables, "RANK")
     alone = not variables.get("LOCAL_RANK") and not here
@@ -227,15 +227,15 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
 
 
 def _needed_local_rank(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """LOCAL_RANK, where it cannot be told: several processes on one host, or a launcher that always sets it."""
+    """LOCAL_RANK, if it must be set: several processes on one host, or a launcher that always sets it."""
     several = variables.get("LOCAL_WORLD_SIZE", "1") != "1"
     return ("LOCAL_RANK",) if several or "TORCHELASTIC_RUN_ID" in variables else ()
 
 
 def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
-    """Raise if the ranks are to meet at port 0: rank 0 gets any port there, and the others never learn which.
+    """Raise if MASTER_PORT is 0: rank 0 would get any free port, and the others never learn which.
 
-    torchrun hands on `--master-port 0` as it is, and its own workers then wait for ever.
+    torchrun passes `--master-port 0` on as it is, and its own workers then wait forever.
     """
     if port == 0 and world_size > 1:
         raise UsageError(
@@ -247,10 +247,10 @@ def _refuse_port_zero(port: int, world_size: int, *, by_torchrun: bool) -> None:
 
 
 def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
-    """The place that horovodrun gave; it knows where its own rendezvous is, and so does every rank.
+    """The rank that horovodrun gave this process; every rank knows the address of its rendezvous.
 
-    Ranks meet at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise: then
-    MASTER_ADDR says where. The port is made from horovodrun's own, which no two runs share.
+    Ranks rendezvous at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise:
+    then MASTER_ADDR says where. The port is derived from horovodrun's own, which no two runs share.
     """
     address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     if not address:
@@ -300,7 +300,7 @@ def _parse_number(variables: Mapping[str, str], name: str, fallback: int | None 
 
 
 def _meets_on_this_machine(init_method: str) -> bool:
-    """Whether ranks that meet there are taken to be on one machine: a loopback address, or a file."""
+    """Whether ranks that rendezvous there are assumed to be on one machine: a loopback address, or a file."""
     url = urlsplit(init_method)
     if url.scheme == "file":
         return True
@@ -322,12 +322,12 @@ class Siblings:
     """The launcher's children on this machine, by rank."""
 
     def __init__(self, launcher_pid: int, ranks: range) -> None:
-        """`ranks` are those that the launcher starts on this machine, this process's own among them."""
+        """`ranks` are those that the launcher starts on this machine, including this process's own."""
         self._launcher_pid = launcher_pid
         self._ranks = ranks
 
     def gone(self) -> frozenset[int]:
-        """The ranks of this machine that have no living process; none where the kernel does not list children."""
+        """The ranks of this machine that have no live process; none if the kernel does not list children."""
         alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
         return frozenset(self._ranks) - alive if alive else frozenset()
 
