@@ -26,7 +26,7 @@ _ENTRY = "gpudiag.collectives.rank_main:run"
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """This process's rank, where the user says it: `--rank`, `--world-size` and `--init-method`."""
+    """This process's rank as set by the user: `--rank`, `--world-size` and `--init-method`."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -35,16 +35,16 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class NcclTestRun:
-    """What came of a run; `reporter`: this process of the launch is the one that tells the user."""
+    """The result of a run; `reporter`: this process of the launch is the one that reports to the user."""
 
     report: CollectiveReport
     reporter: bool
     past: EarlierResults
 
     def record(self) -> str:
-        """Store the results beside the earlier ones; what went wrong in one line, empty where nothing did.
+        """Store the results with the earlier ones; return what went wrong in one line, empty if nothing.
 
-        It takes a moment, and is for after the report was told.
+        It takes a moment: call it after the report is printed.
         """
         try:
             return self.past.record(self.report) if self.reporter else ""
@@ -60,9 +60,9 @@ def run_nccl_test(
     python: str | None = None,
     store: str | None = None,
 ) -> NcclTestRun:
-    """One run on all its ranks, and its report.
+    """Run the plan on all its ranks; return the run with its report.
 
-    `listener` is told of stages, results and findings as they happen, in rank 0's process only.
+    `listener` gets stages, results and findings as they happen, in rank 0's process only.
     `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
     are; by default they are in its state directory.
 
@@ -96,7 +96,7 @@ def run_nccl_test(
 def measure_collectives(
     plan: NcclTestPlan, here: Placement, python: str | None = None
 ) -> CollectiveMeasurement:
-    """What the plan's sweep measures on ranks of this machine, and what happens to them; nothing is judged.
+    """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -127,7 +127,7 @@ class _Setup:
 
     @property
     def told(self) -> bool:
-        """Whether this process tells what happens, as it happens."""
+        """Whether this process reports events as they happen."""
         return self.environment is None or self.environment.rank == 0
 
     @property
@@ -154,7 +154,7 @@ def _set_up(
 
 
 def _measure(setup: _Setup, collector: CaseCollector, past: EarlierResults) -> tuple[CollectiveReport, bool]:
-    """The report, and whether this process tells the user."""
+    """The report, and whether this process reports to the user."""
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:

@@ -1,6 +1,6 @@
-"""A preflight under a launcher: one process of each machine looks, rank 0 reports on all machines, all exit alike.
+"""A preflight under a launcher: one process per machine runs it, and rank 0 reports on all machines.
 
-The others wait for rank 0's verdict, so that no process says PASS about a machine that it did not look at.
+The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
 """
 
 import select
@@ -20,30 +20,30 @@ from gpudiag.ranks.environment import RankEnvironment, read_environment, refuse_
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 
-# How long rank 0 waits for the other machines once it has its own report: all began at about the same time.
+# How long rank 0 waits for the other machines after its own report: all began at about the same time.
 _PATIENCE_SECONDS = {"instant": 30.0, "quick": 60.0, "standard": 240.0, "long": 900.0}
-# How long a process that does not look waits for the verdict, from its start.
+# How long a process that runs no preflight waits for the verdict, from its start.
 _VERDICT_SECONDS = {"instant": 90.0, "quick": 180.0, "standard": 720.0, "long": 9000.0}
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
-_HEARD_SECONDS = 2.0  # for the others to take the verdict before rank 0 ends
+_HEARD_SECONDS = 2.0  # for the others to receive the verdict before rank 0 ends
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All machines' reports as one, and the exit status that all processes share."""
+    """The merged report of all machines, and the exit status of all processes."""
 
     merged: MergedReport
     status: ExitStatus
 
 
 def read_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
-    """The place that a launcher gave this process among several; None where it is alone.
+    """The rank that a launcher gave this process among several; None if it is alone.
 
-    Variables that are incomplete are no launcher's: a preflight needs no rank, and goes on without.
+    Incomplete variables are not a launcher's: a preflight needs no rank, and goes on without.
 
     Raises:
-        UsageError: mpirun or srun started several processes, and each would look alone.
+        UsageError: mpirun or srun started several processes, and each would test by itself.
     """
     refuse_bare_launcher(variables)
     try:
@@ -57,10 +57,10 @@ class PreflightLaunch:
     """This process among those that a launcher started; a context manager, findable within."""
 
     def __init__(self, environment: RankEnvironment, level: str) -> None:
-        """Be findable, where this is rank 0.
+        """Listen for the others, if this is rank 0.
 
         Raises:
-            LaunchError: there is no place for the processes to meet.
+            LaunchError: there is no address or directory for the rendezvous.
         """
         self._environment = environment
         self._level = level
@@ -97,7 +97,7 @@ class PreflightLaunch:
 
     @property
     def looks(self) -> bool:
-        """Whether this process looks at its machine: one of each machine does."""
+        """Whether this process tests its machine: one process per machine does."""
         return self._environment.local_rank == 0 or self.tells
 
     @property
@@ -111,7 +111,7 @@ class PreflightLaunch:
         return self._environment.on_one_machine
 
     def gather(self, report: Report, status: ExitStatus) -> Gathered:
-        """In rank 0: its own report with those of the other machines; one that does not come is ERROR."""
+        """In rank 0: merge its own report with those of the other machines; a missing one is ERROR."""
         place = self._environment
         sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
         statuses = [status]
@@ -132,7 +132,7 @@ class PreflightLaunch:
         return Gathered(merged, worst_status(statuses))
 
     def announce(self, status: ExitStatus) -> None:
-        """In rank 0: send the others the exit status, latecomers included."""
+        """In rank 0: send the others the exit status, including latecomers."""
         told: set[int] = set()
         until = time.monotonic() + _HEARD_SECONDS
         expected = self._environment.world_size - 1
@@ -145,13 +145,13 @@ class PreflightLaunch:
                 pass
 
     def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
-        """In another machine's process: give rank 0 the report; the exit status of all, None if it gives none."""
+        """In another machine's process: send rank 0 the report; return its verdict, None without reply."""
         place = self._environment
         told = MachineReport(place.rank, place.local_world_size, int(status), to_document(report))
         return self._ask(told, time.monotonic() + 2 * _PATIENCE_SECONDS[self._level])
 
     def await_verdict(self) -> ExitStatus | None:
-        """In a process that does not look: the exit status of all; None if rank 0 gives none."""
+        """In a process that runs no preflight: the exit status of all; None if rank 0 sends none."""
         return self._ask(None, self._began + _VERDICT_SECONDS[self._level])
 
     def _ask(self, report: MachineReport | None, until: float) -> ExitStatus | None:
@@ -174,7 +174,7 @@ class PreflightLaunch:
         return None
 
     def _receive(self, seconds: float) -> list[MachineReport]:
-        """The reports that have come, after waiting that long at most."""
+        """The reports that arrived, after waiting at most `seconds`."""
         assert self._handshake is not None  # noqa: S101 - only rank 0 takes reports
         waiting = [*self._handshake.filenos(), *(link.fileno() for link in self._links)]
         select.select(waiting, [], [], seconds)
@@ -195,7 +195,7 @@ class PreflightLaunch:
 
 
 def _listen(link: Link, until: float) -> Iterator[Message]:
-    """Each message that comes on the line until that time.
+    """Each message that comes on the link until time `until`.
 
     Raises:
         LinkLostError: the other end is gone.
