@@ -1,1 +1,1 @@
-"""Run `module:function` on N ranks, and know what became of each; nothing here knows what it runs."""
+"""Run `module:function` on N ranks and report what became of each, whatever the function does."""

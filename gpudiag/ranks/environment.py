@@ -38,8 +38,8 @@ LAUNCHER_WORDS = {
 class RankEnvironment:
     """This process's place among the processes that a launcher started.
 
-    `init_method` is where the ranks meet. `run_key` is the same for all processes of one run and
-    for no others.
+    `init_method` is where the ranks rendezvous. `run_key` is the same for all processes of one run
+    and for no others.
     """
 
     launcher: Launcher
@@ -72,7 +72,7 @@ def read_environment(
     world_size: int | None = None,
     init_method: str | None = None,
 ) -> RankEnvironment | None:
-    """The place that a launcher gave this process; None when nobody did, and gpudiag spawns the ranks.
+    """The rank that a launcher gave this process; None if none did, so that gpudiag spawns the ranks.
 
     `rank`, `world_size` and `init_method` are the flags of those names.
 
@@ -200,7 +200,7 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
     url = urlsplit(init_method)
     try:
         reachable = url.hostname is not None and url.port is not None
-    except ValueError:  # the port is no port
+    except ValueError:  # not a valid port
         reachable = False
     if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
         raise UsageError(
@@ -240,7 +240,7 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
             "MASTER_PORT",
         )
     )
-    # Who starts one process per host need not count them; on a loopback address all are on this host.
+    # A launcher of one process per host need not set LOCAL_RANK; on a loopback address all are on this host.
     here = _is_loopback(variables["MASTER_ADDR"])
     rank = _parse_number(variables, "RANK")
     alone = not variables.get("LOCAL_RANK") and not here
@@ -262,7 +262,7 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
 
 
 def _needed_local_rank(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """LOCAL_RANK, where it cannot be told: several processes on one host, or a launcher that always sets it."""
+    """LOCAL_RANK, if it must be set: several processes on one host, or a launcher that always sets it."""
     several = variables.get("LOCAL_WORLD_SIZE", "1") != "1"
     return ("LOCAL_RANK",) if several or "TORCHELASTIC_RUN_ID" in variables else ()
 
@@ -309,10 +309,10 @@ def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> No
 
 
 def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
-    """The place that horovodrun gave; it knows where its own rendezvous is, and so does every rank.
+    """The rank that horovodrun gave this process; every rank knows the address of its rendezvous.
 
-    Ranks meet at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise: then
-    MASTER_ADDR says where. The port is made from horovodrun's own, which no two runs share.
+    Ranks rendezvous at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise:
+    then MASTER_ADDR says where. The port is derived from horovodrun's own, which no two runs share.
     """
     address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     if not address:
@@ -363,7 +363,7 @@ def _parse_number(variables: Mapping[str, str], name: str, fallback: int | None 
 
 
 def _meets_on_this_machine(init_method: str) -> bool:
-    """Whether ranks that meet there are taken to be on one machine: a loopback address, or a file."""
+    """Whether ranks that rendezvous there are assumed to be on one machine: a loopback address, or a file."""
     url = urlsplit(init_method)
     if url.scheme == "file":
         return True

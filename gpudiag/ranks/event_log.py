@@ -1,4 +1,4 @@
-"""What ranks write while they run: an event file of JSON lines each, and all that an agent has read of them."""
+"""The event files (JSON lines) that ranks write while they run, and the log that an agent reads from them."""
 
 import json
 import os
@@ -18,20 +18,20 @@ class EventKind(StrEnum):
 
     EMITTED = "emitted"  # by the entry, through Progress.emit
     RESULT = "result"  # what the entry returned
-    ARRIVALS = "arrivals"  # when the rank came to each timed collective
+    ARRIVALS = "arrivals"  # when the rank arrived at each timed collective
     RAISED = "raised"  # the exception that ended the entry
     FAULT = "fault"  # an injected fault that is about to happen
 
 
 class EventWriter:
-    """A rank's side: one line, written at once, per event."""
+    """The rank's side: writes each event at once, as one line."""
 
     def __init__(self, path: Path) -> None:
         """Append to the file at `path`."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, kind: EventKind, data: Mapping[str, Any]) -> None:
-        """Append one event; the time in it is CLOCK_MONOTONIC of this machine, in seconds."""
+        """Append one event, timestamped with this machine's CLOCK_MONOTONIC in seconds."""
         line = json.dumps({"kind": kind, "at": time.monotonic(), "data": data}, allow_nan=False)
         remaining = memoryview(line.encode() + b"\n")
         while remaining:
@@ -39,10 +39,10 @@ class EventWriter:
 
 
 class EventReader:
-    """The agent's side: the events that came since the last look."""
+    """The agent's side: reads the events that came since the last call."""
 
     def __init__(self, path: Path) -> None:
-        """Follow the file at `path`, which need not exist yet."""
+        """Read the file at `path`, which need not exist yet."""
         self._path = path
         self._descriptor = -1
         self._partial = b""
@@ -61,7 +61,7 @@ class EventReader:
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Close the file; calling it twice does no harm."""
+        """Close the file; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -71,16 +71,16 @@ RawEvent = tuple[int, dict[str, Any]]  # a rank, and one line of its event file
 
 
 class EventLog:
-    """Collects raw events; what it has taken can be handed to another agent, which starts from it."""
+    """Collects raw events; another agent can be given what it has collected, and continue from there."""
 
     def __init__(self, started: float, on_event: Callable[[RankEvent], None] | None = None) -> None:
-        """Count times from `started`; call `on_event` for what entries emit, as it comes."""
+        """Count times from `started`; call `on_event` for each event that an entry emits, as it comes."""
         self.started = started
         self.raw: list[RawEvent] = []
         self.events: list[RankEvent] = []
         self.results: dict[int, dict[str, Any]] = {}
         self.arrivals: dict[int, Arrivals] = {}
-        self.faults_fired: dict[str, float] = {}  # when each happened first
+        self.faults_fired: dict[str, float] = {}  # when each first happened
         self._on_event = on_event
 
     def add(self, events: Iterable[RawEvent]) -> None:

@@ -1,4 +1,4 @@
-"""Faults that `--inject` asks for: what they are, when they happen, and what the text for them is."""
+"""Faults that `--inject` asks for: their kinds, when they happen, and the syntax for them."""
 
 import re
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class FaultKind(StrEnum):
 
     KILL = "kill"  # SIGKILL
     STOP = "stop"  # SIGSTOP
-    SKIP = "skip"  # stays out of what the others do, idle, in Python code
-    MISMATCH = "mismatch"  # enters another collective than the others
+    SKIP = "skip"  # stays out of the collective that the others enter, idle, in Python code
+    MISMATCH = "mismatch"  # enters a different collective from the others
     OOM = "oom"  # runs out of memory
     BITFLIP = "bitflip"  # one bit of its output buffer, after the collective
-    SLOW = "slow"  # late by so many milliseconds in every timed iteration
+    SLOW = "slow"  # late by a given number of milliseconds in every timed iteration
 
 
 class MismatchKind(StrEnum):
-    """In what a rank's collective differs from that of the others."""
+    """How a rank's collective differs from that of the others."""
 
     OP = "op"
     SIZE = "size"
@@ -38,10 +38,10 @@ class MismatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected fault: of which kind, on which rank, and when.
+    """One injected fault: its kind, its rank, and when it happens.
 
     `iteration` is a timed iteration counted from 0 over the whole run; `stage` is a stage's name;
-    exactly one of them is set, except for `slow`, which has neither and a `delay_seconds`.
+    exactly one of them is set, except for `slow`, which has `delay_seconds` instead.
     """
 
     kind: FaultKind

@@ -1,4 +1,4 @@
-"""Where a rank is, as it said itself before it went there."""
+"""Where a rank is: its stage, collective and line of code, as it announced them."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,22 @@ Place = tuple[str, int]  # file and line
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One collective, or step of its own, as a rank announced it before entering it."""
+    """One collective, or local step of the rank, as announced before entering it."""
 
     sequence: int
     op: str
     dtype: str
     elements: int
     predicted_seconds: float | None
-    stage: str | None = None  # in which it was entered; None if that is too long ago
+    stage: str | None = None  # in which it was entered; None if no longer recorded
 
     @property
     def alone(self) -> bool:
-        """Whether it is work of this rank's own, in which it waits for no other: it moves no elements."""
+        """Whether it is local work of this rank, which waits for no other: it moves no elements."""
         return self.elements == 0
 
     def describe(self) -> str:
-        """The operation as people read it: `all_reduce float32[1024]`; a step without data is its name alone."""
+        """The operation in words: `all_reduce float32[1024]`; a step without data is its name alone."""
         return f"{self.op} {self.dtype}[{self.elements}]" if self.dtype else self.op
 
 
@@ -38,13 +38,13 @@ class Position:
     moved_at: float  # when it last entered or left a stage or an operation
     iteration: int | None  # timed iteration, from 0 over the whole run
     place: str | None  # file:line of the code that announced it
-    # Read only when asked for, oldest first. Of operations in a row that are alike, and in one stage,
-    # only the first is told; `stages` are the last ones entered.
+    # Read only when asked for, oldest first. Of consecutive operations that are alike and in one stage
+    # only the first is listed; `stages` are the last ones entered.
     history: tuple[Operation, ...] = ()
     stages: tuple[str, ...] = ()
 
     def is_same_place(self, other: "Position | None") -> bool:
-        """Whether the rank has not moved between the two looks."""
+        """Whether the rank has not moved since `other` was read."""
         if other is None:
             return False
         return (self.moved_at, self.iteration, self.progress) == (
@@ -55,16 +55,16 @@ class Position:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Stages and collectives entered; all ranks come through the same ones in the same order."""
+        """Stages and collectives entered; all ranks go through the same ones in the same order."""
         return self.stage_count, self.entered
 
     def stage_after(self, count: int) -> str | None:
-        """The stage that this rank entered after its first `count` ones; None if that is too long ago."""
+        """The stage that this rank entered after its first `count` ones; None if no longer recorded."""
         place = count - self.stage_count + len(self.stages)
         return self.stages[place] if 0 <= place < len(self.stages) else None
 
     def operation_at(self, sequence: int) -> Operation | None:
-        """What the rank entered as collective `sequence`; None if it has not yet, or too long ago."""
+        """What the rank entered as collective `sequence`; None if not entered yet, or no longer recorded."""
         if sequence >= self.entered:
             return None
         earlier = [operation for operation in self.history if operation.sequence <= sequence]

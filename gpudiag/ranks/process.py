@@ -1,4 +1,4 @@
-"""What /proc says of one process, and what a process sets about itself. Linux only."""
+"""What /proc says about one process, and what a process sets about itself. Linux only."""
 
 import contextlib
 import ctypes
@@ -26,19 +26,19 @@ class ProcessState:
     state: str  # R running, S sleeping, D uninterruptible, T stopped, t traced, Z dead
     parent_pid: int
     cpu_seconds: float
-    start_ticks: int  # since boot; with the pid it names a process for good
+    start_ticks: int  # since boot; with the pid it identifies a process even when pids are reused
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What processes must share to compare their clocks, and to know each other by pid."""
+    """What processes must have in common to compare their clocks, and to know each other by pid."""
 
     clock: str  # the same for processes with the same CLOCK_MONOTONIC
     process_table: str  # the same for processes that see the same pids
 
 
 def read_machine() -> Machine:
-    """Where this process runs: the boot, and the namespaces of time and pids."""
+    """Where this process runs: the boot id, and the time and pid namespaces."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return Machine(f"{boot} {_namespace('time')}", f"{boot} {_namespace('pid')}")
@@ -47,12 +47,12 @@ def read_machine() -> Machine:
 def _namespace(kind: str) -> str:
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:  # a kernel without that kind: then there is only one
+    except OSError:  # this kernel has no namespaces of that kind: all processes share one
         return ""
 
 
 def read_process(pid: int) -> ProcessState | None:
-    """The process as /proc shows it; None when there is no such process."""
+    """The process as /proc shows it; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -69,17 +69,17 @@ def read_process(pid: int) -> ProcessState | None:
 
 
 def has_open(pid: int, prefix: str) -> bool:
-    """Whether the process has a file open whose path starts with `prefix`; False where we may not look."""
+    """Whether the process has a file open whose path starts with `prefix`; False if we may not look."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # closed since it was listed
                 if os.readlink(f"/proc/{pid}/fd/{name}").startswith(prefix):
                     return True
     return False
 
 
 def read_wait_channel(pid: int) -> str | None:
-    """The function of the kernel in which the process's main thread waits; None if it does not, or we may not look."""
+    """The kernel function in which the main thread waits; None if it does not wait, or we may not look."""
     try:
         with open(f"/proc/{pid}/wchan") as file:
             name = file.read().strip()
@@ -89,16 +89,16 @@ def read_wait_channel(pid: int) -> str | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is more than a zombie that nobody has reaped."""
+    """Whether the process exists and is not a zombie."""
     process = read_process(pid)
     return process is not None and process.state not in DEAD_STATES
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends; end it now if that has happened.
+    """Have the kernel kill this process when its parent ends; end it now if the parent is already gone.
 
     The signal is bound to the parent's thread that started this process, not to the parent as a
-    whole (prctl(2)); so whoever starts a process this way must do it from a thread that stays.
+    whole (prctl(2)); so the parent must start such a process from a thread that outlives it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -112,7 +112,7 @@ def name_process(name: str) -> None:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL; a process that is gone already is what was wanted."""
+    """Send SIGKILL; do nothing if the process is already gone."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -120,7 +120,7 @@ def kill(pid: int) -> None:
 
 
 def uses_gpu(pid: int) -> bool:
-    """Whether a process has a device node of a GPU open; False where that cannot be seen."""
+    """Whether a process has a GPU's device node open; False if that cannot be seen."""
     folder = f"/proc/{pid}/fd"
     try:
         targets = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
@@ -130,7 +130,7 @@ def uses_gpu(pid: int) -> bool:
 
 
 def kill_group(group: int) -> None:
-    """Send SIGKILL to every process of a process group; an empty group is what was wanted."""
+    """Send SIGKILL to every process of a process group; do nothing if the group is already empty."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

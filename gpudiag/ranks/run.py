@@ -1,4 +1,4 @@
-"""What comes back from running ranks."""
+"""The result of running ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class RankEvent:
 class RankRun:
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
-    `incidents` come cause first, then ranks that were late; nothing but late ranks in them means that
-    every rank returned a result and ended with status 0. `results` has the payload of each rank that returned one, also when another rank
-    failed. `reporter` says whether this process is the one that tells the user: under a launcher
-    every process gets the same run, and exactly one has it True.
+    `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
+    returned a result and ended with status 0. `results` has the payload of each rank that returned one,
+    even if another rank failed. `reporter` says whether this process reports to the user: under a
+    launcher every process gets the same run, and exactly one has it True.
     """
 
     world_size: int
@@ -36,7 +36,7 @@ class RankRun:
     injected: tuple[InjectedFault, ...]
     seconds: float
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
-    given_up: bool = False  # the caller's `is_over` said so
+    given_up: bool = False  # the caller's `is_over` returned True
     reporter: bool = True
 
 
@@ -50,7 +50,7 @@ class _RankResult:
 
 @dataclass(frozen=True, slots=True)
 class RunMessage:
-    """A run as agents send it: `RankRun` in the types that JSON has."""
+    """A run as agents send it: `RankRun` in types that JSON has."""
 
     world_size: int
     launcher: str
@@ -66,7 +66,7 @@ class RunMessage:
 
 
 def message_of_run(run: RankRun) -> RunMessage:
-    """The run for the agents that did not lead it."""
+    """The message that tells the other agents of the run."""
     return RunMessage(
         world_size=run.world_size,
         launcher=run.launcher,

@@ -1,4 +1,4 @@
-"""The stages every rank goes through, and how long a rank may stay in each without getting anywhere."""
+"""The stages every rank goes through, and how long a rank may stay in each without progress."""
 
 import math
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ VERIFY = "verify"
 TEARDOWN = "teardown"
 STAGES = (IMPORT, RENDEZVOUS, INIT, WARMUP, MEASURE, VERIFY, TEARDOWN)
 
-# torch's own limits are 10 minutes for NCCL and 30 for gloo; nobody should wait that long for a
-# first word. An import from a cold network file system and a first CUDA context are the slow ones.
+# torch's own timeouts are 10 minutes for NCCL and 30 for gloo, too long to wait for a first message.
+# The slow steps are an import from a cold network file system and the first CUDA context.
 DEFAULT_STAGE_SECONDS: Mapping[str, float] = MappingProxyType(
     {
         IMPORT: 120.0,
@@ -31,28 +31,28 @@ DEFAULT_STAGE_SECONDS: Mapping[str, float] = MappingProxyType(
 # DESIGN.md section 6: the stall limit of one operation is max(1 s, 10 x its predicted time).
 STALL_FLOOR_SECONDS = 1.0
 STALL_FACTOR = 10.0
-# No step of a run that is given a time of its own takes as long.
+# In a run with a time limit, no step takes this long.
 STUCK_AT_END_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds beyond the suspicion, by what is suspected."""
+    """Seconds that a suspected failure must last beyond the suspicion, by kind of failure."""
 
-    stopped_seconds: float  # a process that somebody holds
-    behind_seconds: float  # a rank that has not come where the others wait
+    stopped_seconds: float  # a stopped process
+    behind_seconds: float  # a rank that has not reached the point where the others wait
     inside_seconds: float  # ranks that are all inside collectives: an outage between them
-    unheard_seconds: float  # an agent that says nothing
+    unheard_seconds: float  # an agent that sends nothing
 
 
 NONE = Patience(0.0, 0.0, 0.0, 0.0)
 
-# A stop, and a rank that stays away, are certain within two and a half seconds: a machine that is paused
-# for one and a half is not. TCP sends a lost segment again after 0.2, 0.6, 1.4, 3 and 6.2 s (RFC 6298,
-# with Linux's minimum of 0.2 s), so that an outage of a second may hold ranks up for three.
+# A stopped or missing rank is certain within 2.5 s; a machine that pauses for 1.5 s is not blamed. TCP
+# retransmits a lost segment after 0.2, 0.6, 1.4, 3 and 6.2 s (RFC 6298, with Linux's minimum of 0.2 s),
+# so that an outage of a second may hold ranks up for three.
 USUAL = Patience(stopped_seconds=1.7, behind_seconds=1.2, inside_seconds=9.0, unheard_seconds=1.0)
 
-# Where the user says how long the run may take: whatever heals within that is healed.
+# If the user limits the run's time, any failure that heals within that limit counts as healed.
 ENDLESS = Patience(math.inf, math.inf, math.inf, math.inf)
 
 
@@ -62,7 +62,7 @@ class Budgets:
 
     `stage_seconds` bounds the time a rank stays in a stage without progress (no operation entered
     or left), not the stage as a whole. `run_seconds` bounds the whole run; None leaves that to the
-    stages. `patience` is with what may heal; what has not when `run_seconds` are over is told then.
+    stages. `patience` is for failures that may heal; those that last until `run_seconds` are reported then.
     """
 
     stage_seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULT_STAGE_SECONDS)
@@ -70,12 +70,12 @@ class Budgets:
     patience: Patience = USUAL
 
     def seconds_for(self, stage: str) -> float:
-        """Seconds without progress that a rank is granted in `stage`; unknown stages get `measure`'s."""
+        """Seconds that a rank may stay in `stage` without progress; unknown stages get `measure`'s."""
         fallback = self.stage_seconds.get(MEASURE, DEFAULT_STAGE_SECONDS[MEASURE])
         return self.stage_seconds.get(stage, fallback)
 
     def at_the_end(self, load: float) -> "Budgets":
-        """The same for a run whose time is over: a rank that stands still in its work has not merely been slow."""
+        """The same budgets for a run out of time: a rank that makes no progress then is not merely slow."""
         limit = STUCK_AT_END_SECONDS * load
         working = {stage: min(limit, self.seconds_for(stage)) for stage in (WARMUP, MEASURE, VERIFY)}
         return replace(self, stage_seconds={**self.stage_seconds, **working})

@@ -1,1 +1,1 @@
-"""Recipes: gather, judge, gather again where the judgement asks for it, report."""
+"""Recipes: gather, judge, gather again if the judgement asks for it, report."""

@@ -1,4 +1,4 @@
-"""The active tests of a preflight: run them on ranks, and put together what the ranks told."""
+"""The active tests of a preflight: run them on ranks, and put together what the ranks reported."""
 
 import select
 import time
@@ -44,7 +44,7 @@ _GPU_TESTS = {
 }
 _CPU_TESTS = {"quick": (), "standard": (MEMORY_COPY, DETERMINISM), "long": (MEMORY_PATTERNS, SUSTAINED)}
 _RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}  # at least
-_LIMIT_FACTOR = 3.0  # a run may take that much longer than is expected of it: own choice
+_LIMIT_FACTOR = 3.0  # a run may take this many times its expected time: our choice
 _GPU_SUSTAINED_SECONDS = 900.0
 _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
@@ -54,16 +54,16 @@ _TELEMETRY_SECONDS = {"quick": 0.5, "standard": 1.0, "long": 5.0}
 
 
 class TelemetryReader:
-    """Reads every GPU's sensors from its making until `finish`."""
+    """Reads every GPU's sensors from its creation until `finish`."""
 
     def __init__(self, interval_seconds: float, started: float) -> None:
-        """Start reading, that often; times count from `started` of `time.monotonic`."""
+        """Start reading every `interval_seconds`; times count from `started` of `time.monotonic`."""
         self._child: GuardedChild = start_guarded(
             "gpudiag.runs.active:stream_telemetry", interval_seconds, started
         )
 
     def drain(self) -> None:
-        """Take what was read so far, without waiting, so that the pipe never fills up."""
+        """Receive what was read so far, without waiting, so that the pipe never fills up."""
         while self._child.ending is None:
             ready, _, _ = select.select(self._child.descriptors(), [], [], 0)
             if not ready:
@@ -73,7 +73,7 @@ class TelemetryReader:
                     self._child.receive(descriptor)
 
     def finish(self) -> tuple[TelemetryPoint, ...]:
-        """End the reading; every point that came."""
+        """Stop reading; return every point that was read."""
         self.drain()
         self._child.give_up()
         return tuple(
@@ -82,10 +82,10 @@ class TelemetryReader:
 
 
 def stream_telemetry(emit: Callable[[Any], None], interval_seconds: float, started: float) -> None:
-    """In a guarded child, until it is killed: the sensors of every GPU, one message per GPU and reading.
+    """In a guarded child, until it is killed: emit every GPU's sensors, one message per GPU and reading.
 
-    Nothing else is asked while a test runs: a whole look takes a hundred calls a GPU, and each takes the
-    driver's lock. A thread a GPU, so that one that hangs costs only itself.
+    Only sensors are read while a test runs: a full snapshot takes a hundred calls per GPU, and each takes
+    the driver's lock. One thread per GPU, so that one that hangs does not hold up the others.
     """
     from gpudiag.probe.nvml.child import load_pynvml
 
@@ -133,9 +133,9 @@ def plan_active(
     memory_available_bytes: int | None,
     sustained_seconds: float | None = None,
 ) -> ActivePlan | None:
-    """The tests of that level there; None where it has none.
+    """The tests of that level for that placement; None if it has none.
 
-    `sustained_seconds` is how long the lasting load lasts, where the user says so.
+    `sustained_seconds` is the duration of the sustained load, if the user sets it.
     """
     on_gpu = placement.device_kind == "cuda"
     by_level = _GPU_TESTS if on_gpu else _CPU_TESTS
@@ -182,7 +182,7 @@ def describe_cost(plan: ActivePlan, placement: Placement) -> str:
 
 
 def expected_seconds(plan: ActivePlan, world_size: int) -> float:
-    """About how long the tests take: GPUs copy from and to the host one after the other, pairs too."""
+    """About how many seconds the tests take; GPUs, and pairs, copy one after the other."""
     on_gpu = plan.device_kind == "cuda"
     seconds = {
         MEMORY_COPY: 2.0,
@@ -199,7 +199,7 @@ def expected_seconds(plan: ActivePlan, world_size: int) -> float:
 
 
 def limit_seconds(plan: ActivePlan, level: str, world_size: int) -> float:
-    """How long the tests may take at most, by the number of GPUs: a limit for eight is too short for sixteen."""
+    """The most seconds that the tests may take; it grows with the number of GPUs."""
     return max(_RUN_SECONDS[level], _LIMIT_FACTOR * expected_seconds(plan, world_size))
 
 
@@ -284,7 +284,7 @@ def _measurement(
 
 
 def _counted_from(started: float, result: ComputeResult) -> ComputeResult:
-    """The result with its times on the clock of the telemetry; a rank gives them by `time.monotonic`."""
+    """The result with its times, which a rank gives by `time.monotonic`, on the telemetry's clock."""
     times = {
         name: value - started
         for name in ("began_seconds", "ended_seconds")
@@ -294,6 +294,6 @@ def _counted_from(started: float, result: ComputeResult) -> ComputeResult:
 
 
 def _numa_nodes(placement: Placement) -> tuple[int | None, ...]:
-    """The node of each rank's GPU, by local rank; empty on the CPU, where there is nothing to be near to."""
+    """The NUMA node of each rank's GPU, by local rank; empty on the CPU."""
     nodes = (device.numa_node for device in placement.devices)
     return tuple(None if isinstance(node, Missing) else node for node in nodes)

@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag train --advise`: look at the machine, say which strategy suits it, run nothing."""
+"""The recipe of `gpudiag train --advise`: inspect the machine, advise a strategy, run nothing."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def advise_strategy(
     optimizer: str = DEFAULT_OPTIMIZER,
     master_weights: bool = True,
 ) -> TrainingReport:
-    """The advice for a model of that many parameters, such as `7B`; by default of a thousand million.
+    """The advice for a model of that many parameters, such as `7B`; by default `1B`.
 
     The GPUs are those that the allocation gives, a MIG instance with its own memory; the hosts are `nodes`, or those
     of the job that this is part of.
@@ -91,16 +91,16 @@ def advise_strategy(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The memory of each GPU that CUDA shows to a process; `mig`: it is one instance of a divided GPU."""
+    """The memory of each GPU that CUDA shows to a process; `mig`: it is one MIG instance."""
 
     memory_bytes: tuple[int, ...]
     mig: bool = False
 
 
 def given_gpus(machine: Machine, devices: Sequence[Device]) -> Given:
-    """What CUDA shows to a process of this allocation: whole GPUs, or where there are none, one MIG instance.
+    """What CUDA shows to a process of this allocation: whole GPUs, or if there are none, one MIG instance.
 
-    It shows no more than one, and of a divided GPU nothing else (MIG User Guide, "CUDA Device Enumeration").
+    It shows at most one, and nothing else of a GPU with MIG (MIG User Guide, "CUDA Device Enumeration").
     """
     whole = [device for device in devices if device.mig_mode != "enabled"]
     instances = [
@@ -128,7 +128,7 @@ def _known(sizes: Sequence[Reading[int]]) -> tuple[int, ...]:
 
 
 def with_other_tasks(memory_bytes: tuple[int, ...], environment: Mapping[str, str]) -> tuple[int, ...]:
-    """The same with the GPUs that Slurm shows to the other tasks of the job on this host, each to its own, taken as alike.
+    """`memory_bytes` and that of the GPUs of the job's other Slurm tasks on this host, taken as alike.
 
     srun(1), "OUTPUT ENVIRONMENT VARIABLES".
     """
@@ -143,7 +143,7 @@ def with_other_tasks(memory_bytes: tuple[int, ...], environment: Mapping[str, st
 
 
 def nodes_of_job(environment: Mapping[str, str], gpus: int) -> int:
-    """How many hosts the job has that this process belongs to, by Slurm's or the launcher's variables; 1 by default."""
+    """How many hosts this process's job has, by Slurm's or the launcher's variables; 1 by default."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if environment.get(name, "").isdecimal():
             return max(1, int(environment[name]))
@@ -156,7 +156,7 @@ def parse_parameters(text: str) -> int:
     """The number that `350M` or `7B` stands for.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not such a number.
     """
     match = _PATTERN.fullmatch(text.strip())
     size = 0.0 if match is None else float(match[1]) * _FACTORS[match[2].upper()]

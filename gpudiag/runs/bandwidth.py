@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag bandwidth`: find the GPUs that are free, time copies and products, judge, remember."""
+"""The recipe of `gpudiag bandwidth`: find free GPUs, time copies and matrix products, judge, store."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -32,7 +32,7 @@ _LOOK_SECONDS = 5.0
 _READ_SECONDS = 6.0  # for the history, from the start of the run
 _ON_CPU = (MEMORY_COPY, MATMUL)
 _LEVEL = "standard"  # whose time limit and telemetry the tests keep to
-# Judged whatever is measured: that every rank came through, that no GPU was passed over, that data is right.
+# Always judged: whether every rank finished, and whether no GPU was left out.
 _ALWAYS = ("active.ranks", "active.coverage")
 _CHECKS = {
     "memory_copy": ("bandwidth.data", "bandwidth.memory"),
@@ -58,7 +58,7 @@ class BandwidthRun:
     ) -> None:
         """Start reading the history.
 
-        `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
+        `say` gets the next step and its cost, `warn` what went wrong, `listener` each event.
         """
         self._plan = plan
         self._say = say
@@ -75,11 +75,11 @@ class BandwidthRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave no child behind."""
+        """End the child processes."""
         self._keeper.close()
 
     def run(self) -> Report:
-        """The report; what could not be measured is in it, with the reason."""
+        """Run, and return the report; it names what could not be measured, with the reason."""
         self._emitter.enter(LOOK)
         snapshot = take_snapshot(("nvml", "torch"), _LOOK_SECONDS, python=self._python, kernel_log=True)
         history, warning = self._keeper.read(_READ_SECONDS)
@@ -102,7 +102,7 @@ class BandwidthRun:
         return self._report
 
     def remember(self) -> str:
-        """Store the speeds; a warning for the user, empty where all is well."""
+        """Store the speeds; return a warning for the user, empty if all is well."""
         report = self._report
         if report is None:
             return ""
@@ -131,7 +131,7 @@ class BandwidthRun:
 
 
 def plan_tests(plan: BandwidthPlan, place: Placement) -> Reading[ActivePlan]:
-    """The tests of the plan that can run there; why not, where it cannot run one that was named."""
+    """The tests of the plan that can run there; missing, with the reason, if one named by the user cannot."""
     on_gpu = place.device_kind == "cuda"
     possible: tuple[str, ...] = BANDWIDTH_TESTS if on_gpu else _ON_CPU
     no_peers = why_no_peers(place) if on_gpu else None
@@ -149,7 +149,7 @@ def plan_tests(plan: BandwidthPlan, place: Placement) -> Reading[ActivePlan]:
 
 
 def checks_for(measured: Reading[ActiveMeasurement]) -> tuple[Check, ...]:
-    """What is judged: the GPUs as a bare look shows them, and every speed that was measured."""
+    """The checks to run: those of the GPUs in a snapshot, and of every speed that was measured."""
     tests = BANDWIDTH_TESTS if isinstance(measured, Missing) else measured.tests
     names = {*_ALWAYS, *(name for test in tests for name in _CHECKS[test])}
     return (*GPU_CHECKS, *(check for check in BUILTIN if check.name in names))

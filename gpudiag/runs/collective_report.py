@@ -1,4 +1,4 @@
-"""What the ranks of a collective measured and what happened to them; judged, its Report."""
+"""The measurement of a collective from its ranks' events, and the Report that judges it."""
 
 import os
 import socket
@@ -49,7 +49,7 @@ _NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
 
 
 class CaseCollector:
-    """Takes what ranks emit, as it comes, and tells a listener of each result at once."""
+    """Collects what ranks emit, as it comes, and passes each result to a listener at once."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CaseCollector:
         *,
         one_clock: bool = True,
     ) -> None:
-        """Wait for `world_size` ranks, all on one machine if `one_clock`, to tell about each of the cases."""
+        """Expect each case from `world_size` ranks, all on one machine if `one_clock`."""
         self._one_clock = one_clock
         self._cases = cases
         self._world_size = world_size
@@ -73,7 +73,7 @@ class CaseCollector:
         self._verify_seconds = 0.0
 
     def add(self, event: RankEvent) -> None:
-        """Take one event of one rank."""
+        """Add one event of one rank."""
         kind = event.data.get("kind")
         if kind == "rank_case":
             self._add_case(decode(RankCase, event.data), event.at_seconds)
@@ -83,7 +83,7 @@ class CaseCollector:
             self._add_facts(event)
 
     def emit(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
-        """Tell the listener, with how much is done."""
+        """Send the listener an event, with the progress so far."""
         if self._listener is not None:
             self._listener(RunEvent(kind, at_seconds, len(self._results), len(self._cases), **what))
 
@@ -93,7 +93,7 @@ class CaseCollector:
         return tuple(self._results[index] for index in sorted(self._results))
 
     def incidents(self, hosts: Mapping[int, str]) -> tuple[Incident, ...]:
-        """One per wrong buffer that was described, and per barrier that was none; `hosts`: where each rank ran."""
+        """One per wrong buffer reported, and per barrier that did not hold; `hosts` maps ranks to hosts."""
         passed = (
             Incident(
                 kind=IncidentKind.PASSED,
@@ -119,7 +119,7 @@ class CaseCollector:
         return (*passed, *wrong_data)
 
     def with_device(self, report: RankReport) -> RankReport:
-        """The report with the GPU that the rank said it works on."""
+        """The report with the GPU that the rank reported."""
         facts = self._facts.get(report.rank)
         return report if facts is None else replace(report, device_uuid=facts.device_uuid)
 
@@ -206,9 +206,9 @@ def build_report(
     meanwhile: Sequence[Finding] = (),
     one_clock: bool = True,
 ) -> Report:
-    """The report of a measurement: what its checks find, what placing the ranks showed, and what came up `meanwhile`.
+    """The report of a measurement: findings of its checks, of placing the ranks, and those of `meanwhile`.
 
-    `history` is this machine's own; speeds are judged where all ranks are on it (`one_clock`).
+    `history` is this machine's own; speeds are judged if all ranks are on it (`one_clock`).
     """
     measures = Measures(collective=measurement)
     context = build_context(measures, placement, history)
@@ -223,7 +223,7 @@ def build_report(
 
 
 def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> Report:
-    """The report of a run whose ranks were not started, because of that fault of this host."""
+    """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
     nothing = RankRun(
         placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
@@ -236,7 +236,7 @@ def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Find
 def build_measurement(
     run: RankRun, sweep: Sweep, placement: Placement, watched: Watched, *, one_clock: bool
 ) -> CollectiveMeasurement:
-    """What was measured and what happened, from the events of a run; nothing is judged."""
+    """What was measured and what happened, from the events of a run, without judgement."""
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
         collector.add(event)
@@ -265,7 +265,7 @@ def build_measurement(
 def _with_algorithms(
     results: tuple[CollectiveResult, ...], placement: Placement
 ) -> tuple[CollectiveResult, ...]:
-    """The results, with NCCL's algorithm at the largest size of each operation, where it can be told."""
+    """The results, with NCCL's algorithm at the largest size of each operation, if known."""
     if placement.backend != "nccl":
         return results
     largest = largest_results(results)

@@ -1,4 +1,4 @@
-"""The recipe behind `gpudiag list`: ask the wanted sources once; ask the others where NVML has no answer."""
+"""The recipe behind `gpudiag list`: ask the wanted sources once; ask the others if NVML has no answer."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ _LEFT_ALONE = "not asked: the driver hangs, and would be waited for once more; -
 
 @noun
 class DeviceRequest:
-    """What to ask: the sources by name (None: NVML, and the others if it has no answer), and how long.
+    """The sources to ask by name (None: NVML, and the others if it has no answer), and the deadline.
 
-    Whoever judges the GPUs wants the kernel log too: a GPU with an Xid may show nothing in NVML.
+    A caller that judges the GPUs needs the kernel log too: a GPU with an Xid may show nothing in NVML.
     """
 
     sources: tuple[str, ...] | None = None
@@ -27,9 +27,9 @@ class DeviceRequest:
 
 
 def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
-    """One snapshot of this machine; `started` are probes that are under way already.
+    """One snapshot of this machine; `started` are probes that are already running.
 
-    It comes within a second of the deadline; where GPUtil and torch are asked, of theirs.
+    It returns within a second of the deadline, or of GPUtil's and torch's own if they are asked.
     """
     if request.sources is not None:
         return take_snapshot(
@@ -57,7 +57,7 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
 
 
 def _left_alone(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of a driver that hangs, with the reason why the sources that need it were not asked."""
+    """The snapshot of a hung driver, with the reason why the sources that need it were not asked."""
     sources = tuple(
         replace(status, reason=_LEFT_ALONE) if status.state is SourceState.NOT_ASKED else status
         for status in snapshot.sources

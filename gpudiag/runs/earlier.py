@@ -21,7 +21,7 @@ class EarlierResults:
     """
 
     def __init__(self, placement: Placement, store: str | None) -> None:
-        """Start reading, where there is something to compare with."""
+        """Start reading, if there is something to compare with."""
         self._snapshot = placement.snapshot
         self._started = monotonic()
         self._warning = ""
@@ -31,16 +31,16 @@ class EarlierResults:
             self._keeper = HistoryKeeper(store or default_store(), machine_key(placement.snapshot))
 
     def history(self) -> Reading[History]:
-        """What the store holds about this machine, or why that cannot be told."""
+        """What the store holds about this machine, or why that is not known."""
         if self._keeper is None:
             return NOT_ASKED
-        # It had the whole run to read in; a verdict waits for no more than a moment longer.
+        # It had the whole run's time to read; the verdict waits only a moment longer.
         seconds = max(READ_SECONDS, monotonic() - self._started + _GRACE_SECONDS)
         history, self._warning = self._keeper.read(seconds)
         return history
 
     def record(self, report: CollectiveReport) -> str:
-        """Store the results of a run; what went wrong in one line, empty where nothing did."""
+        """Store the results of a run; return what went wrong in one line, empty if nothing did."""
         if self._keeper is None or self._snapshot is None:
             return ""
         samples = samples_of(report.measurement)
@@ -49,7 +49,7 @@ class EarlierResults:
         )
 
     def close(self) -> None:
-        """End what still reads or writes."""
+        """End the processes that still read or write."""
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None

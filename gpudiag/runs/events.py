@@ -13,28 +13,28 @@ from gpudiag.ranks.stages import IMPORT, MEASURE, VERIFY
 LOOK = "look"
 JUDGE = "judge"
 
-# Ranks tell their start when they are about to train, and their proof when only the timed steps are left.
+# Ranks emit `start` when they are about to train, and `proof` when only the timed steps are left.
 _STAGE_AFTER = {"start": VERIFY, "proof": MEASURE}
 _ORDER = (IMPORT, VERIFY, MEASURE)
 
 
 class PreflightEvents:
-    """Makes events of what happens in a preflight, and hands each to a listener at once."""
+    """Turns what happens in a preflight into events, and passes each to a listener at once."""
 
     def __init__(self, measured: Sequence[str], listener: Callable[[RunEvent], None] | None) -> None:
-        """Events of a look, of these measurements and of the judgement; without a listener there are none."""
+        """Emit events of the snapshot, these measurements and the judgement; none without a listener."""
         self._stages = (LOOK, *measured, JUDGE)
         self._listener = listener
         self._started = monotonic()
         self._done = 0
 
     def enter(self, stage: str) -> None:
-        """Emit that a stage begins; those before it are done, or were not needed."""
+        """Emit that a stage begins; earlier ones are done, or were not needed."""
         self._done = self._stages.index(stage)
         self._emit(EventKind.STAGE, stage=stage)
 
     def listen_to_tests(self, tests: Sequence[str]) -> Callable[[RankEvent], None]:
-        """A listener to the ranks of active tests; it emits each test as the first rank comes to it."""
+        """A listener for the ranks of active tests; it emits each test when the first rank enters it."""
         waiting = list(tests)
 
         def come_to(position: int) -> None:
@@ -62,10 +62,10 @@ class PreflightEvents:
 
 
 class TrainingEvents:
-    """Makes events of what happens in a run, and hands each to a listener at once."""
+    """Turns what happens in a training run into events, and passes each to a listener at once."""
 
     def __init__(self, planned: int, listener: Callable[[RunEvent], None] | None) -> None:
-        """Events of that many strategies; without a listener there are none."""
+        """Emit events of `planned` strategies; none without a listener."""
         self._planned = planned
         self._listener = listener
         self._started = monotonic()
@@ -73,13 +73,13 @@ class TrainingEvents:
         self._stage = IMPORT
 
     def start_ranks(self) -> None:
-        """Emit that the ranks of a strategy, or of a script, are started."""
+        """Emit that the ranks of a strategy, or of a script, are starting."""
         self._enter(IMPORT)
 
     def add(self, event: RankEvent) -> None:
-        """Emit the stage that the first rank entered, if its event means that it did.
+        """Emit the stage that the event shows the first rank to have entered, if any.
 
-        What another rank told earlier may be read later: a run never goes back to an earlier stage.
+        Earlier events of other ranks may be read later: a run never goes back to an earlier stage.
         """
         stage = _STAGE_AFTER.get(event.data.get("kind", ""))
         if stage is not None and _ORDER.index(stage) > _ORDER.index(self._stage):

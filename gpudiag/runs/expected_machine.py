@@ -1,4 +1,4 @@
-"""`--expect FILE`: how a machine was when it was good, from a report or a snapshot that was kept."""
+"""`--expect FILE`: the machine's known good state, from a report or a snapshot that was kept."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def read_expected_machine(path: Path) -> Snapshot:
     """The snapshot in a file that `gpudiag preflight --json` or `gpudiag list --json` wrote.
 
     Raises:
-        UsageError: it cannot be read, or is neither.
+        UsageError: the file cannot be read, or is neither.
     """
     hint = "make one on a good machine: gpudiag preflight --report json=FILE"
     try:

@@ -1,4 +1,4 @@
-"""From results to a verdict and an exit status: the gate. It never opens because something is missing."""
+"""The gate: results to a verdict and an exit status. Missing results never open it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,14 +11,14 @@ from gpudiag.model.preflight_plan import PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 
-# What says that the machine is not as it was in its last good run.
+# Findings that the machine differs from its last good run.
 _UNACCEPTED = frozenset((CHANGED.code, PORT_GONE.code))
-# A SKIP for these reasons does not apply to this machine; any other is a gap in what was looked at.
+# A check skipped for these reasons does not apply to this machine; any other SKIP is a gap.
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 
 def complete_results(checks: Iterable[Check], results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
-    """The results with an ERROR for each check that gave none, and none that says less than its findings."""
+    """The results, with ERROR for each check without one, and each at least as bad as its findings."""
     given = {result.check for result in results}
     lost = tuple(
         CheckResult(check.name, Outcome.ERROR, reason="the check gave no result")
@@ -29,21 +29,21 @@ def complete_results(checks: Iterable[Check], results: Sequence[CheckResult]) ->
 
 
 def judge_results(results: Sequence[CheckResult]) -> Outcome:
-    """The verdict: the worst of all outcomes, findings' included; nothing looked at is ERROR."""
+    """The verdict: the worst of all outcomes, including findings'; ERROR if no check has looked."""
     outcomes = [result.outcome for result in results]
     outcomes += [finding.outcome for result in results for finding in result.findings]
     return worst(tuple(outcomes)) if _looked(results) else worst((Outcome.ERROR, *outcomes))
 
 
 def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
-    """What the gate says to a script: 0 open, 1 failed, 3 could not tell."""
+    """The gate's exit status for scripts: 0 open, 1 failed, 3 could not tell."""
     verdict = judge_results(report.results)
     contradicted = verdict is not report.verdict
     if contradicted:
         verdict = worst((verdict, report.verdict, Outcome.ERROR))
     if _fails(report, plan, verdict):
         return ExitStatus.FAIL
-    # Also where a finding that this gate is not about is told all the same.
+    # Even if the report has a finding that this gate does not count.
     if contradicted or not _looked(report.results):
         return ExitStatus.ERROR
     if verdict is Outcome.ERROR or any(result.outcome is Outcome.ERROR for result in report.results):
@@ -56,7 +56,7 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """What the gate says of several machines: failed where any failed, else could not tell where any could not."""
+    """The exit status of several machines: failed if any failed, else could not tell if any could not."""
     found = set(statuses)
     if ExitStatus.FAIL in found:
         return ExitStatus.FAIL
@@ -64,9 +64,9 @@ def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
 
 
 def is_good_state(report: Report) -> bool:
-    """Whether later runs are to be compared with how the machine was in this one.
+    """Whether later runs should compare the machine with its state in this one.
 
-    What changed since the last good run must be told again until somebody accepts it or undoes it.
+    A change since the last good run must be reported again until a person accepts it or undoes it.
     """
     if report.verdict not in (Outcome.PASS, Outcome.WARN):
         return False
@@ -79,7 +79,7 @@ def is_gap(result: CheckResult) -> bool:
 
 
 def _looked(results: Sequence[CheckResult]) -> bool:
-    """Whether any check has looked."""
+    """Whether any check was really run."""
     return any(result.outcome is not Outcome.SKIP for result in results)
 
 
@@ -92,7 +92,7 @@ def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
 
 
 def _fails_without_words(result: CheckResult) -> bool:
-    """Whether a check says FAIL, and no finding says of what."""
+    """Whether a check is FAIL without a finding that says why."""
     if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(TOLD_BY):
         return False
     return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

@@ -1,4 +1,4 @@
-"""The instant checks over a snapshot: what STATE in `gpudiag list` and the bare `gpudiag` rest on."""
+"""The instant checks over a snapshot: the basis of STATE in `gpudiag list` and of the bare `gpudiag`."""
 
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.runner import run_checks, verdict
@@ -11,9 +11,9 @@ from gpudiag.model.report import Report
 
 
 def judge_snapshot(snapshot: Snapshot, known_gpus: Reading[KnownGpus] = NOT_ASKED) -> Report:
-    """The report of the instant checks; it takes no reading of its own.
+    """The report of the instant checks on `snapshot`, without further readings.
 
-    Without a GPU it is never PASS: that none has gone from a machine that never had one says nothing.
+    Without a GPU it is never PASS: that no GPU is missing from a machine without any proves nothing.
     """
     results = run_checks(Context(snapshot, known_gpus=known_gpus), GPU_CHECKS)
     outcome = verdict(results)

@@ -1,4 +1,4 @@
-"""What is installed where the ranks run, and what it lacks to train on GPUs here."""
+"""What is installed in the ranks' interpreter, and what it lacks to train on GPUs here."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from gpudiag.errors import UsageError
 
 # Looking for a module imports nothing; a cold network file system is the slow part.
 _LIMIT_SECONDS = 30.0
-# As the ranks are started: with PYTHONPATH and the user's packages, without the current folder.
+# Started like the ranks: with PYTHONPATH and the user's packages, without the current folder.
 _QUESTION = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); import importlib.util, json; "
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
@@ -32,7 +32,7 @@ _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
 def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[str, ...]:
-    """Those of the modules that the interpreter cannot import; `python` is this one by default.
+    """Those of `modules` that the interpreter cannot import; `python` is this one by default.
 
     Raises:
         UsageError: that interpreter does not run.
@@ -58,10 +58,10 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_torch(command: str, python: str | None = None) -> None:
-    """Return where the interpreter (this one by default) has torch, which is looked for and not imported.
+    """Return if the interpreter (this one by default) has torch, which is looked for but not imported.
 
     Raises:
-        UsageError: it has none, or it is no Python that runs.
+        UsageError: it has no torch, or is not a working Python.
     """
     if not absent_modules(("torch",), python):
         return
@@ -79,7 +79,7 @@ _DEEPSPEED, _NO_TOOLKIT = "import deepspeed", "CUDA_HOME"
 
 
 def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
-    """Why that framework cannot train on GPUs here, with the interpreter of its ranks; None if nothing says so."""
+    """Why that framework cannot train on GPUs here, in its ranks' interpreter; None if no reason is known."""
     python = python or sys.executable
     if framework == "deepspeed" and not _finds_toolkit(os.environ) and _asks_for_toolkit(python):
         words = "this DeepSpeed looks for nvcc when it is imported on a machine with GPUs, and there is none"
@@ -98,14 +98,14 @@ def _finds_toolkit(environment: Mapping[str, str], toolkit: Path = _TOOLKIT) -> 
 
 @cache
 def _asks_for_toolkit(python: str) -> bool:
-    """Whether the import of DeepSpeed fails for want of a toolkit: it does in some builds, and not in others."""
+    """Whether importing DeepSpeed fails without a CUDA toolkit, as some builds do."""
     done = _run(python, _DEEPSPEED)
     return done is not None and done.returncode != 0 and _NO_TOOLKIT in done.stderr
 
 
 @cache
 def _is_built_with_cuda(python: str) -> bool | None:
-    """Horovod's own answer; None where it gives none: its ranks then report why."""
+    """Horovod's own answer; None if it gives none: its ranks then report why."""
     done = _run(python, _HOROVOD)
     try:
         return None if done is None or done.returncode else bool(int(done.stdout.split()[-1]))
@@ -114,7 +114,7 @@ def _is_built_with_cuda(python: str) -> bool | None:
 
 
 def _run(python: str, code: str) -> subprocess.CompletedProcess[str] | None:
-    """How the interpreter ended with that code; None where it did not start, or not end in time."""
+    """How the interpreter ended when run with `code`; None if it did not start, or did not end in time."""
     try:
         return subprocess.run(
             [python, "-c", code],

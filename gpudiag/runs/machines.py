@@ -1,6 +1,6 @@
 """A report of each machine of a launch: one process of each looks, rank 0 reports on all machines, all exit alike.
 
-The others wait for rank 0's verdict, so that no process says PASS about a machine that it did not look at.
+The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
 """
 
 import select
@@ -23,7 +23,7 @@ from gpudiag.runs.merge import ReportSource, merge_documents
 
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
-_HEARD_SECONDS = 2.0  # for the others to take the verdict before rank 0 ends
+_HEARD_SECONDS = 2.0  # for the others to receive the verdict before rank 0 ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ BANDWIDTH_LOOK = Look("bandwidth", 240.0, 720.0)
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All machines' reports as one, and the exit status that all processes share."""
+    """The merged report of all machines, and the exit status of all processes."""
 
     merged: MergedReport
     status: ExitStatus
@@ -86,7 +86,7 @@ class MachinesLaunch:
         """Be findable, where this is rank 0.
 
         Raises:
-            LaunchError: there is no place for the processes to meet.
+            LaunchError: there is no address or directory for the rendezvous.
         """
         self._environment = environment
         self._look = look
@@ -123,7 +123,7 @@ class MachinesLaunch:
 
     @property
     def looks(self) -> bool:
-        """Whether this process looks at its machine: one of each machine does."""
+        """Whether this process tests its machine: one process per machine does."""
         return self._environment.local_rank == 0 or self.tells
 
     @property
@@ -137,7 +137,7 @@ class MachinesLaunch:
         return self._environment.on_one_machine
 
     def gather(self, report: Report, status: ExitStatus) -> Gathered:
-        """In rank 0: its own report with those of the other machines; one that does not come is ERROR."""
+        """In rank 0: merge its own report with those of the other machines; a missing one is ERROR."""
         place = self._environment
         sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
         statuses = [status]
@@ -158,7 +158,7 @@ class MachinesLaunch:
         return Gathered(merged, worst_status(statuses))
 
     def announce(self, status: ExitStatus) -> None:
-        """In rank 0: send the others the exit status, latecomers included."""
+        """In rank 0: send the others the exit status, including latecomers."""
         told: set[int] = set()
         until = time.monotonic() + _HEARD_SECONDS
         expected = self._environment.world_size - 1
@@ -171,7 +171,7 @@ class MachinesLaunch:
                 pass
 
     def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
-        """In another machine's process: give rank 0 the report; the exit status of all, None if it gives none."""
+        """In another machine's process: send rank 0 the report; return its verdict, None without reply."""
         place = self._environment
         told = MachineReport(place.rank, place.local_world_size, int(status), to_document(report))
         return self._ask(told, time.monotonic() + 2 * self._look.patience_seconds)
@@ -200,7 +200,7 @@ class MachinesLaunch:
         return None
 
     def _receive(self, seconds: float) -> list[MachineReport]:
-        """The reports that have come, after waiting that long at most."""
+        """The reports that arrived, after waiting at most `seconds`."""
         assert self._handshake is not None  # noqa: S101 - only rank 0 takes reports
         waiting = [*self._handshake.filenos(), *(link.fileno() for link in self._links)]
         select.select(waiting, [], [], seconds)
@@ -221,7 +221,7 @@ class MachinesLaunch:
 
 
 def _listen(link: Link, until: float) -> Iterator[Message]:
-    """Each message that comes on the line until that time.
+    """Each message that comes on the link until time `until`.
 
     Raises:
         LinkLostError: the other end is gone.

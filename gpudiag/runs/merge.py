@@ -1,4 +1,4 @@
-"""Many machines' reports as one: what cannot be read is ERROR, never left out and never a PASS."""
+"""Merge many machines' reports: an unreadable one is ERROR, never left out and never a PASS."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -62,7 +62,7 @@ def merge_reports(paths: Iterable[str]) -> MergedReport:
 
 
 def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
-    """One report of those documents; one that is there twice counts once."""
+    """One report of those documents; duplicates count once."""
     distinct, repeated = _without_repeats(sources)
     entries = _with_distinct_names([_entry(source) for source in distinct])
     groups = _sorted((*_group(entries), *_skewed(entries)))
@@ -72,9 +72,9 @@ def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
 
 
 def _without_repeats(sources: Iterable[ReportSource]) -> tuple[list[ReportSource], tuple[str, ...]]:
-    """Each document once, and the places of those that were there before.
+    """Each document once, and the places of the duplicates.
 
-    Only what is alike in every byte is the same report: two machines may share a name.
+    Only byte-identical documents are the same report: two machines may share a name.
     """
     seen: set[bytes] = set()
     distinct: list[ReportSource] = []
@@ -124,7 +124,7 @@ def _documents(path: str) -> list[tuple[str, Any]]:
 
 
 def _line(line: bytes) -> Any:
-    """One line's document; None, which is no report, where it is not JSON."""
+    """One line's document; None, which is not a report, if it is not JSON."""
     try:
         return json.loads(line)
     except ValueError:
@@ -162,7 +162,7 @@ def _judge(place: str, document: Any) -> _Entry:
 
 
 def _versions(snapshot: _SnapshotHead) -> dict[str, str]:
-    """What the ranks of a job need alike, by name, where the report has it."""
+    """The versions, by name, that all ranks of a job must share, as far as the report has them."""
     read: dict[str, Reading[str]] = {"driver": snapshot.driver_version}
     if not isinstance(snapshot.torch, Missing):
         read |= {
@@ -174,7 +174,7 @@ def _versions(snapshot: _SnapshotHead) -> dict[str, str]:
 
 
 def _verdict(head: _ReportHead) -> tuple[Outcome, str | None]:
-    """The worse of what the report says and what its results say; a report without results is ERROR."""
+    """The worse of the report's verdict and that of its results; ERROR without results."""
     if not head.results:
         return worst((head.verdict, Outcome.ERROR)), "the report has no results"
     findings = tuple(finding.outcome for result in head.results for finding in result.findings)
@@ -222,7 +222,7 @@ def _sorted(groups: Iterable[FindingGroup]) -> tuple[FindingGroup, ...]:
 
 
 def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
-    """What the machines have in different versions; the machines named are those in the minority."""
+    """What has different versions on the machines; the machines named are those in the minority."""
     kind = VERSIONS_DIFFER
     for skew in judge_versions({entry.machine.name: entry.versions for entry in entries}):
         yield FindingGroup(

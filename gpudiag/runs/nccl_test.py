@@ -26,16 +26,16 @@ _ENTRY = "gpudiag.collectives.rank_main:run"
 
 @dataclass(frozen=True, slots=True)
 class NcclTestRun:
-    """What came of a run; `reporter`: this process of the launch is the one that tells the user."""
+    """The result of a run; `reporter`: this process of the launch is the one that reports to the user."""
 
     report: CollectiveReport
     reporter: bool
     past: EarlierResults
 
     def record(self) -> str:
-        """Store the results beside the earlier ones; what went wrong in one line, empty where nothing did.
+        """Store the results with the earlier ones; return what went wrong in one line, empty if nothing.
 
-        It takes a moment, and is for after the report was told.
+        It takes a moment: call it after the report is printed.
         """
         try:
             return self.past.record(self.report) if self.reporter else ""
@@ -52,7 +52,7 @@ def run_nccl_test(
     store: str | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> NcclTestRun:
-    """One run on all its ranks, and its report.
+    """Run the plan on all its ranks; return the run with its report.
 
     `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener` gets
     stages, results and findings as they happen, in rank 0's process only.
@@ -89,7 +89,7 @@ def run_nccl_test(
 def measure_collectives(
     plan: NcclTestPlan, here: Placement, python: str | None = None
 ) -> CollectiveMeasurement:
-    """What the plan's sweep measures on ranks of this machine, and what happens to them; nothing is judged.
+    """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -120,7 +120,7 @@ class _Setup:
 
     @property
     def told(self) -> bool:
-        """Whether this process tells what happens, as it happens."""
+        """Whether this process reports events as they happen."""
         return self.environment is None or self.environment.rank == 0
 
     @property

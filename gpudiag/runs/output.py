@@ -1,4 +1,4 @@
-"""Documents into files: proved writable before the work, written whole or not at all."""
+"""Writing documents to files: checked writable before the work, and written whole or not at all."""
 
 import os
 import stat
@@ -8,10 +8,10 @@ from gpudiag.errors import GpudiagError, UsageError
 
 
 def require_writable(path: Path) -> None:
-    """Return when a document can be written to `path`; it is left as it was.
+    """Raise UsageError unless a document can be written to `path`, which is left as it was.
 
     Raises:
-        UsageError: it is a directory, its directory is not there, or it cannot be written.
+        UsageError: it is a directory, its directory does not exist, or it cannot be written.
     """
     try:
         if _is_special(path):
@@ -19,7 +19,7 @@ def require_writable(path: Path) -> None:
                 raise PermissionError(13, "Permission denied")
             return
         existed = path.exists()
-        # Opening is the only true test: read-only file systems, quotas and rights all answer here.
+        # Opening is the only reliable test: it covers read-only file systems, quotas and permissions.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
         if not existed:
             path.unlink()

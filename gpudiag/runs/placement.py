@@ -37,18 +37,18 @@ TORCH_HINT = "torch is not installed: pip install torch"
 _CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
-# Of the free memory of a GPU or of the host: a job may come and want some while we measure. Who asks
-# for a size gets it as long as something is left.
+# Shares of a GPU's or the host's free memory: a job may start and need some while we measure. A size that
+# the user asks for may take the larger share.
 _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 
-# What a rank takes of a GPU beside its buffers: NCCL's connections, and the CUDA context of each rank but the
-# first, whose own was there when torch told what is free. Margins by design, of the order that both have.
+# GPU memory of a rank besides its buffers: NCCL's connections, and the CUDA context of each rank but the
+# first, whose own existed when torch read the free memory. Margins by design, of the order of both.
 _CONNECTION_BYTES, _CONTEXT_BYTES = GIB, GIB // 2
 
-# torch's own answer takes a process, an import and a CUDA context.
+# torch's answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
 
 SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
@@ -56,9 +56,9 @@ SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What was decided, the faults of this machine that were seen on the way, and what ranks must be told.
+    """Where ranks run, the faults of this machine found on the way, and the ranks' environment variables.
 
-    `variables` are set for the ranks: they keep sick GPUs out of sight.
+    `variables` are set for the ranks: they hide faulty GPUs.
     """
 
     backend: str
@@ -68,9 +68,9 @@ class Placement:
     findings: tuple[Finding, ...] = ()
     snapshot: Snapshot | None = None
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
-    untested: tuple[Untested, ...] = ()  # of tests: the GPUs that are left alone, and why
+    untested: tuple[Untested, ...] = ()  # for tests: the GPUs that are left out, and why
     ranks_share_gpu: bool = False
-    without_gpu: bool = False  # on the CPU because there is no GPU, not because somebody asked for it
+    without_gpu: bool = False  # on the CPU because there is no GPU, not because the user chose it
     float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
 
     @property
@@ -80,13 +80,13 @@ class Placement:
 
 
 def why_unmet(placement: Placement, *, one_machine: bool) -> Finding | None:
-    """The fault of this host that keeps its ranks from meeting, where it can be seen before they are started."""
+    """The fault of this host that prevents the ranks' rendezvous, if it shows before they are started."""
     by_loopback = placement.backend == "gloo" and one_machine and not os.environ.get("GLOO_SOCKET_IFNAME")
     return judge_interfaces(placement.snapshot.machine) if by_loopback and placement.snapshot else None
 
 
 def why_no_peers(placement: Placement) -> str | None:
-    """Why no rank can copy to another one's GPU; None where all can."""
+    """Why no rank can copy to another one's GPU; None if they can."""
     if placement.world_size < 2:
         return "there is one GPU to test, and no peer"
     return describe_exclusive(placement.devices)
@@ -95,10 +95,10 @@ def why_no_peers(placement: Placement) -> str | None:
 def place_tests(
     snapshot: Snapshot, findings: Sequence[Finding], expected_gpus: Reading[int], *, force: bool
 ) -> Reading[Placement]:
-    """Where tests that disturb may run: on healthy, unused GPUs, or on the CPU where there is no GPU; else why nowhere.
+    """Where disruptive tests may run: healthy, unused GPUs, or the CPU if there is no GPU; else why not.
 
-    NOT_ASKED where GPUs are in use and nobody said `--force`; NOT_SUPPORTED where there is nothing that
-    could compute; ERROR where it should be possible and is not.
+    NOT_ASKED if GPUs are in use without `--force`; NOT_SUPPORTED if nothing here can compute; ERROR if
+    it should be possible and is not.
     """
     absent = _why_no_torch(snapshot)
     if absent is not None:
@@ -153,7 +153,7 @@ def place_ranks(
     python: str | None = None,
     take: SnapshotTaker | None = None,
 ) -> Placement:
-    """Where the plan runs on this machine; GPUs are looked at unless the plan says gloo.
+    """Where the plan runs on this machine; GPUs are examined unless the plan says gloo.
 
     `python` is the interpreter whose torch the ranks run.
 
@@ -180,7 +180,7 @@ def place_ranks(
 
 
 def _probe_machine(python: str | None, sources: Sequence[str], deadline_seconds: float) -> Snapshot:
-    """The snapshot that the probes take; they are imported only where GPUs are looked at."""
+    """The snapshot that the probes take; they are imported only if GPUs are examined."""
     from gpudiag.probe.inventory import take_snapshot
 
     return take_snapshot(sources, deadline_seconds, python=python)
@@ -260,7 +260,7 @@ def _on_gpus(
 
 
 def _judge_contexts(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """What keeps contexts from starting on some of the GPUs, which are left out."""
+    """Findings on why CUDA contexts do not start on some of the GPUs, which are left out."""
     return tuple(
         finding for result in run_checks(Context(snapshot), (cuda_context,)) for finding in result.findings
     )
@@ -273,10 +273,10 @@ def _largest_for(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -
 
 
 def _refuse_too_large(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -> None:
-    """Return where the largest size that is asked for fits on every GPU, with that many ranks on each.
+    """Return if the largest size asked for fits on every GPU, with that many ranks on each.
 
     Raises:
-        UsageError: it does not, with what would.
+        UsageError: it does not fit; the message says what would.
     """
     asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
     possible = min(_fitting_on(usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)

@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag preflight`: look, test what may be tested, look again, judge, remember."""
+"""The recipe of `gpudiag preflight`: take a snapshot, run the tests, take another, judge, store."""
 
 import difflib
 import os
@@ -39,8 +39,8 @@ from gpudiag.store.state_folder import own_machine_key
 _T = TypeVar("_T")
 INSTANT = "instant"
 _ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
-# Deadlines of one look at the machine: for a device, and for the driver to wake up before that, which
-# takes some seconds without persistence mode.
+# Deadlines of one snapshot: for a device, and for the driver to wake up before that, which takes some
+# seconds without persistence mode.
 _INSTANT_SECONDS = 1.5
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
@@ -56,7 +56,7 @@ def choose_checks(plan: PreflightPlan) -> tuple[Check, ...]:
     `--only` may name a check of a higher level; it is then run, whatever the level.
 
     Raises:
-        UsageError: a name that no check has, with the nearest; or no check is left.
+        UsageError: no check has that name (the message suggests the nearest), or no check is left.
     """
     for flag, names in (("--only", plan.only), ("--skip", plan.skip)):
         for name in names:
@@ -74,12 +74,12 @@ def choose_checks(plan: PreflightPlan) -> tuple[Check, ...]:
 
 
 def level_of(plan: PreflightPlan) -> Level:
-    """The plan's level, as checks name it."""
+    """The plan's level, as the checks' `Level`."""
     return Level[plan.level.upper()]
 
 
 def gathering_level(plan: PreflightPlan, checks: Iterable[Check]) -> str:
-    """The level of what is measured: the highest of the checks, where `--only` names one above the plan's."""
+    """The level to measure at: the plan's, or the highest of the checks if `--only` names a higher one."""
     return max([level_of(plan), *(check.level for check in checks)]).name.lower()
 
 
@@ -105,12 +105,12 @@ Say = Callable[[str], None]
 
 
 def _ignore(_: str) -> None:
-    """Drop a sentence: nobody listens."""
+    """Drop the sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a preflight is told by its caller alone: the job's interpreter, the good machine, the store."""
+    """What only the caller of a preflight sets: the job's interpreter, the good machine, the store."""
 
     store: str
     python: str | None = None
@@ -133,7 +133,7 @@ class Preflight:
         `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
 
         Raises:
-            UsageError: the plan names a check that there is not.
+            UsageError: the plan names a check that does not exist.
         """
         self._plan = plan
         self._surroundings = surroundings
@@ -154,18 +154,18 @@ class Preflight:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave no child behind."""
+        """End the child processes."""
         self._keeper.close()
         self._noted.give_up()
 
     def run(self, started: StartedProbes | None = None) -> Report:
-        """The report; `started` are probes that are under way already.
+        """Run, and return the report; `started` are probes that are already running.
 
-        What cannot be looked at is in it, and never an exception.
+        What cannot be examined is in the report, and never an exception.
         """
         self._emitter.enter(LOOK)
         first = self._look(started)
-        # The history was read while we looked; only level instant cannot wait for a slow one.
+        # The history was read meanwhile; only level instant cannot wait for a slow one.
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
         history, warning = self._keeper.read(patience)
         if warning:
@@ -194,11 +194,11 @@ class Preflight:
         return self._report
 
     def remember(self) -> str:
-        """Store the run; a warning for the user, empty where all is well."""
+        """Store the run; return a warning for the user, empty if all is well."""
         report = self._report
         if report is None:
             return ""
-        # A PASS of some checks does not say that the machine is good: it is no state to compare with.
+        # A PASS of only some checks does not prove the machine good: later runs do not compare with it.
         whole = not (self._plan.only or self._plan.skip)
         good = whole and is_good_state(report)
         noting = start_noting(own_machine_key(), known_gpus_of(report.snapshot)) if good else None
@@ -295,7 +295,7 @@ class Preflight:
     def _pair(
         self, first: Snapshot, history: Reading[History], *, measured: bool
     ) -> tuple[Snapshot, Reading[Snapshot]]:
-        """The snapshot to judge, and an earlier one to hold its counters against."""
+        """The snapshot to judge, and an earlier one to compare its counters with."""
         stored = history if isinstance(history, Missing) else history.last
         if self._level == INSTANT or not wants(self._checks, "earlier"):
             return first, stored
@@ -314,7 +314,7 @@ class Preflight:
         return now, first if own_pair else stored
 
     def _known_gpus(self, baseline: Reading[Snapshot], history: Reading[History]) -> Reading[KnownGpus]:
-        """The GPUs of the last good run; where the store does not say them, by the listing's own note."""
+        """The GPUs of the last good run; if the store does not have them, from the listing's own note."""
         if not isinstance(baseline, Missing):
             return known_gpus_of(baseline)
         noted = finish_known_gpus(self._noted)
@@ -329,7 +329,7 @@ class Preflight:
 
 
 def _await_driver(started: StartedProbes) -> float:
-    """How many seconds the driver took to wake up, at most five: a device's own deadline starts then."""
+    """Seconds that the driver took to wake up, at most five; only then a device's deadline starts."""
     child = started.nvml
     if child is not None:
         wait_for_message(child, child.started_at + _WAKE_SECONDS, besides=("asking",))
@@ -337,13 +337,13 @@ def _await_driver(started: StartedProbes) -> float:
 
 
 def _gpu_findings(snapshot: Snapshot, expected: Reading[int]) -> tuple[Finding, ...]:
-    """What the checks of a bare look find: it says which GPUs no test may run on."""
+    """The findings of the instant checks, which show the GPUs that no test may run on."""
     results = run_checks(Context(snapshot, expected_gpus=expected), GPU_CHECKS)
     return tuple(finding for result in results for finding in result.findings)
 
 
 def _reachable(place: Reading[Placement], snapshot: Snapshot) -> Reading[Placement]:
-    """The placement, or why ranks could not meet there: the fault is told once, by the check of it."""
+    """The placement, or why ranks could not rendezvous there; that fault's own check reports it."""
     if isinstance(place, Missing) or os.environ.get("GLOO_SOCKET_IFNAME"):
         return place
     if judge_interfaces(snapshot.machine) is None:
@@ -352,7 +352,7 @@ def _reachable(place: Reading[Placement], snapshot: Snapshot) -> Reading[Placeme
 
 
 def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:
-    """What was measured, or why it could not be: a measurement that fails costs only itself."""
+    """What was measured, or why that failed, so that a failure does not stop the rest."""
     try:
         return measure()
     except GpudiagError as error:
@@ -363,7 +363,7 @@ def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:
 
 
 def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
-    """The second look, with what only the first asked for: torch, GPUtil, CUDA's numbering."""
+    """The second snapshot, with what only the first has: torch, GPUtil, CUDA's numbering."""
     ordinals = {device.id.uuid: device.id.cuda_ordinal for device in first.devices}
     devices = tuple(_with_ordinal(device, ordinals) for device in again.devices)
     asked_again = {status.name: status for status in again.sources if status.name not in ("gputil", "torch")}
@@ -383,7 +383,7 @@ def _with_ordinal(device: Device, ordinals: dict[Reading[str], Reading[int]]) ->
 
 
 def _comparable(stored: Snapshot, now: Snapshot) -> bool:
-    """Whether counters of the two belong to one life of the machine and its driver."""
+    """Whether the two are of the same boot and driver version, so that their counters can be compared."""
     return stored.machine.boot_id == now.machine.boot_id and stored.driver_version == now.driver_version
 
 

@@ -88,7 +88,7 @@ def training_limit(place: Placement, level: str) -> float:
 
 
 def measure_training(place: Placement, level: str, python: str | None) -> tuple[StrategyMeasurement, ...]:
-    """What the ranks of each strategy told; of DDP alone at level quick.
+    """What the ranks of each strategy reported; at level quick, of DDP alone.
 
     Raises:
         UsageError: torch is not installed for that interpreter.

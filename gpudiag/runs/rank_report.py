@@ -1,4 +1,4 @@
-"""The Report of what ranks measured: judged by checks, beside what was seen of the machine meanwhile."""
+"""The Report of what ranks measured, judged by checks, with what was seen of the machine meanwhile."""
 
 import os
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from gpudiag.runs.placement import Placement
 
 
 def build_context(measures: Measures, placement: Placement, history: Reading[History] = NOT_ASKED) -> Context:
-    """What checks may see of the measures: with them the machine as it was when ranks were placed, and the GPUs that took part."""
+    """The checks' context: the measures, the machine when ranks were placed, and the GPUs that took part."""
     snapshot = replace(_snapshot_of(placement), devices=placement.devices)
     return Context(snapshot, measures, history=history, environment=dict(os.environ))
 
 
 def list_seen(name: str, findings: Sequence[Finding]) -> tuple[CheckResult, ...]:
-    """A result with what was found before or beside the measurement; none where nothing was."""
+    """A result with the findings from before or beside the measurement; empty if there are none."""
     return (CheckResult(name, outcome_of_findings(findings), tuple(findings)),) if findings else ()
 
 
@@ -30,8 +30,8 @@ def build_rank_report(measures: Measures, placement: Placement, results: tuple[C
     """The report of those results.
 
     Raises:
-        ValueError: a check could not look at what was measured. That is our fault, and the documents that show this
-            report have no place for it.
+        ValueError: a check could not judge what was measured. That is a bug of ours, and the documents that
+            show this report have no field for it.
     """
     for result in results:
         if result.outcome is Outcome.ERROR and not result.findings:

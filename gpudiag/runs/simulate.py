@@ -18,7 +18,7 @@ from gpudiag.simulate.programs import guarded, kill_programs
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
 
-# Those that end a program, or that a program may be told things by; they go to the program.
+# Signals that end a program, or that it may handle; they are forwarded to the program.
 _FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -30,7 +30,7 @@ _FORWARDED = (
 _AWAITED = (*_FORWARDED, signal.SIGCHLD)
 _FROM_THE_KERNEL = 0x80  # SI_KERNEL: the terminal's, which the program got as well
 _ASKS_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# A program in a hung NVML call never ends by itself: what asks for the end is followed by SIGKILL.
+# A program in a hung NVML call never ends by itself: a signal that asks for it is followed by SIGKILL.
 _GRACE_SECONDS = 10.0
 _INTERRUPTS_BEFORE_KILL = 3
 _POLL_SECONDS = 0.5
@@ -45,7 +45,7 @@ def run_on_machine(scenario: Scenario, command: Sequence[str]) -> int:
     and the machine's files are gone; after a kill -9 of this process too.
 
     Raises:
-        UsageError: there is no such program, or the machine cannot be built.
+        UsageError: the program does not exist, or the machine cannot be built.
     """
     with _restored_signals() as before, open_session(scenario) as session, guarded(session.folder):
         return _run(session, _resolve(command, session.environment), before)
@@ -66,7 +66,7 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals]) -> int:
-    """The command's exit status. From here on signals are only asked for, also while the machine goes away."""
+    """The command's exit status. From here on signals are only polled, even while the machine is removed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may have had it ignored
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
@@ -83,25 +83,25 @@ def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals
 
 @contextmanager
 def _restored_signals() -> Iterator[set[signal.Signals]]:
-    """What is blocked before, and again after: an impatient Ctrl-C must not leave the machine half removed."""
+    """The signals blocked before, restored after: a second Ctrl-C must not leave the machine half removed."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         yield {signal.Signals(number) for number in before}
     finally:
-        # What came after the program's end is not for anybody any more.
+        # Discard signals that came after the program's end.
         while signal.sigtimedwait(_AWAITED, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare_child(parent_pid: int, blocked_before: set[signal.Signals]) -> None:
-    """In the child, before the program starts: its own end with ours, and the signals as they were."""
+    """In the child, before the program starts: have it die with us, and restore the signal mask."""
     die_with_parent(parent_pid)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
 
 
 class _Motion:
-    """The ups and downs of the machine's busy GPUs, once a second for as long as the program runs."""
+    """Varies the readings of the machine's busy GPUs once a second while the program runs."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

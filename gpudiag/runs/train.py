@@ -52,8 +52,8 @@ _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
 # DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
 _PRELOAD = (*TORCH, "torch._dynamo")
-# What each rank of a framework would import by itself, also what its own start loads late. On CPUs only: asked meanwhile
-# for GPUs, CUDA would be up in the process that is forked. Nothing of it is initialised before its rank does.
+# What each rank of a framework would import by itself, even late in its start. On CPUs only: if the import
+# asked for GPUs, CUDA would be initialized in the process that is forked. Each rank initializes them itself.
 _TRY_PRELOAD = MappingProxyType(
     {
         "deepspeed": (
@@ -82,7 +82,7 @@ _TYPES: dict[str, type] = {
 
 
 def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> StrategyMeasurement:
-    """Everything that the ranks of one run told, in the model's words."""
+    """All that the ranks of one run reported, as the model's `StrategyMeasurement`."""
     told: dict[str, list[Any]] = {kind: [] for kind in _TYPES}
     fired: dict[str, float] = {}
     for event in run.events:
@@ -130,7 +130,7 @@ def judge_strategy(measurement: StrategyMeasurement, placement: Placement) -> Re
 
 
 def build_result(report: Report) -> StrategyResult:
-    """What the report of one strategy's run says, as the report over all strategies shows it.
+    """The result of one strategy's run, as the report over all strategies shows it.
 
     Raises:
         ValueError: it is not of one strategy.
@@ -229,7 +229,7 @@ def _p99(times: Sequence[float]) -> float:
 
 
 def _shares(speeds: Sequence[RankSpeed]) -> Reading[StepShares]:
-    """The mean over ranks; what a step's work takes longer than the plain step is communication."""
+    """The mean over ranks; a step's time beyond that of the plain step is communication."""
     data = statistics.fmean(speed.data_seconds for speed in speeds)
     plain = statistics.fmean(speed.plain_seconds for speed in speeds)
     parts = [
@@ -262,7 +262,7 @@ def _device_memory(speeds: Sequence[RankSpeed]) -> Reading[int]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What came of it; `reporter`: this process of the launch is the one that tells the user."""
+    """The result of a run; `reporter`: this process of the launch is the one that reports to the user."""
 
     report: TrainingReport
     reporter: bool
@@ -298,7 +298,7 @@ def run_training(
     listener: Callable[[RunEvent], None] | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> TrainingRun:
-    """Every strategy of the plan on its ranks, one after the other, and the report.
+    """Run every strategy of the plan on its ranks, one after the other; return the report.
 
     `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is
     where they run, for a caller that has looked at this machine already. `listener` is told of
@@ -322,7 +322,7 @@ def run_training(
         refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), world_size)
         emitter.emit_report(refusal)
         return TrainingRun(refusal, told)
-    # Of ranks that a launcher started, the last that led tells the user: a leader that hangs is replaced.
+    # Under a launcher, the last rank that led reports to the user: a leader that hangs is replaced.
     results, reporter = [], told
     for number, strategy in enumerate(plan.strategy):
         result, reporter = _run_strategy(plan, strategy, where, number, reporter)
@@ -335,7 +335,7 @@ def run_training(
 
 
 def build_report(results: tuple[StrategyResult, ...], placement: Placement, hosts: int = 1) -> TrainingReport:
-    """The report over all strategies: the worst of them, with all their findings, and which to choose."""
+    """The report over all strategies: the worst verdict, all findings, and which strategy to choose."""
     findings = (*(finding for result in results for finding in result.findings), *placement.findings)
     ran = tuple(result.outcome for result in results if result.outcome is not Outcome.SKIP)
     outcome = worst((*ran, *(finding.outcome for finding in placement.findings))) if ran else Outcome.ERROR
@@ -383,7 +383,7 @@ def _placing_plan(plan: TrainingPlan) -> NcclTestPlan:
 def _run_strategy(
     plan: TrainingPlan, strategy: str, place: _Place, number: int, reporter: bool
 ) -> tuple[StrategyResult, bool]:
-    """One strategy's result, and whether this process reports it: as before (`reporter`) where nothing runs."""
+    """One strategy's result, and whether this process reports it (`reporter` unchanged if nothing runs)."""
     facts = strategy_facts()[strategy]
     faults = tuple(parse_training_fault(text, place.world_size, plan.steps) for text in plan.inject)
     unable = _why_no_fault(plan, facts, faults)
@@ -407,9 +407,9 @@ def _run_strategy(
 def measure_strategies(
     plan: TrainingPlan, here: Placement, *, python: str | None = None, fresh_groups: bool = True
 ) -> tuple[StrategyMeasurement, ...]:
-    """What ranks told under each strategy of the plan that can run `here`, for a caller that judges by itself.
+    """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    Without `fresh_groups` the ranks keep the process group that they began with, as far as the strategy can.
+    Without `fresh_groups` the ranks keep their first process group, if the strategy can.
 
     Raises:
         LaunchError: ranks could not be started.
@@ -433,7 +433,7 @@ def _measure(
     *,
     fresh_groups: bool = True,
 ) -> tuple[StrategyMeasurement, bool]:
-    """One strategy on its ranks, and whether this process reports it."""
+    """One strategy's measurement on its ranks, and whether this process reports it."""
     job = TrainingJob(
         strategy=facts.name,
         workload=plan.workload,
@@ -482,7 +482,7 @@ def _run(
 def _why_no_fault(
     plan: TrainingPlan, facts: StrategyFacts, faults: tuple[TrainingFault | Fault, ...]
 ) -> tuple[str, str | None] | None:
-    """Why one of these faults cannot be done to that strategy, and what can; None if all can."""
+    """Why one of these faults cannot be injected into that strategy, and what can; None if all can."""
     instead = "inject it into ddp, fsdp2, horovod or accelerate"
     for fault in faults:
         if not isinstance(fault, TrainingFault):

@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag train --script`: run the user's own script on ranks, watch it, say what the ranks did."""
+"""The recipe of `gpudiag train --script`: run the user's script on ranks, watch it, report what they did."""
 
 import fcntl
 import os
@@ -41,7 +41,7 @@ from gpudiag.runs.train import describe_machine
 from gpudiag.training.script_main import ScriptJob
 from gpudiag.training.stack_watch import PATIENCE, users_place
 
-# What gloo, NCCL, CUDA and glibc write about a failure of theirs before the process ends, or instead of an exception.
+# What gloo, NCCL, CUDA and glibc print about their own failure before the process ends, or with no exception.
 _EXPLAINS = re.compile(
     r"enforce fail|Received data size|^what\(\): |NCCL WARN|ncclInternalError|ncclSystemError"
     r"|Watchdog caught collective|CUDA error|device-side assert|free\(\): |malloc\(\): |double free"
@@ -54,7 +54,7 @@ _CHARACTERS_AT_MOST = 400
 _TAIL_BYTES = 256 * 1024
 _REST_SECONDS = 1.0  # a thread of this process reads it; only a starved machine needs as long
 
-# Ranks that wait in one collective say so within a look of each other.
+# Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
 ELSEWHERE = ScriptPlace("several places", work="its Python code moves")
 
@@ -74,7 +74,7 @@ class ScriptOutput:
     _kept: int = 0
 
     def add(self, chunk: bytes) -> None:
-        """Keep the end of what came."""
+        """Add a chunk of output; only the end of all output is kept."""
         self._chunks.append(chunk)
         self._kept += len(chunk)
         while self._kept > _TAIL_BYTES and len(self._chunks) > 1:
@@ -86,7 +86,7 @@ class ScriptOutput:
         return find_explanations(b"".join(self._chunks).decode(errors="replace"))
 
     def _await_rest(self) -> None:
-        """Let what a rank wrote before it ended be read: it is in the pipe before the rank is gone."""
+        """Wait until what ranks wrote before they ended is read: it is in the pipe by then."""
         deadline = time.monotonic() + _REST_SECONDS
         while self._unread() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -152,7 +152,7 @@ class ScriptWatch:
     _told: tuple[tuple[int, str], ...] = ()
 
     def add(self, event: RankEvent) -> None:
-        """Take what a rank told."""
+        """Add an event of a rank."""
         kind, rank = event.data.get("kind"), event.rank
         if kind in ("still", "works", "raised"):
             place = decode(ScriptPlace, event.data)
@@ -171,7 +171,7 @@ class ScriptWatch:
             self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
 
     def is_over(self) -> bool:
-        """Whether every rank stands still, or has waited too long for one that works; reports long waits meanwhile."""
+        """Whether all ranks stand still, or have waited too long for a working one; reports long waits."""
         if self.sees_hang():
             return True
         waiting = self.waiting_ranks()
@@ -182,20 +182,20 @@ class ScriptWatch:
         return self.clock() - since >= self.patience_seconds
 
     def sees_hang(self) -> bool:
-        """Whether every rank stands still, or has finished, and one at least has not."""
+        """Whether every rank stands still or has finished, and at least one has not finished."""
         return bool(self.still) and len(self.still) + len(self.finished) == self.world_size
 
     def waiting_ranks(self) -> list[int]:
-        """Those that stand still because they wait for other ranks."""
+        """The ranks that stand still because they wait for other ranks."""
         return sorted(rank for rank, place in self.still.items() if place.awaited in FOR_OTHERS)
 
     @property
     def patience_seconds(self) -> float:
-        """How long ranks may wait for one that works."""
+        """Seconds that ranks may wait for one that works."""
         return PATIENCE * self.hang_seconds
 
     def _tell_of(self, waiting: list[int]) -> None:
-        """Say once who waits for whom, when it is known what the others do, or will not be."""
+        """Report once which ranks wait for which, once it is known what the others do, or never will be."""
         others = set(range(self.world_size)) - set(waiting) - self.finished
         unknown = others - self.working.keys() - self.still.keys()
         waited = self.clock() - max(self._still_since[rank] for rank in waiting)
@@ -228,7 +228,7 @@ class ScriptPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """What came of it; `reporter`: this process of the launch prints the report."""
+    """The result of a run; `reporter`: this process of the launch prints the report."""
 
     report: TrainingReport
     reporter: bool
@@ -242,7 +242,7 @@ def run_script(
     listener: Callable[[RunEvent], None] | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> ScriptRun:
-    """The script on its ranks, and the report of what they did.
+    """Run the script on its ranks; return the report of what they did.
 
     `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
     ranks are waited for.
@@ -316,7 +316,7 @@ def _parse_fault(text: str, world_size: int) -> Fault:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on; the script's rank 0 will, for env://."""
+    """A free port, on which the script's rank 0 will listen for env://."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -355,7 +355,7 @@ def _report(plan: ScriptPlan, placement: Placement, run: RankRun, words: Sequenc
 
 
 def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, ScriptPlace]:
-    """The ranks that told nothing because their code moves: where they were when the run was ended."""
+    """The ranks that reported nothing because their code moves, and where they were at the run's end."""
     silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished
     stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
     return {
@@ -367,7 +367,7 @@ def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, ScriptPl
 
 
 def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
-    """Where the ranks were when the run ended, from what all processes of a launch know alike."""
+    """Where the ranks were when the run ended, from the events that all processes of a launch share."""
     watch = ScriptWatch(run.world_size, plan.hang_seconds)
     for event in run.events:
         if run.given_up and watch.sees_hang():

@@ -1,4 +1,4 @@
-"""Which GPUs ranks can run on here, and what they have to be told for it: one judgement for every command."""
+"""Which GPUs ranks can run on here, and the environment variables they need: shared by all commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,15 +47,15 @@ class GpuFitness:
         return None if isinstance(uuid, Missing) else uuid
 
     def as_untested(self) -> Untested:
-        """The GPU as one that no test runs on, and why."""
+        """The GPU as one that no test runs on, with the reason."""
         in_use = self.unfit is None
         return Untested(self.device.id.uuid, self.name, self.unfit or self.in_use or "", in_use)
 
 
 def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> Missing | None:
-    """Why ranks can use none of the GPUs that there are traces of; None: torch starts a context on one at least.
+    """Why ranks can use none of the GPUs found here; None if torch starts a context on at least one.
 
-    NOT_SUPPORTED where they are simulated, ERROR otherwise.
+    NOT_SUPPORTED if they are simulated, ERROR otherwise.
     """
     if snapshot.simulated is not None:
         words = f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing"
@@ -110,7 +110,7 @@ def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str
 
 
 def _must_hide(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> bool:
-    """Whether torch counts more than those: a sick GPU, one in use, a second MIG instance, one that NVML does not list."""
+    """Whether torch sees more than `chosen`: a GPU faulty, in use or unknown to NVML, or a MIG instance."""
     return sum(view.source == "torch" for view in snapshot.views) > len(chosen)
 
 
@@ -158,20 +158,20 @@ def _cuda_order(gpu: GpuFitness) -> tuple[bool, int]:
 
 
 def may_have_own_gpus(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) -> bool:
-    """Whether a launcher may have shown each of its ranks here a GPU of its own: this process sees one of several.
+    """Whether the launcher may have shown each rank its own GPU: this process sees one of several.
 
-    Whether it has, the ranks find out together (ranks/rank/device.py).
+    Whether it really has, the ranks find out together (ranks/rank/device.py).
     """
     return len(usable) == 1 and max(len(snapshot.devices), len(pci_gpus(snapshot))) >= ranks
 
 
 def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) -> dict[str, str]:
-    """What lets two NCCL ranks share the only GPU.
+    """The environment variables that let two NCCL ranks share the only GPU.
 
     Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
 
     Raises:
-        UsageError: they cannot, with what they would need.
+        UsageError: they cannot; the message says what they would need.
     """
     if (ranks, len(usable)) != (2, 1):
         raise UsageError(

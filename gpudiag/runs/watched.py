@@ -1,4 +1,4 @@
-"""What a machine's counters and GPUs say before and after a run: the cause beside the symptom."""
+"""A machine's counters and GPUs before and after a run, which may show the cause of a symptom."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _SNAPSHOT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How things stood before a run; `snapshot` is there where the run uses GPUs."""
+    """The machine before a run; `snapshot` is set if the run uses GPUs."""
 
     counters: HostCounters
     snapshot: Snapshot | None
@@ -24,19 +24,19 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What moved during a run, and the faults that appeared meanwhile."""
+    """What changed during a run, and the faults that appeared meanwhile."""
 
     movements: tuple[Movement, ...]
     findings: tuple[Finding, ...]
 
 
 def start_watch(*, gpus: bool) -> Watch:
-    """Read this host's counters, and its GPUs and kernel log where they matter, before a run."""
+    """Read this host's counters before a run, and with `gpus` its GPUs and kernel log."""
     return Watch(read_host_counters(), _take_snapshot() if gpus else None)
 
 
 def finish_watch(watch: Watch, host: str) -> Watched:
-    """Read the same again, after the run, and say what became different."""
+    """Read the same again after the run, and return what changed."""
     counters = (watch.counters, read_host_counters())
     if watch.snapshot is None:
         return Watched(find_movements(host, counters, None), ())

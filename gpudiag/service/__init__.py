@@ -1,1 +1,1 @@
-"""What the service runs on: the machine under watch, and the runs that people start from the page."""
+"""What the service is built on: the watched machine, and the runs that users start from the page."""

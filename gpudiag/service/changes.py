@@ -1,4 +1,4 @@
-"""What changed from one picture of the machine to the next, and the GPUs that are missed since."""
+"""What changed from one snapshot of the machine to the next, and the GPUs missing since."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -21,13 +21,13 @@ _WORDS = {
 }
 _RETOLD_SECONDS = 2.0  # a new event set may be told again what an earlier one was told
 
-# Who a GPU is stays known.
+# Readings that identify a GPU, kept while it does not answer.
 _KEPT = ("id", "name", "serial", "vbios_version", "board_part_number", "architecture", "compute_capability")
 MAX_GPUS = 64  # instances of a virtual machine that come and go
 
 
 class Changes:
-    """Compares pictures and reports what changed; numbers entries from 1."""
+    """Compares snapshots and reports what changed; numbers entries from 1."""
 
     def __init__(self, publish: Callable[[TimelineEntry], None]) -> None:
         """Pass each entry to `publish`."""
@@ -45,7 +45,7 @@ class Changes:
         self._generation_at = 0.0
 
     def compare(self, after: Snapshot) -> None:
-        """Tell what is otherwise than in the pictures before; a GPU that is missed is a row of it."""
+        """Report what differs from earlier snapshots; `after` has a row for each missing GPU."""
         self._compare_driver(after)
         nvml_answers = not isinstance(after.driver_version, Missing)
         for device in after.devices:
@@ -53,7 +53,7 @@ class Changes:
             self._compare_throttling(device)
 
     def note_xid(self, snapshot: Snapshot | None, index: int, code: int, at: float, generation: int) -> None:
-        """Tell an Xid that NVML's events reported, once, though a later child may be told it again."""
+        """Report an Xid from NVML's events once, even if a later child receives it again."""
         device = _by_index(snapshot, index)
         key = (str(index) if device is None else key_of(device), code)
         if generation != self._generation:
@@ -72,7 +72,7 @@ class Changes:
         )
 
     def note_sampler(self, status: SamplerStatus) -> None:
-        """Tell when the sampler is wedged, replaced or well again."""
+        """Report when the sampler is wedged, replaced or well again."""
         before, self._sampler = self._sampler, status.state
         wedged = SamplerState.WEDGED
         if status.state is wedged and before is not wedged:
@@ -84,7 +84,7 @@ class Changes:
         self._restarts = status.restarts
 
     def note_run(self, message: str, severity: str, at: float) -> None:
-        """Tell the start or end of a run."""
+        """Report the start or end of a run."""
         self._note(TimelineKind.RUN, message, severity, at=at)
 
     def _compare_driver(self, after: Snapshot) -> None:
@@ -171,10 +171,10 @@ _REST = tuple(field.name for field in fields(Device) if field.name not in _KEPT)
 
 
 class SeenGpus:
-    """Every GPU that has answered since the service started, by the name that it is remembered by."""
+    """Every GPU that has answered since the service started, by its key."""
 
     def __init__(self) -> None:
-        """Start without any picture."""
+        """Start without any GPU."""
         self._devices: dict[str, Device] = {}
         self._known: KnownGpus | None = None
 
@@ -195,15 +195,15 @@ class SeenGpus:
             self._known = replace(now, gpus=seen[-MAX_GPUS:])
 
     def recognise(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, in which a GPU that is no more than a place on the bus is known by who it was.
+        """The snapshot, with the earlier identity of each GPU that now shows only its place on the bus.
 
-        Without its driver a GPU has neither UUID nor index; metrics and page go on to tell it by them.
+        Without its driver a GPU has neither UUID nor index; metrics and page still identify it by them.
         """
         by_place = {device.id.bus_id: device for device in self._devices.values()}
         return replace(snapshot, devices=tuple(_recognised(device, by_place) for device in snapshot.devices))
 
     def known(self, noted: Reading[KnownGpus]) -> Reading[KnownGpus]:
-        """What the last good run noted, and what was seen since."""
+        """The GPUs that the last good run noted, and those seen since."""
         if self._known is None:
             return noted
         if isinstance(noted, Missing):
@@ -214,7 +214,7 @@ class SeenGpus:
         )
 
     def rows_of_missing(self, snapshot: Snapshot) -> tuple[Device, ...]:
-        """A row for each GPU that was seen and that the driver does not list: who it is, and why nothing is known."""
+        """A row for each GPU that was seen but the driver no longer lists: its identity, and the reason."""
         here = {key for device in snapshot.devices for key in _names(device)}
         indices = {device.id.nvml_index for device in snapshot.devices}
         gone = [device for device in self._devices.values() if not here & set(_names(device))]
@@ -232,7 +232,7 @@ def _recognised(device: Device, by_place: Mapping[Reading[str], Device]) -> Devi
 
 
 def _why(snapshot: Snapshot) -> Missing:
-    """Why a GPU that was seen gives nothing now."""
+    """Why a GPU that was seen gives no readings now."""
     if isinstance(snapshot.driver_version, Missing):
         return Missing(
             snapshot.driver_version.reason, snapshot.source("nvml").reason or "NVML does not answer"
@@ -252,6 +252,6 @@ def _identity(device: Device) -> str:
 
 
 def _names(device: Device) -> tuple[str, ...]:
-    """What a row may be known by; a GPU that is lost may have no more than its place."""
+    """The names by which a row may be known; a lost GPU may have only its place on the bus."""
     parts = (device.id.uuid, device.id.bus_id)
     return tuple(str(part) for part in parts if not isinstance(part, Missing))

@@ -1,7 +1,7 @@
-"""The kinds of runs that the service may start, and what a request may say about each.
+"""The kinds of runs that the service may start, and what a request may set for each.
 
-A plan over HTTP has the fields of the command line's plan but those that make ranks misbehave, name files,
-programs or addresses. Every text is a plain name, so that nothing of a request is more than an argument.
+A plan over HTTP has the fields of the command line's plan except those that inject faults or name files,
+programs or addresses. Every text is a plain name, so that nothing in a request is more than an argument.
 """
 
 import re
@@ -26,7 +26,7 @@ _MAX_NUMBER = 1 << 53  # beyond it JSON numbers are not exact
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """One kind: its command, its plan, how long it may take, and whether it works on GPUs where there are."""
+    """One kind: its command, its plan, its time limit, and whether it uses GPUs."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class RunKind:
         """The plan of a request, within its bounds; `force` is passed on where the command has that flag.
 
         Raises:
-            UsageError: a field that there is not, or a value that does not fit.
+            UsageError: an unknown field, or a value that does not fit.
         """
         known = {field.name for field in plan_fields(self.plan_type)} - set(self.hidden)
         document = encode(dict(given))  # a RunRequest has tuples where JSON has lists
@@ -63,7 +63,7 @@ class RunKind:
         return {name: value for name, value in encode(plan).items() if name not in self.hidden}
 
     def deadline_of(self, plan: Any) -> float:
-        """Seconds that a run of this plan may take: its own limit and a little, or the kind's."""
+        """Seconds that a run of this plan may take: its own limit plus a margin, or the kind's."""
         own = getattr(plan, "timeout_seconds", None)
         return self.deadline_seconds if own is None else own + 60.0
 

@@ -1,4 +1,4 @@
-"""One tick as a document: each GPU's first-screen readings, its health, and how the sampler is."""
+"""One tick as a document: each GPU's first-screen readings and health, and the sampler's state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Devi
 
 @dataclass(frozen=True, slots=True)
 class SamplerFacts:
-    """What the watch knows of its sampler beside the picture."""
+    """What the watch knows of its sampler besides the readings."""
 
     polls: bool
     paused: bool
@@ -73,20 +73,20 @@ def build_live(
 
 
 def _old_headline(sampler: SamplerStatus, age_seconds: float) -> str:
-    """How old the numbers are, and why where that is meant to be so."""
+    """How old the numbers are, and the reason if that is intended."""
     why = f": {sampler.reason}" if sampler.state is SamplerState.PAUSED else ""
     return f"the numbers are {age_seconds:.0f} s old{why}"
 
 
 def _verdict(findings: Findings | None, *, old: bool) -> str | None:
-    """What the checks said; numbers that are old say nothing good about now."""
+    """The checks' verdict; ERROR if that is good but the numbers are old."""
     if findings is None:
         return None
     return Outcome.ERROR.value if old and findings.verdict in _GOOD else findings.verdict
 
 
 def key_of(device: Device) -> str:
-    """What a GPU is remembered by: its bus id, which also a dead GPU has, else its UUID or index."""
+    """The GPU's key: its bus id, which even a dead GPU has, else its UUID or index."""
     for part in (device.id.bus_id, device.id.uuid, device.id.nvml_index):
         if not isinstance(part, Missing):
             return str(part)
@@ -94,7 +94,7 @@ def key_of(device: Device) -> str:
 
 
 def last_good_of(device: Device, at: datetime) -> LastGood | None:
-    """The readings that are shown as the last good ones, should the GPU fall silent; None: it gave none."""
+    """The readings to show as the last good ones if the GPU falls silent; None if it gave none."""
     readings = {name: getattr(device, name) for name in _REMEMBERED}
     if all(isinstance(reading, Missing) for reading in readings.values()):
         return None  # listed, and not read yet
@@ -102,7 +102,7 @@ def last_good_of(device: Device, at: datetime) -> LastGood | None:
 
 
 def throttle_reasons(device: Device) -> Reading[tuple[str, ...]]:
-    """The reasons for which the GPU is slowed down by a fault; empty where it is not."""
+    """The faults that slow the GPU down; empty if none does."""
     reasons = device.clocks_event_reasons
     if isinstance(reasons, Missing):
         return reasons

@@ -1,6 +1,6 @@
-"""The runs of the service: started one at a time for each set of GPUs, followed, cancelled, remembered.
+"""The runs of the service: started one at a time for each set of GPUs, followed, cancelled, stored.
 
-Each is a child process of the same command line, so that nothing that a run does can hang or crash the
+Each is a child process running gpudiag's command line, so that no run can hang or crash the
 service. A run ends with the service; after a kill -9 the next service finds it in the store and marks
 it LOST.
 """
@@ -79,11 +79,11 @@ class RunManager:
 
     @property
     def warning(self) -> str:
-        """Why runs are not remembered; empty where they are."""
+        """Why runs are not stored; empty if they are."""
         return self._memory.warning
 
     async def run(self) -> None:
-        """Carry out what is asked for, until cancelled."""
+        """Start and follow the runs that are submitted, until cancelled."""
         self._memory.load()
         while True:
             if self._memory.loaded is not None:
@@ -94,7 +94,7 @@ class RunManager:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
-        """End every run, and wait for that no longer than a little."""
+        """End every run, and wait a moment for that."""
         self._closing = True
         for entry in self._list:
             if entry.run.state is RunState.QUEUED:
@@ -117,11 +117,11 @@ class RunManager:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def submit(self, request: RunRequest) -> Run:
-        """Start a run, or queue it where the request says so and another one holds its GPUs.
+        """Start a run, or queue it if the request allows that and another one holds its GPUs.
 
         Raises:
-            UsageError: there is no such kind or GPU, or the plan is out of its bounds.
-            RunConflictError: another run holds the GPUs, others use them, or too many runs wait.
+            UsageError: there is no such kind or GPU, or the plan is out of bounds.
+            RunConflictError: another run holds the GPUs, other processes use them, or the queue is full.
         """
         kind = self.kinds.get(request.kind)
         if kind is None:
@@ -157,7 +157,7 @@ class RunManager:
         return self._list.show(entry)
 
     def cancel(self, identity: str) -> Run:
-        """Ask a run to end; it does within some seconds.
+        """Ask a run to end, which takes some seconds; return it.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -187,11 +187,11 @@ class RunManager:
         return tuple(run for run in runs if kind in (None, run.kind) and state in (None, run.state.value))
 
     def active(self) -> tuple[ActiveRun, ...]:
-        """The runs that wait or go on, oldest first."""
+        """The runs that are queued or running, oldest first."""
         return self._list.active()
 
     def events(self, identity: str, since: int = 0) -> RunEvents:
-        """What the run has told after event number `since`.
+        """The run's events after event number `since`.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -203,7 +203,7 @@ class RunManager:
         return RunEvents(identity, tuple(one for one in told if one.number > since))
 
     async def log(self, identity: str) -> bytes:
-        """The end of what the run printed, without secrets and without what would steer a terminal.
+        """The end of the run's output, without secrets and terminal control sequences.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -216,7 +216,7 @@ class RunManager:
         return escape_steering(mask_text(log.decode(errors="replace"))).encode()
 
     async def report(self, identity: str) -> bytes | None:
-        """The run's document, None where it wrote none.
+        """The run's document; None if it wrote none.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -259,7 +259,7 @@ class RunManager:
         self._watch.note_run(f"run {run.id} started: {run.command}", "pass")
 
     def _environment(self, run: Run) -> Mapping[str, str]:
-        """The service's own environment, with only the run's GPUs in sight."""
+        """The service's own environment, with only the run's GPUs visible."""
         environment = {**os.environ, "NO_COLOR": "1"}
         if run.gpus:
             environment |= {"CUDA_VISIBLE_DEVICES": ",".join(run.gpus)}
@@ -283,7 +283,7 @@ class RunManager:
         return heard
 
     def _look(self) -> None:
-        """Notice runs that ended or are late, and start those whose turn it is."""
+        """Notice runs that ended or passed their deadline, and start those whose turn it is."""
         for entry in self._list:
             if entry.process is not None:
                 self._look_at(entry, entry.process)
@@ -353,11 +353,11 @@ class RunManager:
         self._memory.save(run)
 
     def _add_earlier(self, loaded: list[tuple[Run, str]]) -> None:
-        """Take in the runs of earlier services; one that was going on when its service died is LOST."""
+        """Add the runs of earlier services; one that was running when its service died is LOST."""
         earlier = [
             RunEntry(run, folder=self._memory.folder_of(run))
             for run, service in loaded[-KEPT_RUNS:]
-            # Another service of this machine carries out what goes on while it lives.
+            # Another live service on this machine may own a run that has not ended.
             if run.state in ENDED or not is_service_alive(service)
         ]
         self._list.put_before(earlier)

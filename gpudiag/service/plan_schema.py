@@ -1,4 +1,4 @@
-"""The JSON Schema of a plan, as its fields declare it: their types, the words and bounds that they keep to."""
+"""The JSON Schema of a plan, from its fields: their types, allowed words and bounds."""
 
 from typing import Any
 

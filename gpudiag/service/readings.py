@@ -1,7 +1,7 @@
-"""The readings of the last day and what happened: in memory, and on disk as far as the disk allows.
+"""The readings of the last day and the timeline: in memory, and on disk as far as the disk allows.
 
-The disk is written by a thread of its own, which nothing waits for: a full, slow or hung disk is a
-warning, and the numbers are still shown.
+A thread of its own, which nothing waits for, writes the disk: a full, slow or hung disk is a warning,
+and the numbers are still shown.
 """
 
 from collections import deque
@@ -27,17 +27,17 @@ _CLOSE_SECONDS = 3.0
 
 
 class Readings:
-    """What was read and what happened on one machine."""
+    """The readings and the timeline of one machine."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Remember what the folder holds, and write there; None keeps it all in memory."""
+        """Load what the folder holds, and write there; None keeps all in memory."""
         self.entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self.warning = ""
         self.names: dict[str, tuple[int | None, str | None]] = {}
         self._ring = Ring()
         self._fresh: list[Sampled] = []
         self._fresh_entries: list[TimelineEntry] = []
-        # What a full disk has refused, for the next try; the disk's thread alone looks at them.
+        # Entries that a full disk has refused, for the next try; only the disk's thread uses them.
         self._waiting_entries: list[dict[str, Any]] = []
         self._journal_has_gap = False
         self._journal_at = self._copy_at = monotonic()
@@ -64,7 +64,7 @@ class Readings:
         self._fresh_entries.append(entry)
 
     def keep_house(self) -> None:
-        """Hand to the disk what is due; to be called every second or so."""
+        """Hand the disk's thread what is due; call this about every second."""
         now = monotonic()
         if self._disk is None or self._spill is None:
             return
@@ -83,7 +83,7 @@ class Readings:
             self._disk.do(lambda: self._write_samples(spill, samples))
 
     def close(self) -> None:
-        """Write everything, and wait for it no longer than it takes a disk that works."""
+        """Write everything, and wait no longer than a working disk takes."""
         if self._disk is not None and self._spill is not None:
             self._copy_at = -_COPY_SECONDS
             self.keep_house()
@@ -95,7 +95,7 @@ class Readings:
         self._waiting_entries = []
 
     def _write_samples(self, spill: Spill, samples: list[Sampled]) -> None:
-        """Add to the journal; once some were refused, only a whole copy has them all again."""
+        """Append to the journal; after a refused write, only a full copy has all samples again."""
         if self._journal_has_gap:
             self._write_copy(spill)
             return
@@ -113,7 +113,7 @@ class Readings:
         return Timeline(tuple(self.entries))
 
     def uuids(self) -> tuple[str, ...]:
-        """The GPUs of which there are readings, also those that are gone."""
+        """The GPUs with readings, including those that are gone."""
         return tuple(self._ring.devices)
 
     def series(

@@ -20,7 +20,7 @@ HOST = "host"  # the lock of runs without GPUs
 
 @dataclass(slots=True)
 class RunEntry:
-    """A run with what is needed to carry it out; one of an earlier service has neither kind nor plan."""
+    """A run with what is needed to execute it; one of an earlier service has neither kind nor plan."""
 
     run: Run
     kind: RunKind | None = None
@@ -34,27 +34,27 @@ class RunEntry:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether the run has ended."""
         return self.run.state in ENDED
 
 
 class RunList:
-    """Entries by the run's id, in the order in which they were asked for."""
+    """Entries by the run's id, in the order in which they were requested."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start empty."""
         self._entries: OrderedDict[str, RunEntry] = OrderedDict()
 
     def __iter__(self) -> Iterator[RunEntry]:
-        """Every entry, oldest first; the list may change meanwhile."""
+        """Every entry, oldest first; the list may change during the iteration."""
         return iter(tuple(self._entries.values()))
 
     def add(self, entry: RunEntry) -> None:
-        """Take in the newest."""
+        """Add the newest entry."""
         self._entries[entry.run.id] = entry
 
     def put_before(self, earlier: Iterable[RunEntry]) -> None:
-        """Take in those of earlier services; what is known already stays."""
+        """Add the entries of earlier services; those already known stay."""
         entries = OrderedDict((entry.run.id, entry) for entry in earlier)
         entries.update(self._entries)
         self._entries = entries
@@ -70,18 +70,18 @@ class RunList:
         return self._entries[identity]
 
     def holder_of(self, lock: tuple[str, ...]) -> RunEntry | None:
-        """The run that goes on or waits before this one, and wants the same."""
+        """The oldest queued or running run that needs any of `lock` (GPUs or the host); None if none does."""
         for entry in self._entries.values():
             if not entry.has_ended and set(entry.run.lock) & set(lock):
                 return entry
         return None
 
     def queued(self) -> list[RunEntry]:
-        """Those that wait, first come first."""
+        """The queued runs, first come first."""
         return [entry for entry in self._entries.values() if entry.run.state is RunState.QUEUED]
 
     def whose_turn_it_is(self) -> Iterator[RunEntry]:
-        """Those that wait for nobody any more; an earlier one that waits holds its GPUs against later ones."""
+        """The queued runs that may start; one that still waits holds its GPUs against later ones."""
         held: set[str] = set()
         for entry in self:
             if entry.has_ended:
@@ -91,7 +91,7 @@ class RunList:
             held |= set(entry.run.lock)
 
     def active(self) -> tuple[ActiveRun, ...]:
-        """The runs that wait or go on, oldest first."""
+        """The runs that are queued or running, oldest first."""
         return tuple(
             ActiveRun(run.id, run.kind, run.state.value, run.started_at, run.progress)
             for run in (entry.run for entry in self._entries.values() if not entry.has_ended)
@@ -106,7 +106,7 @@ class RunList:
         return entry.run
 
     def forget_beyond(self, most: int) -> list[Run]:
-        """The oldest runs that ended, which are too many and are forgotten now."""
+        """Forget the oldest ended runs in excess of `most`; return them."""
         ended = [entry for entry in self._entries.values() if entry.has_ended]
         surplus = [entry.run for entry in ended[: max(0, len(self._entries) - most)]]
         for run in surplus:
@@ -115,7 +115,7 @@ class RunList:
 
 
 class BusyGpusError(RunConflictError):
-    """Others use the GPUs that the run wants; `members` names them."""
+    """Other processes use the GPUs that the run wants; `members` names them."""
 
     code = "run.gpus_busy"
 
@@ -135,7 +135,7 @@ class HeldError(RunConflictError):
 
 
 class FullQueueError(RunConflictError):
-    """Too many runs wait already."""
+    """Too many runs are queued already."""
 
     code = "run.queue_full"
     http_status = 429
@@ -167,10 +167,10 @@ def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool)
 
 
 def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
-    """Return where nothing shows those GPUs to be in use.
+    """Raise BusyGpusError if anything shows those GPUs to be in use.
 
     Raises:
-        BusyGpusError: somebody does.
+        BusyGpusError: they are in use.
     """
     users = () if snapshot is None else _users_of(snapshot, gpus)
     if users:

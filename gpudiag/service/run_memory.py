@@ -1,4 +1,4 @@
-"""The runs of a service, remembered: in the store and in files, by a thread that nothing waits for."""
+"""Stores the runs of a service, in the store and in files, by a thread that nothing waits for."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 
 
 def read_file(path: Path) -> bytes | None:
-    """What the file holds; None where it is not there, or too large to be a document."""
+    """The file's contents; None if it does not exist, or is too large to be a document."""
     with contextlib.suppress(OSError):
         if path.stat().st_size <= _MAX_BYTES:
             return path.read_bytes()
@@ -40,12 +40,12 @@ def write_log(folder: Path, log: bytes) -> None:
 
 
 def own_identity() -> str:
-    """This process's name for good."""
+    """This process's identity, unique across pid reuse and reboots."""
     return _identity(os.getpid())
 
 
 def _identity(pid: int) -> str:
-    """A process's name for good: its host's boot, its pid, and when it was started."""
+    """A process's identity: its host's boot, its pid, and its start time."""
     process = read_process(pid)
     started = 0 if process is None else process.start_ticks
     boot = ""
@@ -82,12 +82,12 @@ class RunMemory:
         return self._folder / run.id
 
     def load(self) -> None:
-        """Have the runs of earlier services read; `loaded` has them some time."""
+        """Start reading the runs of earlier services; `loaded` has them later."""
         if self._records is not None:
             self._disk.do(self._load)
 
     def save(self, run: Run) -> None:
-        """Have the run written as it is now."""
+        """Have the disk's thread write the run as it is now."""
         records = self._records
         if records is not None:
             machine, service = self._machine(), own_identity()
@@ -99,7 +99,7 @@ class RunMemory:
         self._write(("log", run.id), lambda: write_log(folder, log))
 
     def keep_house(self) -> None:
-        """Try again what could not be written; to be called every second or so."""
+        """Retry what could not be written; call this about every second."""
         if self._unwritten and monotonic() - self._tried_at > _AGAIN_SECONDS:
             self._try_to_write()
 
@@ -114,7 +114,7 @@ class RunMemory:
         return await asyncio.wait_for(asyncio.to_thread(read_file, self.folder_of(run) / name), _SECONDS)
 
     def finish(self) -> None:
-        """Wait until all is written, for no longer than it takes a disk that works."""
+        """Wait until all is written, but no longer than a working disk takes."""
         self._disk.wait(_SECONDS)
 
     def _write(self, what: tuple[str, str], job: Callable[[], None]) -> None:
@@ -126,7 +126,7 @@ class RunMemory:
         self._disk.do(self._write_all)
 
     def _write_all(self) -> None:
-        """In the disk's thread: what fails stays, and so does what comes after it."""
+        """In the disk's thread: a write that fails is kept for a retry, with those after it."""
         for what, job in list(self._unwritten.items()):
             job()
             if self._unwritten.get(what) is job:

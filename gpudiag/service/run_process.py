@@ -1,4 +1,4 @@
-"""One run's process: a command line of gpudiag in a process group of its own, heard without waiting."""
+"""One run's process: a gpudiag command in its own process group, read without blocking."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _GRACE_SECONDS = 10.0  # between asking it to end and ending it
 
 
 class RunProcess:
-    """A run while it goes on; `heard` is called when it has emitted or printed something, or ended."""
+    """A running run; `heard` is called when it has emitted or printed something, or ended."""
 
     def __init__(
         self,
@@ -79,21 +79,21 @@ class RunProcess:
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """Its exit status, or minus a signal's number; None while it goes on."""
+        """Its exit status, or minus a signal's number; None while it is running."""
         status = self._process.poll()
         if status is None and self._kill_at is not None and monotonic() > self._kill_at:
             self.kill()
         return status
 
     def outcome(self, status: int) -> str | None:
-        """The verdict of a run that ended by itself with that status; None where it could not tell."""
+        """The verdict of a run that ended by itself with that status; None if it could not tell."""
         if status not in _OUTCOME_OF_STATUS:
             return None
         told = [event.outcome for _, event in self.events if event.outcome]
         return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
 
     def why_failed(self, status: int) -> str:
-        """The sentence of a run that could not tell, or how it died."""
+        """The message of a run that could not tell, or how it died."""
         lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
         found = [event.finding.message for _, event in self.events if event.finding is not None]
         said = found[0] if found else sentence_of(lines)
@@ -112,7 +112,7 @@ class RunProcess:
         self._signal(signal.SIGKILL, group=True)
 
     def close(self) -> None:
-        """Hear the rest and close the pipes; what it left in its group goes too."""
+        """Read the rest, close the pipes, and kill what is left in its process group."""
         for fd in list(self._open):
             take = self._read_events if fd == self._events_fd else self._read_output
             os.set_blocking(fd, False)
@@ -144,7 +144,7 @@ class RunProcess:
                 os.close(fd)
 
     def _read(self, fd: int) -> bytes | None:
-        """What can be read now; None where there is nothing yet."""
+        """What can be read now; None if there is nothing yet."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:

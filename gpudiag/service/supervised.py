@@ -1,6 +1,6 @@
 """`python -m gpudiag.service.supervised PARENT_PID ARGUMENTS...`: a command line that dies with its service.
 
-It asks the kernel for that and becomes `python -m gpudiag ARGUMENTS`; the wish survives the exec.
+It sets the parent-death signal and execs `python -m gpudiag ARGUMENTS`; the setting survives exec.
 """
 
 import os

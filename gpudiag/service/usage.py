@@ -20,18 +20,18 @@ from gpudiag.model.service import (
 from gpudiag.units import GIB
 
 IDLE_SECONDS = 15 * 60.0
-IDLE_HOLDER_BYTES = GIB  # a bare CUDA context takes some hundred MiB, and is nobody's reservation
+IDLE_HOLDER_BYTES = GIB  # a bare CUDA context takes some hundred MiB, and does not reserve the GPU
 
 
 class IdleClock:
     """Since when each GPU has been idle without a break, by UUID."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without any GPU."""
         self.idle_since: dict[str, datetime] = {}
 
     def note(self, device: Device, at: datetime) -> None:
-        """Take in one reading; a GPU that does not answer is not known to be idle."""
+        """Record one reading; a GPU that does not answer is not known to be idle."""
         uuid, busy = device.id.uuid, device.utilization_percent
         if isinstance(uuid, Missing):
             return
@@ -42,7 +42,7 @@ class IdleClock:
 
 
 def list_processes(snapshot: Snapshot, idle_since: Mapping[str, datetime]) -> Processes:
-    """Every process on every GPU, most memory first, and what each user holds."""
+    """Every process on every GPU, most memory first, and each user's total."""
     uses = [use for device in snapshot.devices for use in _uses(device, idle_since, snapshot.taken_at)]
     uses.sort(key=lambda use: -value_or(use.process.memory_used_bytes, 0))
     return Processes(snapshot.taken_at, tuple(uses), tuple(_users(uses)))
@@ -141,7 +141,7 @@ def _links(
 
 
 def _direct_links(device: Device, bus_id: str) -> Reading[int]:
-    """NVLinks that lead straight to the other GPU; behind a switch none of them says where it leads."""
+    """The number of NVLinks directly to the other GPU; behind a switch no link shows its far end."""
     links = device.nvlinks
     if isinstance(links, Missing):
         return links

@@ -1,7 +1,7 @@
-"""The machine under watch: the sampler's picture and what lies around it, judged, told tick by tick.
+"""The watched machine: the sampler's readings and the host's state, judged and published every tick.
 
-It runs in one event loop and asks nothing itself: NVML is asked by the sampler's child, the host by the
-inspector's. Whatever those do, `live` says how old the numbers are.
+It runs in one event loop and queries nothing itself: the sampler's child queries NVML, the inspector's
+the host. Whatever those do, `live` says how old the numbers are.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ Told = Live | Findings | TimelineEntry
 
 INSTANT_CHECKS = tuple(check for check in BUILTIN if check.level is Level.INSTANT)
 _HOUSEKEEPING_SECONDS = 0.5
-# After these the kernel log and the PCI bus may say more, or something else.
+# After these changes the kernel log and the PCI bus are read anew.
 _CONCERNS_HOST = (
     TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
 )  # fmt: skip
-# After these other sources have to be asked before they can be compared with NVML.
+# After these changes other sources must be queried anew before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
-_XID_EVENTS = 1000  # kept for the checks; a flood of them tells no more
-_LOOKED_SECONDS = 20.0  # after the last look at the API, it is sampled slowly
+_XID_EVENTS = 1000  # kept for the checks; more of them add nothing
+_LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
 _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
@@ -71,7 +71,7 @@ class MachineWatch:
         *,
         polls: bool = True,
     ) -> None:
-        """Watch from `run` on; `polls` False asks NVML nothing."""
+        """Watch once `run` is called; with `polls` False, never query NVML."""
         self.readings = readings
         self.snapshot: Snapshot | None = None
         self.report: Report | None = None
@@ -127,17 +127,17 @@ class MachineWatch:
             await asyncio.sleep(_REAP_LOOK_SECONDS)
 
     def note_look(self) -> None:
-        """Somebody looks at the numbers: sample at full pace for a while."""
+        """Note that a client reads the numbers: sample at full rate for a while."""
         self._looked_at = monotonic()
         self._set_pace()
 
     def pause(self, holder: str) -> None:
-        """Ask nothing until `resume`: a bandwidth test must not be disturbed."""
+        """Stop sampling until `resume`: a bandwidth test must not be disturbed."""
         self._paused_by.add(holder)
         self._set_pace()
 
     def resume(self, holder: str) -> None:
-        """Sample again, once nobody else wants the pause."""
+        """Sample again, once no other holder wants the pause."""
         self._paused_by.discard(holder)
         self._heard_at = monotonic()
         self._set_pace()
@@ -149,12 +149,12 @@ class MachineWatch:
 
     @property
     def restarts(self) -> int:
-        """How often the sampler's child ended or was given up."""
+        """How many times the sampler's child ended or was given up."""
         return self._supervisor.restarts
 
     @property
     def stuck(self) -> int:
-        """Children that the kernel cannot end yet."""
+        """The number of killed children that the kernel cannot end yet."""
         return self._supervisor.stuck
 
     @property
@@ -164,7 +164,7 @@ class MachineWatch:
 
     @property
     def interval_seconds(self) -> float:
-        """The pace now."""
+        """Seconds between samples now."""
         looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS
         return FAST_SECONDS if looked else SLOW_SECONDS
 
@@ -203,11 +203,11 @@ class MachineWatch:
         return Trouble(max(waited, default=0.0), lost_for)
 
     def _join(self) -> None:
-        """The whole snapshot anew, and what the checks say of it."""
+        """Rebuild the whole snapshot, and run the checks on it."""
         surroundings, picture = self._inspector.surroundings, self._picture
         unanswered = self._polls and not picture.has_answer()
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
-            return  # a first picture without it would be a false alarm
+            return  # a first snapshot without it would be a false alarm
         if self._picture.is_filling() and self.snapshot is not None:
             return  # a fresh child has counted the GPUs and not read them yet: what was read last still stands
         if surroundings is None:
@@ -226,13 +226,13 @@ class MachineWatch:
         self._judge(snapshot)
 
     def _publish_xids(self) -> None:
-        """Put on the timeline what NVML's events told, now that it is known which GPU has which index."""
+        """Put Xids from NVML's events on the timeline, now that each GPU's index is known."""
         untold, self._untold_xids = self._untold_xids, []
         for index, code, at, generation in untold:
             self._changes.note_xid(self.snapshot, index, code, at, generation)
 
     def _asks_nvml(self) -> bool:
-        """Whether NVML's silence would be the driver's: somebody asks it, or has."""
+        """Whether NVML is, or has been, queried, so that its silence would be the driver's."""
         return self._polls and (self._picture.has_answer() or self._supervisor.cannot_start is None)
 
     def _nvml_answer(self) -> NvmlAnswer:
@@ -274,7 +274,7 @@ class MachineWatch:
         self._announce(self.findings)
 
     def _refresh(self) -> None:
-        """The snapshot with the newest fast readings."""
+        """Update the snapshot with the newest fast readings."""
         assert self.snapshot is not None  # noqa: S101 - the caller has looked
         devices = tuple(self._picture.with_fast(device) for device in self.snapshot.devices)
         snapshot = replace(self.snapshot, devices=devices, taken_at=datetime.now(UTC))
@@ -288,7 +288,7 @@ class MachineWatch:
                 self.readings.add(device, at)
 
     def _note_last_good(self) -> None:
-        """Keep what is shown of each GPU, should it, or the sampler, fall silent from now on."""
+        """Keep the last good readings of each GPU, in case it or the sampler falls silent."""
         if self.snapshot is None or self._picture.tick_at is None:
             return
         at = datetime.fromtimestamp(self._picture.tick_at, UTC)
@@ -336,7 +336,7 @@ class MachineWatch:
         self._announce(self.live)
 
     def _silence(self) -> float | None:
-        """Seconds without a word from the child beyond its pace; None where it is heard."""
+        """Seconds that the child has been silent beyond its interval; None while it reports."""
         if not self._polls or self._paused_by or self._heard_at == 0.0 or self._picture.failure is not None:
             return None
         silence = monotonic() - self._heard_at
@@ -355,7 +355,7 @@ class MachineWatch:
         self._announce(entry)
 
     def note_run(self, message: str, severity: str) -> None:
-        """Put a run's start or end on the timeline; its end may be a new good state."""
+        """Put a run's start or end on the timeline; its end may bring a new good state."""
         self.good_state.ask_soon()
         self._changes.note_run(message, severity, time())
 
@@ -366,5 +366,5 @@ def _is_late(device: Device) -> bool:
 
 
 def _same(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> bool:
-    """Whether the same is wrong with the same parts; numbers in the words may have moved."""
+    """Whether both have the same faults of the same parts; numbers in the text may differ."""
     return [(one.code, one.subject) for one in before] == [(one.code, one.subject) for one in after]

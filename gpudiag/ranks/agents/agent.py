@@ -1,4 +1,4 @@
-"""The torch-free agent that decides: it watches all ranks, outlives them, and says what happened."""
+"""The torch-free agent that leads: it watches all ranks, outlives them, and reports what happened."""
 
 import math
 import select
@@ -28,20 +28,20 @@ from gpudiag.ranks.rank.job import Job
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
 
-# Deaths are told at once; this is how often stops, positions and events are looked for. With four
-# ranks ten looks a second took 0.3 % to 0.5 % of one of two busy x86 processors.
+# Deaths are noticed at once; this is how often stops, positions and events are polled. With four
+# ranks, polling ten times a second took 0.3 % to 0.5 % of one of two busy x86 processors.
 _TICK_SECONDS = 0.1
 
-# Agents that lost their leader, or waited for it in vain, are all with the next one by then.
+# By then all agents that lost their leader, or never reached it, are connected to the next one.
 _GATHER_SECONDS = 2.0
 
-# What is found while processes are alive, so that they can be asked where they are.
+# Incidents found while processes are still alive, so that these can be asked where they hang.
 _HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The agent's own ranks, what they are to do, and the limits; the run starts when this is made."""
+    """The agent's own ranks, their job, and the limits; the run starts when this is created."""
 
     job: Job
     local: LocalRanks
@@ -59,7 +59,7 @@ class Agent:
     """Leads one run: watches every rank until all have ended well or an incident is certain."""
 
     def __init__(self, assignment: Assignment, remote: RemoteRanks | None, log: EventLog) -> None:
-        """Watch this agent's own ranks, and those of other agents in `remote`; nothing happens before `watch`."""
+        """Prepare to `watch` this agent's own ranks, and those of other agents in `remote`."""
         self._job = assignment.job
         self._local = assignment.local
         self._budgets = assignment.budgets
@@ -81,11 +81,11 @@ class Agent:
         self._ended_at = log.started
         led_after = time.monotonic() - log.started
         meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
-        # Ranks of our own come when their import is done, and that has a limit of its own.
+        # Our own ranks start once their import is done, which has a limit of its own.
         self._absent_after = math.inf if remote is None else meeting_over
 
     def watch(self) -> bool:
-        """Whether the run came to an end of its own; False if it is to be given up.
+        """Watch the run; True once it is over, False if it is to be given up.
 
         Raises:
             UsageError: the interpreter cannot run ranks.
@@ -101,14 +101,14 @@ class Agent:
         return over
 
     def _is_given_up_by_launcher(self) -> bool:
-        """Whether the launcher ends the run because of ranks that died before they met the others."""
+        """Whether the launcher ends the run because of ranks that died before the rendezvous."""
         absent = any(view.life is Life.NOT_STARTED for view in self._views)
         if self._siblings is not None and absent and self._interrupts.received:
             self._incidents = self._find_unseen_ends(self._looked_at)
         return bool(self._incidents)
 
     def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
-        """The run as its caller sees it; `unkillable` are pids that SIGKILL did not end."""
+        """The run for the caller; `unkillable` are pids that SIGKILL did not end."""
         return RankRun(
             world_size=self._job.world_size,
             launcher=launcher,
@@ -129,16 +129,16 @@ class Agent:
         return InjectedFault(fault.specification, at is not None, never if at is None else at)
 
     def _all_incidents(self) -> tuple[Incident, ...]:
-        """What ended the run; then what held ranks up, and did not."""
+        """What ended the run; then what only held ranks up."""
         throttled = watchdog.find_throttled(self._views, self._incidents)
         known = {incident.rank for incident in throttled}
         late = (incident for incident in self._find_stragglers() if incident.rank not in known)
-        # Of a run that something ended, what healed before that would only hide the cause.
+        # If an incident ended the run, those that healed before it would only hide the cause.
         healed = () if self._incidents else self._suspicions.healed(throttled)
         return (*self._incidents, *throttled, *healed, *late)
 
     def _find_stragglers(self) -> tuple[Incident, ...]:
-        """Late ranks, where every rank came to the end of what it had to time."""
+        """Late ranks, if every rank finished its timed iterations; else none."""
         arrivals = self._log.arrivals
         if len(arrivals) < self._job.world_size:
             return ()
@@ -168,7 +168,7 @@ class Agent:
                 notice(_describe_absent(absent, self._views))
 
     def _is_over(self) -> bool:
-        # Not the time by now: whoever loses the processor after a look has seen nothing since.
+        # Not the current time: this process may have lost the processor since, and seen nothing.
         now = self._looked_at
         if self._has_failed_start(now):
             return True
@@ -187,8 +187,8 @@ class Agent:
         return self._timed_out or self._given_up
 
     def _judge(self, now: float) -> tuple[Incident, ...]:
-        """What is certain to have gone wrong; when the time is over, what is suspected too."""
-        # Ranks of our own that have not come up are being started; those of others may be named by then.
+        """The incidents that are certain; once the run is out of time, those that are suspected too."""
+        # Our own ranks that are not up yet are still being started; those of other agents may be reported.
         budgets = self._budgets
         if self._timed_out:
             budgets = budgets.at_the_end(watchdog.load_of(self._views))
@@ -203,7 +203,7 @@ class Agent:
         return certain
 
     def _collect_dumps(self) -> None:
-        """Ask every rank that is alive where it hangs, and add it to the evidence; within a second."""
+        """Ask every live rank where it hangs, and add the answers to the evidence; takes up to a second."""
         if self._remote is not None:
             self._remote.send(DumpRequest())
         dumps = list(self._local.dump())
@@ -218,7 +218,7 @@ class Agent:
         )
 
     def _has_failed_start(self, now: float) -> bool:
-        """Whether the ranks of some agent cannot come up, for long enough to know of all that cannot."""
+        """Whether some agent cannot start its ranks, and all other such agents have had time to report."""
         limit = self._budgets.seconds_for(IMPORT) * self._local.load
         starting = any(record.life is Life.NOT_STARTED for record in self._local.records)
         if starting and self._local.start_failure is None and now > limit:
@@ -230,7 +230,7 @@ class Agent:
         if not failures:
             return False
         self._start_failed_at = now if self._start_failed_at is None else self._start_failed_at
-        # Alone, nobody else's start can fail; under a launcher a broken file system meets several.
+        # Under a launcher a broken file system hits several agents: give the others time to report it.
         if self._remote is not None and now - self._start_failed_at < _GATHER_SECONDS / 2:
             return False
         self._incidents = tuple(
@@ -250,7 +250,7 @@ class Agent:
         return replace(view, host=failed.host, seen_at=self._looked_at)
 
     def _find_unseen_ends(self, now: float) -> tuple[Incident, ...]:
-        """Ranks whose process had ended, before it met the others, when the launcher gave the run up."""
+        """Ranks that had died before the rendezvous when the launcher gave the run up."""
         gone = frozenset() if self._siblings is None else self._siblings.gone()
         return tuple(
             Incident(IncidentKind.DIED, view.rank, self._host, IMPORT, now, evidence.of_unseen_end())

@@ -1,4 +1,4 @@
-"""How the agents of one launch find each other, and what each knows of the others should it have to lead."""
+"""How the agents of one launch find each other, and what each knows of the others in case it has to lead."""
 
 import contextlib
 import hashlib
@@ -23,10 +23,10 @@ Address = tuple[str, int]  # IP address and port
 
 
 class Discovery:
-    """This agent's way to be found by the others, and to find them."""
+    """How this agent finds the others and is found by them."""
 
     def __init__(self, base: Path, run_key: str, rank: int, master: str | None) -> None:
-        """Look under `base`, the folder with the run directories.
+        """Search under `base`, the folder with the run directories.
 
         `master` is the name or address of rank 0's machine; None if all ranks are on this one.
         """
@@ -38,12 +38,12 @@ class Discovery:
 
     @property
     def key(self) -> str:
-        """What agents of this run exchange to know that they belong together."""
+        """The key that agents exchange to check that they belong to the same run."""
         return self._digest
 
     @property
     def label(self) -> str:
-        """What the run directory of this agent must be called for the others to find it."""
+        """The label in the name of this agent's run directory, by which the others find it."""
         return self._label(self.rank)
 
     @property
@@ -53,12 +53,12 @@ class Discovery:
 
     @property
     def own_address(self) -> Address | None:
-        """Where other machines reach this agent, if it is rank 0's: the others learn theirs from a leader."""
+        """Where other machines reach this agent, if it is rank 0's; the others learn theirs from a leader."""
         known = self.rank == 0 and self._master is not None and self.port is not None
         return (str(self._master), int(self.port or 0)) if known else None
 
     def listen(self, directory: Path) -> list[socket.socket]:
-        """Sockets at which the others reach this agent, whose run directory that is."""
+        """Listening sockets at which the others reach this agent; `directory` is its run directory."""
         listener = socket.socket(socket.AF_UNIX)
         with _short_path(directory) as path:
             listener.bind(f"{path}/{_SOCKET_NAME}")
@@ -73,7 +73,7 @@ class Discovery:
         return listeners
 
     def connect(self, rank: int, addresses: Mapping[int, Address]) -> Link | None:
-        """A line to the agent of that rank; None if there is none (yet, or any more).
+        """A link to that rank's agent; None if there is none yet, or it is gone.
 
         `addresses` is where agents on other machines are known to listen.
         """
@@ -86,7 +86,7 @@ class Discovery:
         return next(filter(None, (self._connect_there(address) for address in candidates)), None)
 
     def find_twin(self) -> bool:
-        """Whether another process on this machine is the agent of this rank in this run."""
+        """Whether another process on this machine is already the agent of this rank in this run."""
         link = self._connect_here(self.rank)
         if link is not None:
             link.close()
@@ -109,7 +109,7 @@ class Discovery:
         return None
 
     def _connect_there(self, address: Address) -> Link | None:
-        """A line to the agent of this run that listens there; somebody else may listen in its place."""
+        """A link to the agent of this run that listens at `address`; None if none does."""
         try:
             link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
         except OSError:
@@ -126,7 +126,7 @@ class Discovery:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         for port in ports:
-            with contextlib.suppress(OSError):  # somebody has it
+            with contextlib.suppress(OSError):  # the port is taken
                 return socket.create_server(("", port), family=family, dualstack_ipv6=both)
         raise LaunchError("no port is free for the agents of other machines", hint="see ss -tlnp")
 
@@ -138,7 +138,7 @@ class Discovery:
 
 @contextlib.contextmanager
 def _short_path(directory: Path) -> Iterator[str]:
-    """A path to a directory that fits into a socket address, which holds 107 bytes (unix(7))."""
+    """A path to the directory short enough for a unix socket address, which holds 107 bytes (unix(7))."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -148,19 +148,19 @@ def _short_path(directory: Path) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Peers:
-    """What an agent knows of the others: from leaders' messages, and from which agents can be reached."""
+    """What an agent knows of the others, from leaders' messages and from its own attempts to connect."""
 
-    # What every rank was doing, and where the agents are that have come.
+    # What every rank was doing, and where the connected agents are.
     views: tuple[RankView, ...] = ()
     agents: dict[int, AgentLocation] = field(default_factory=dict)
-    # Ranks that led and are gone; that led and say nothing, since when; that have no agent to talk to.
+    # Ranks that led and are gone; that led and went silent, with the time; whose agents are unreachable.
     leaders_lost: set[int] = field(default_factory=set)
     leaders_silent: dict[int, float] = field(default_factory=dict)
     unreachable: set[int] = field(default_factory=set)
 
     @property
     def met(self) -> bool:
-        """Whether there has been a leader: then every agent is up that ever will be."""
+        """Whether there has been a leader: then no further agents will come up."""
         return bool(self.agents or self.leaders_lost or self.leaders_silent)
 
     @property
@@ -170,7 +170,7 @@ class Peers:
 
     @property
     def addresses(self) -> dict[int, Address]:
-        """Where agents listen for other machines."""
+        """Where agents listen for connections from other machines."""
         return {
             rank: location.address for rank, location in self.agents.items() if location.address is not None
         }

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# These end a process as well, by default: then nothing would be cleaned up.
+# By default these end a process too, without any cleanup.
 _OTHER_SIGNALS = (
     signal.SIGQUIT,
     signal.SIGABRT,
@@ -26,17 +26,17 @@ _OTHER_SIGNALS = (
 )
 
 
-# A SIGTERM that came before there was a run to end.
+# A SIGTERM that came before the run started.
 _early: list[int] = []
 
 
 def note_termination() -> None:
-    """Note SIGTERM from now on, for the run that is about to be prepared; torchrun sends it when a rank died."""
+    """Note SIGTERM from now on, for the run about to be prepared; torchrun sends it when a rank has died."""
     signal.signal(signal.SIGTERM, lambda number, _: _early.append(number))
 
 
 class TerminatedError(SystemExit):
-    """SIGTERM, SIGHUP or another such signal ended the run; like SystemExit it ends the process, with 128 + the signal."""
+    """SIGTERM, SIGHUP or the like ended the run; the process exits with 128 + the signal's number."""
 
     def __init__(self, number: int) -> None:
         """Exit with 128 + `number`, as shells report a signal."""
@@ -45,7 +45,7 @@ class TerminatedError(SystemExit):
 
 
 class Interrupts:
-    """Whether the run is to be given up, and a descriptor that becomes readable when that may be so."""
+    """Whether the run is to be given up, and a descriptor that becomes readable when a signal comes."""
 
     def __init__(self, wakeup: socket.socket, launcher_pid: int | None, grace_seconds: float) -> None:
         """Watch through `wakeup`; see `noted_interrupts` for the rest."""
@@ -66,19 +66,19 @@ class Interrupts:
         return self._received is not None
 
     def note(self, number: int, _frame: FrameType | None = None) -> None:
-        """Remember the first signal; later ones change nothing, the end is under way."""
+        """Remember the first signal; ignore later ones, as the run is already ending."""
         if self._received is None:
             self._received, self._received_at = number, time.monotonic()
 
     def is_due(self, patience_seconds: float | None = None) -> bool:
-        """Whether the run must be given up now; once True, leaving the context raises.
+        """Whether the run must be given up now; after True, leaving the context raises.
 
-        `patience_seconds` takes the place of the context's `grace_seconds`.
+        `patience_seconds` overrides the context's `grace_seconds`.
         """
         with contextlib.suppress(BlockingIOError):
             self._wakeup.recv(4096)
         if self._launcher_pid is not None and os.getppid() != self._launcher_pid:
-            self.note(signal.SIGTERM)  # the launcher was killed, and could not say so
+            self.note(signal.SIGTERM)  # the launcher was killed before it could send one
         if self._received is None:
             return False
         grace = self._grace_seconds if patience_seconds is None else patience_seconds
@@ -87,7 +87,7 @@ class Interrupts:
         return self._acted_on
 
     def raise_due(self) -> None:
-        """Raise what the signal means to Python; nothing if none came, or if a SIGTERM was overtaken.
+        """Raise the signal's exception; nothing if none came, or the run ended within a SIGTERM's grace.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
@@ -101,14 +101,14 @@ class Interrupts:
 
 @contextlib.contextmanager
 def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 0.0) -> Iterator[Interrupts]:
-    """Note signals instead of acting on them, for as long as the context is open; then raise them.
+    """Note signals instead of acting on them while the context is open; then raise them.
 
-    A launcher that loses one of its processes sends SIGTERM to the others, and these have a report
-    to write about it: so a SIGTERM becomes due only after `grace_seconds`, and if the run has ended
-    by then it is not raised. The death of `launcher_pid`, this process's parent, counts as SIGTERM.
+    A launcher that loses one of its processes sends SIGTERM to the others, which still have to report
+    it: so a SIGTERM becomes due only after `grace_seconds`, and is not raised if the run has ended by
+    then. The death of `launcher_pid`, this process's parent, counts as SIGTERM.
 
-    Python lets only the main thread handle signals; in another thread nothing is noted and signals
-    do what they did before.
+    Python lets only the main thread handle signals; in other threads signals are not noted and act as
+    before.
     """
     wakeup, writer = socket.socketpair()
     wakeup.setblocking(False)
@@ -126,7 +126,7 @@ def noted_interrupts(*, launcher_pid: int | None = None, grace_seconds: float = 
 
 @contextlib.contextmanager
 def _handlers(interrupts: Interrupts, writer: socket.socket) -> Iterator[None]:
-    # What somebody ignores, as nohup does, stays ignored; what somebody handles stays with him.
+    # Signals that are ignored (nohup) stay ignored; of the others, those with a handler keep it.
     numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     numbers += [number for number in _OTHER_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     previous: dict[int, Any] = {number: signal.signal(number, interrupts.note) for number in numbers}

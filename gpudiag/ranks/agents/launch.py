@@ -30,11 +30,11 @@ from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")
 
-# torch's own limits lie this far beyond ours, so that the agent, which knows more, speaks first.
+# torch's own timeouts are this much longer than ours, so that the agent, which knows more, reports first.
 _TORCH_GRACE_SECONDS = 30.0
 
-# A launcher that lost one of its processes sends SIGTERM to the others, within 0.1 s in torchrun,
-# and SIGKILL 30 s later: time to find out what happened.
+# A launcher that lost one of its processes sends SIGTERM to the others (torchrun: within 0.1 s) and
+# SIGKILL 30 s later: time to find out what happened.
 _LAUNCHER_GRACE_SECONDS = 1.5
 
 
@@ -56,7 +56,7 @@ def run_ranks(
     try_preload: Sequence[str] = (),
     explanations: Callable[[], Sequence[str]] | None = None,
 ) -> RankRun:
-    """Run `entry` (`module:function`, see `context`) on every rank; what became of each.
+    """Run `entry` (`module:function`, see `context`) on every rank; return what became of each.
 
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
     rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: the
@@ -69,7 +69,7 @@ def run_ranks(
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
-        LaunchError: the name where the ranks are to meet got no address in time.
+        LaunchError: the name of the rendezvous host did not resolve in time.
         RankStartError: the ranks could not be started.
         KeyboardInterrupt: Ctrl-C, after every rank was killed.
         TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
@@ -107,13 +107,13 @@ def run_ranks(
                 run = _run_alone(assignment) if membership is None else membership.run(assignment)
         finally:
             assignment.local.end()
-    if run is None:  # another agent of this launch was interrupted, and said so
+    if run is None:  # another agent of this launch was interrupted, and reported it
         raise TerminatedError(signal.SIGTERM)
     return run
 
 
 def _run_alone(assignment: Assignment) -> RankRun | None:
-    """The run of ranks that are all this agent's own; None if it is given up."""
+    """The run, where all ranks are this agent's own; None if it is given up."""
     log = EventLog(assignment.started, assignment.on_event)
     agent = Agent(assignment, None, log)
     finished = agent.watch()
@@ -128,7 +128,7 @@ def _membership(
     directory: RunDirectory,
     notice: Callable[[str], None] | None,
 ) -> Iterator[Membership | None]:
-    """This agent among the others of its launch, findable meanwhile; None where it is the only one."""
+    """This agent's membership of its launch, findable by the others; None if it is the only agent."""
     if environment is None or discovery is None:
         yield None
         return
@@ -163,7 +163,7 @@ def _watch(
 def _run_directory(
     environment: RankEnvironment | None, run_id: str
 ) -> Iterator[tuple[RunDirectory, Discovery | None]]:
-    """The run's directory, named so that other agents of the launch find it, and the way to find theirs."""
+    """The run's directory, named so that other agents of the launch find it, and the means to find theirs."""
     base = runtime_directory()
     if environment is None:
         with RunDirectory(base) as directory:
@@ -183,15 +183,15 @@ def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[
 
 
 def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
-    """Where torch's process group meets: where the launcher says, or at a file.
+    """Where torch's process group has its rendezvous: where the launcher says, or a file.
 
-    A file needs no port, so that none can be taken by others or left behind.
+    A file needs no port that other programs could take.
     """
     return f"file://{directory}/rendezvous" if environment is None else environment.init_method
 
 
 def _longest_wait_seconds(budgets: Budgets) -> float:
-    """How long ranks may wait for each other before the agent reports that they wait in vain."""
+    """The longest that ranks may wait for each other before the agent reports a hang."""
     return max(budgets.run_seconds or 0.0, *budgets.stage_seconds.values())
 
 
@@ -210,9 +210,9 @@ def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) 
 
 
 def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
-    """Environment variables that ranks need, where the user has not set them.
+    """Environment variables that ranks need and the user has not set.
 
-    One OpenMP thread per rank, as torchrun does it. gloo looks up the host's own name to find an
+    One OpenMP thread per rank, as torchrun sets. gloo looks up the host's own name to find an
     address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
     """
     defaults = {"OMP_NUM_THREADS": "1"}
@@ -222,14 +222,17 @@ def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:
-    """Say at once that torch is not installed, without importing it; another interpreter says so itself."""
+    """Raise at once if a module (torch) is not installed, without importing it.
+
+    For another interpreter (`--python`) the template reports that itself.
+    """
     for name in preload:
         if "." not in name and importlib.util.find_spec(name) is None:
             raise absent_module(name)
 
 
 def _siblings(environment: RankEnvironment | None) -> Siblings | None:
-    """The processes that the same torchrun started; other launchers do not stay parents for long."""
+    """The processes that the same torchrun started; None for other launchers, not long-lived parents."""
     if environment is None or environment.launcher is not Launcher.TORCHRUN:
         return None
     first = environment.rank - environment.local_rank

@@ -1,4 +1,4 @@
-"""Lines between agents: typed messages over a socket of their own, and the handshake with those that connect."""
+"""Links between agents: typed messages over a socket, and the handshake with agents that connect."""
 
 import json
 import select
@@ -18,17 +18,17 @@ from gpudiag.ranks.agents.messages import (
 
 _M = TypeVar("_M", bound=Message)
 
-# Agents look ten times a second: one that did not for so long did not run, and could hear nobody.
+# Agents poll ten times a second: one that did not for this long was not running, and could not receive.
 _OWN_PAUSE_SECONDS = 0.5
 _ONE_LOOK_SECONDS = 0.1
 _MESSAGE_BYTES = 64 << 20  # no message of ours comes near it
-# A peer that does not read for so long is not waited for again: what it is to get is kept for it. Whether
-# it is hung is told by its own silence.
+# A peer that has not read for this long is not waited for again: its messages are buffered. Whether it
+# is hung is judged by its own silence.
 _SEND_SECONDS = 1.0
 
 
 class LinkLostError(Exception):
-    """The other end is gone, or does not read any more."""
+    """The other end is gone, or no longer reads."""
 
 
 class Link:
@@ -43,7 +43,7 @@ class Link:
         self._unsent = b""
         self._stuck = False  # the other end does not read
         self._looked_at = time.monotonic()
-        self.unheard_seconds = 0.0  # for how long `receive` has brought nothing
+        self.unheard_seconds = 0.0  # for how long `receive` has returned nothing
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
@@ -58,9 +58,9 @@ class Link:
         return address
 
     def send(self, message: Message) -> None:
-        """Send one message; if the other end is gone it is dropped, and `receive` says that the line is lost.
+        """Send one message; if the other end is gone it is dropped, and `receive` raises LinkLostError.
 
-        Not before it has returned what the other end said last: that may explain its end.
+        `receive` first returns the other end's last messages, which may explain why it ended.
         """
         if self._unsendable:
             return
@@ -90,15 +90,15 @@ class Link:
             raise LinkLostError
         try:
             messages = [decode_message(json.loads(line)) for line in lines]
-        except ValueError as error:  # whoever that is, it is no agent of ours
+        except ValueError as error:  # the peer is not an agent of gpudiag
             raise LinkLostError from error
         waiting, self._waiting = self._waiting, []
         return waiting + messages
 
     def await_message(self, kind: type[_M], seconds: float) -> _M | None:
-        """The next message if it is of that type and comes within that many seconds; else None.
+        """The next message if it is of type `kind` and comes within `seconds`; else None.
 
-        What came after it is kept for `receive`.
+        Messages after it are kept for `receive`.
         """
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
@@ -113,11 +113,11 @@ class Link:
         return None
 
     def close(self) -> None:
-        """Close the connection; calling it twice does no harm."""
+        """Close the connection; a second call does nothing."""
         self._connection.close()
 
     def _flush(self, seconds: float) -> None:
-        """Send what is to be sent, waiting that long at most for the other end to read."""
+        """Send what is buffered, waiting at most `seconds` for the other end to read."""
         deadline = time.monotonic() + seconds
         self._connection.setblocking(False)
         while self._unsent and not self._unsendable:
@@ -135,7 +135,7 @@ class Link:
         self._stuck = False
 
     def _count_silence(self, heard: bool) -> None:
-        """Add the time since the last look, unless this process slept through it: then nobody could be heard."""
+        """Add the time since the last call, but only one tick if this process was itself paused meanwhile."""
         now = time.monotonic()
         gap, self._looked_at = now - self._looked_at, now
         listened = gap if gap <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
@@ -144,7 +144,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A process that has said who it is, on its line, and what it said after that."""
+    """A process that has identified itself, its link, and the messages it sent after that."""
 
     link: Link
     hello: Hello | MachineCaller
@@ -152,13 +152,13 @@ class Caller:
 
 
 class Handshake:
-    """Accepts connections, and lets in the processes of one run; whoever polls closes the lines of those that are in."""
+    """Accepts connections from processes of one run; the caller of `poll` owns the links that it returns."""
 
     def __init__(self, listeners: list[socket.socket], key: str) -> None:
         """Wait on `listeners`, which stay the caller's, for agents that know the run's `key`."""
         self._listeners = listeners
         self._key = key
-        self._unknown: list[Link] = []  # connected, rank not yet said
+        self._unknown: list[Link] = []  # connected, but not yet identified
 
     def filenos(self) -> list[int]:
         """The descriptors to wait for."""
@@ -166,12 +166,12 @@ class Handshake:
         return listening + [link.fileno() for link in self._unknown]
 
     def poll(self) -> list[Caller]:
-        """The agents that have said who they are since the last call, without waiting."""
+        """The processes that have identified themselves since the last call, without waiting."""
         self._accept()
         return [caller for link in tuple(self._unknown) if (caller := self._greet(link)) is not None]
 
     def close(self) -> None:
-        """Close the lines of those that have not said who they are."""
+        """Close the links of those that have not identified themselves."""
         for link in self._unknown:
             link.close()
         self._unknown.clear()
@@ -198,7 +198,7 @@ class Handshake:
 
 
 def _accept_one(listener: socket.socket) -> socket.socket | None:
-    """The next connection; None if nobody is waiting."""
+    """The next connection; None if none is pending."""
     try:
         return listener.accept()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""The ranks of this machine: started through one template process, watched from outside, and ended."""
+"""This agent's own ranks: started through one template process, watched from outside, and ended."""
 
 import contextlib
 import json
@@ -34,35 +34,35 @@ _HEAD_BYTES = 500
 _TAIL_BYTES = 1500
 _LINES_AT_MOST = 12
 _LINE_CHARACTERS = 300
-_READ_BYTES = 1 << 20  # of the start, and of the end: a rank may write for hours
+_READ_BYTES = 1 << 20  # from the start, and from the end: a rank may write for hours
 _TELLING = re.compile(
     r"error|exception|warn|fatal|failed|out of memory|terminate called|what\(\)|abort|assert|xid|timed? ?out",
     re.IGNORECASE,
 )
-_FRAME = re.compile(r"^\s*(frame #\d+|#\d+ |File \"|at )")  # of a C++ or Python stack: its words tell nothing
+_FRAME = re.compile(r"^\s*(frame #\d+|#\d+ |File \"|at )")  # of a C++ or Python stack: never a telling line
 
 _KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(r"out of memory: killed process (?P<pid>\d+) ", re.IGNORECASE)
 # The line before it, which says whose limit was reached (mm/oom_kill.c of the kernel).
 _LIMITED = re.compile(r"oom-kill:.*oom_memcg=(?P<group>[^,]*),.*\bpid=(?P<pid>\d+),")
 
-# What torch's TCPStore raises where it cannot listen (torch/csrc/distributed/c10d/socket.cpp).
+# What torch's TCPStore raises if it cannot listen (torch/csrc/distributed/c10d/socket.cpp).
 _TAKEN_PORT = re.compile(r"port: (?P<port>\d+),.*EADDRINUSE", re.DOTALL)
 
 # A killed process is gone within milliseconds, unless it is in uninterruptible sleep.
 _END_SECONDS = 2.0
-# The driver takes a CUDA context down before the process is gone, one after the other: its memory is unmapped,
-# its kernels end. Own choice; published are more than two seconds for eight.
+# The driver destroys CUDA contexts one after the other before their processes are gone: memory is unmapped,
+# kernels end. Three seconds is our choice; more than two seconds for eight contexts have been published.
 _CONTEXT_SECONDS = 3.0
 
-# The agent looks ten times a second. When it did not for so long, it did not run itself (a suspended,
+# The agent polls ten times a second. If it did not for this long, it was not running itself (a suspended,
 # paused or overloaded machine), and neither did the ranks: that time counts as one look.
 _OWN_PAUSE_SECONDS = 0.5
 _ONE_LOOK_SECONDS = 0.1
 
 
 def read_last_words(path: Path) -> str:
-    """What the file says, whole where it is short; empty where it is empty or not there."""
+    """The text of the file, shortened if it is long; empty if the file is empty or missing."""
     try:
         with path.open("rb") as file:
             data = file.read(_READ_BYTES)
@@ -75,7 +75,7 @@ def read_last_words(path: Path) -> str:
 
 
 def shorten(data: bytes) -> str:
-    """The text, or of a long one its start, the lines between that tell something, and its end."""
+    """The text; if it is long, its start, the telling lines in between (errors, warnings), and its end."""
     if len(data) <= _WHOLE_BYTES:
         return data.decode(errors="replace").strip()
     head = data[:_HEAD_BYTES].rpartition(b"\n")[0] or data[:_HEAD_BYTES]
@@ -91,15 +91,15 @@ def _tells(line: str) -> bool:
 
 
 def _cut(lines: list[str]) -> list[str]:
-    """The first of the lines, between marks that say that something was left out."""
+    """The first of the lines, between marks that show that lines were left out."""
     return ["[...]", *lines[:_LINES_AT_MOST], "[...]"] if lines else ["[...]"]
 
 
 class OomWatch:
-    """Remembers where the log ended at the start, so that only what happens afterwards counts."""
+    """Reads the kernel log from where it ended at the start, so that only later OOM kills count."""
 
     def __init__(self) -> None:
-        """Go to the end of the kernel log, where that is allowed."""
+        """Seek to the end of the kernel log, if we may read it."""
         self._lines: list[str] = []
         self._log = -1
         with contextlib.suppress(OSError):  # kernel.dmesg_restrict, or a container without the device
@@ -107,7 +107,7 @@ class OomWatch:
             os.lseek(self._log, 0, os.SEEK_END)
 
     def read_evidence(self, pid: int) -> tuple[Evidence, ...]:
-        """What the kernel log says about that process; empty where it says nothing, or cannot be read."""
+        """What the kernel log says about process `pid`; empty if nothing, or if it cannot be read."""
         self._lines += self._read_log()
         facts = [
             Evidence("oom_killer", line, source="kernel log")
@@ -118,7 +118,7 @@ class OomWatch:
         return (*facts, *(Evidence("oom_group", group, source="kernel log") for group in groups[-1:]))
 
     def close(self) -> None:
-        """Close the kernel log; calling it twice does no harm."""
+        """Close the kernel log; a second call does nothing."""
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
@@ -130,7 +130,7 @@ class OomWatch:
                 record = os.read(self._log, 8192)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # the kernel has overwritten what came next; go on with what there is
+            except BrokenPipeError:  # the kernel has overwritten the next records; continue with what is left
                 continue
             if not record:
                 break
@@ -139,13 +139,13 @@ class OomWatch:
 
 
 def killed_pid(line: str) -> int | None:
-    """The process that this line of the kernel log says was killed for want of memory; None if it says no such thing."""
+    """The pid of the process that, by this line of the kernel log, the OOM killer killed; None if none."""
     match = _KILLED.search(line)
     return int(match["pid"]) if match else None
 
 
 def limited_group(line: str, pid: int) -> str | None:
-    """The control group whose limit made the kernel kill that process, by this line; None if it says no such thing."""
+    """The control group whose limit got process `pid` killed, by this line of the log; None if none."""
     match = _LIMITED.search(line)
     return match["group"] if match and int(match["pid"]) == pid else None
 
@@ -154,12 +154,12 @@ _BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
 
 
 class LocalRanks:
-    """The template process and its ranks; `poll` looks at all of them once, `end` leaves none alive."""
+    """The template process and its ranks; `poll` looks at each of them once, `end` kills them all."""
 
     def __init__(
         self, job: Job, directory: RunDirectory, explanations: Callable[[], Sequence[str]] | None = None
     ) -> None:
-        """Prepare to run `job`; nothing is started yet. `explanations`: what libraries printed, where it is caught."""
+        """Prepare to run `job` without starting it; `explanations` returns what libraries printed."""
         self._explanations = explanations
         self.records = tuple(
             RankRecord(local, EventReader(directory.events_path(local.rank))) for local in job.ranks
@@ -187,15 +187,15 @@ class LocalRanks:
 
     @property
     def load(self) -> float:
-        """How many times as long as alone things take on this host."""
+        """How many times longer things take on this host than if it were idle."""
         return self._load.factor()
 
     def filenos(self) -> list[int]:
-        """The descriptors to wait for; none once the template has nothing more to say."""
+        """The descriptors to wait for; none once the template has closed its socket."""
         return [] if self._ended or self._template_ended else [self._socket.fileno()]
 
     def start(self, python: str | None = None, variables: Mapping[str, str] | None = None) -> None:
-        """Start the template in `python` (this interpreter by default), with `variables` set beside ours.
+        """Start the template in `python` (default: this interpreter), adding `variables` to our environment.
 
         Raises:
             OSError: the interpreter cannot be executed.
@@ -216,7 +216,7 @@ class LocalRanks:
         self._template_socket.close()
 
     def poll(self) -> list[tuple[int, dict[str, Any]]]:
-        """Look at everything once; the events that ranks wrote since the last look, with their rank."""
+        """Look at every rank once; return the events written since the last call, with their rank."""
         if self._ended:
             return []
         self._read_messages()
@@ -241,7 +241,7 @@ class LocalRanks:
         return tuple(record.view(host, load) for record in self.records)
 
     def dump(self) -> tuple[RankDump, ...]:
-        """The stacks that live ranks give when asked; within half a second."""
+        """Ask live ranks for their stacks; the answers that come within half a second."""
         asked = []
         for record in self.records:
             if record.life is Life.ALIVE and record.pid is not None:
@@ -251,11 +251,11 @@ class LocalRanks:
         return collect_dumps(asked)
 
     def _keep_traces(self, record: RankRecord) -> None:
-        """Make evidence of what a rank that ended badly wrote last, and of the OOM killer if it was that."""
+        """Keep as evidence what a rank that ended badly wrote last, and what the OOM killer did to it."""
         if record.traced:
             return
         record.traced = True
-        # Nobody may have been able to read how it ended: then the kernel's words say it all the more.
+        # If its exit status could not be read, the kernel log matters all the more.
         if record.exit in (None, -signal.SIGKILL) and record.pid is not None:
             record.traces += (*self._oom.read_evidence(record.pid), *record.groups.memory_evidence())
         port = None if record.raised is None else taken_port(record.raised.message)
@@ -269,20 +269,20 @@ class LocalRanks:
             record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
         if (
             self._explanations is not None and len(self.records) == 1
-        ):  # of several, nobody can tell whose it is
+        ):  # with several ranks it is unknown which one a line came from
             record.traces += tuple(map(explanation, self._explanations()))
 
     def stderr_tail(self, rank: int | None = None) -> str:
-        """What matters of that which a rank, or the template, wrote to its standard error; empty if nothing."""
+        """What a rank, or by default the template, wrote to stderr, shortened; empty if nothing."""
         path = self._directory.path / "template.stderr" if rank is None else self._directory.stderr_path(rank)
         return read_last_words(path)
 
     def end(self) -> tuple[int, ...]:
-        """Kill everything that is left; the pids of ranks that have not died in time.
+        """Kill all processes that are left; return the pids of ranks that did not die in time.
 
-        That is two seconds, and three more for each that uses a GPU.
+        They have two seconds, and three more for each that uses a GPU.
 
-        What was last seen of the ranks stays as it is: an end that we bring about is no incident.
+        The ranks' records stay as they are: a death that we cause is not an incident.
         """
         if self._ended:
             return ()
@@ -305,7 +305,7 @@ class LocalRanks:
     def _end_template(self, template: subprocess.Popen[bytes], deadline: float) -> None:
         """Give the template time to reap its ranks, then kill its process group, then reap it.
 
-        In that order: the number of a group cannot be given to another one before it is reaped.
+        In that order: the kernel cannot reuse the group's id before the template is reaped.
         """
         patience = min(deadline, time.monotonic() + 1.0)
         while not _has_ended(template.pid) and time.monotonic() < patience:
@@ -327,7 +327,7 @@ class LocalRanks:
             self._add_end_of_template()
 
     def _add_end_of_template(self) -> None:
-        """Draw the conclusion from the template's end, where it did not end because its ranks had."""
+        """Record why ranks ended, or never started, if the template ended before its ranks."""
         if self._template_ended:
             return
         self._template_ended = True
@@ -336,7 +336,7 @@ class LocalRanks:
             self.start_failure = StartFailure("ended", {"exit": status})
         for record in self.records:
             if record.pid is not None and record.life is not Life.ENDED:
-                # The kernel kills the ranks with their parent, and nobody was left to read how they ended.
+                # The kernel kills the ranks with their parent, and no process is left to reap their status.
                 record.add_end(-signal.SIGKILL, time.monotonic())
                 record.traces += (evidence.of_lost_parent(status),)
 
@@ -355,18 +355,18 @@ class LocalRanks:
 
 
 def end_seconds(contexts: int) -> float:
-    """How long killed ranks may take to be gone, that many of which use a GPU."""
+    """How many seconds killed ranks may take to be gone, if `contexts` of them use a GPU."""
     return _END_SECONDS + _CONTEXT_SECONDS * contexts
 
 
 def taken_port(message: str) -> int | None:
-    """The port that this exception says another process has; None if it says no such thing."""
+    """The port that, by this exception's message, another process has taken; None if it names none."""
     match = _TAKEN_PORT.search(message)
     return int(match["port"]) if match else None
 
 
 def watched_seconds(gap_seconds: float) -> float:
-    """How much of the time since the last look counts as watched: all of it, if this process ran meanwhile."""
+    """Seconds of the gap between two looks that count as watched: one look's if this process was paused."""
     return gap_seconds if gap_seconds <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
 
 
@@ -374,12 +374,12 @@ def _has_ended(pid: int) -> bool:
     """Whether our child has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # somebody reaped it already
+    except ChildProcessError:  # already reaped
         return True
 
 
 def _exit_of(pid: int) -> int | None:
-    """How our child that closed its socket ended, as a status or minus a signal, without reaping it."""
+    """The exit status, or minus the signal, of our child that closed its socket, without reaping it."""
     deadline = time.monotonic() + _END_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):

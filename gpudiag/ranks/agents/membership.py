@@ -22,15 +22,15 @@ from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _TICK_SECONDS = 0.1
-_LEADER_UNHEARD_SECONDS = 3.0  # the leader speaks twice a second
+_LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
 
-# A launcher that lost one process sends SIGTERM to the others; the leader needs this to say why.
+# A launcher that lost one process sends SIGTERM to the others; the leader needs this long to find out why.
 LAUNCHER_PATIENCE_SECONDS = 5.0
 
-# How long a follower that has nothing left to do waits for the leader to print the report and end.
+# How long a finished follower waits for the leader to print the report and end.
 _REPORT_SECONDS = 10.0
 
-# An agent whose ranks cannot start looks for a leader to tell it to for so long.
+# How long an agent whose ranks cannot start looks for a leader to report that to.
 _FAILED_START_SECONDS = 3.0
 
 # How long an agent that has lost its leader tries to reach the next one: on other machines it may
@@ -40,12 +40,12 @@ _RETRY_SECONDS = 0.02
 
 
 class LeaderSilentError(Exception):
-    """The leader's process is there, and does not do its work: stopped, or hung."""
+    """The leader's process exists but does not respond: stopped, or hung."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the leader said in the end: the run, or the exit status of an error that it reports."""
+    """The leader's last word: the run, or the exit status of an error that the leader reports."""
 
     run: RankRun | None = None
     exit_status: int | None = None
@@ -66,12 +66,12 @@ class Follower:
         self._verdict: Verdict | None = None
 
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None) -> Verdict:
-        """The leader's verdict; `port` is where this agent listens for other machines.
+        """Follow, and return the leader's verdict; `port` is where this agent listens for other machines.
 
         Raises:
-            UsageError: there is another process with this rank in the run.
-            LinkLostError: the leader is gone, and gave none.
-            LeaderSilentError: it has said nothing for three seconds.
+            UsageError: another process in the run has the same rank.
+            LinkLostError: the leader is gone, and gave no verdict.
+            LeaderSilentError: the leader has sent nothing for three seconds.
         """
         size = self._local.world_size
         self._link.send(messages.Hello(rank, location, port, size))
@@ -81,7 +81,7 @@ class Follower:
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send(messages.Interrupted())
                 return Verdict(interrupted=True)
-            for message in self._link.receive():  # first: what a clock says is worth most at once
+            for message in self._link.receive():  # first: clock questions must be answered at once
                 self._answer(message)
             new = self._local.poll()
             self._log.add(new)
@@ -123,15 +123,15 @@ class Follower:
                 self._verdict = Verdict(interrupted=True)
 
 
-# The lines of the last run. The leader keeps them open until its process ends; a follower's process
-# does not end before: launchers kill everybody as soon as one process has failed, and the report
-# must be out by then.
+# The links of the last run. The leader keeps them open until its process ends, and a follower's process
+# does not end before that: launchers kill all processes as soon as one has failed, and the report must
+# be out by then.
 _lines_to_followers: list[Link] = []
 _lines_to_leader: list[Link] = []
 
 
 class Membership:
-    """This process's agent among those of its launch, for one run."""
+    """This process's agent among those of its launch, for one run: it follows, or leads."""
 
     def __init__(
         self, launcher: str, discovery: Discovery, directory: Path, watch: MeetingWatch | None = None
@@ -139,7 +139,7 @@ class Membership:
         """Make this agent findable, in its run directory; `watch` is for rank 0 on another machine.
 
         Raises:
-            UsageError: there is another process with the same rank in this run.
+            UsageError: another process in this run has the same rank.
         """
         if discovery.find_twin():
             raise started_twice(discovery.rank)
@@ -152,12 +152,12 @@ class Membership:
         self._peers = Peers()
 
     def run(self, assignment: Assignment) -> RankRun | None:
-        """The run that all agents agreed on, its ranks ended; None if it is given up.
+        """The run that all agents agreed on, after its ranks have ended; None if it is given up.
 
         Raises:
             UsageError: the interpreter cannot run ranks, or a rank was started twice.
             RankStartError: the ranks could not be started.
-            SystemExit: the leader reports such an error; its exit status is this process's too.
+            SystemExit: the leader reports such an error; this process ends with the same exit status.
         """
         own = EventLog(assignment.started)
         while True:
@@ -189,10 +189,10 @@ class Membership:
             listener.close()
 
     def _find_leader(self, assignment: Assignment, own: EventLog) -> tuple[int, Link] | None:
-        """The lowest live rank and a line to its agent; None if that is this one, or the run is given up.
+        """The lowest live rank and a link to its agent; None if that is this one, or the run is given up.
 
-        At the start the lowest rank may not be up yet, and is waited for; once there was a leader,
-        everybody is up who ever will be, and needs a moment at most to notice that it leads now.
+        At the start the lowest rank may not be up yet, and is waited for; once there has been a leader,
+        no further agents come up, and the next one soon notices that it leads now.
         """
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
@@ -209,13 +209,13 @@ class Membership:
     def _await_agent(
         self, rank: int, assignment: Assignment, own: EventLog, patience: "_Patience"
     ) -> Link | None:
-        """A line to the agent of that rank; None if it does not come in time, or the run is given up."""
+        """A link to that rank's agent; None if it does not come up in time, or the run is given up."""
         local = assignment.local
         siblings = assignment.siblings
         while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
             own.add(local.poll())
             if siblings is not None and assignment.interrupts.received and rank in siblings.gone():
-                return None  # that is why the launcher ends the run
+                return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
             link = self._discovery.connect(rank, self._peers.addresses)
@@ -230,7 +230,7 @@ class Membership:
             self._location, address=discovery.own_address or self._peers.addresses.get(discovery.rank)
         )
         world_size = assignment.job.world_size
-        # All ranks are here where nobody has to be reached elsewhere; else nobody knows yet where one is.
+        # Unless the run may span machines, all ranks are here; if it may, a rank's host is not known yet.
         elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
         remote = RemoteRanks(self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere)
         remote.remember(self._peers)
@@ -261,23 +261,27 @@ class Membership:
 
 
 class _Patience:
-    """How long other agents are waited for, all of them together."""
+    """The deadline for waiting for other agents, all of them together."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
 
     @property
     def over(self) -> bool:
-        """Whether no rank is waited for any more."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self._until
 
     def shorten(self, seconds: float) -> None:
-        """Wait no longer than that many seconds from now."""
+        """Move the deadline to at most `seconds` from now."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 
 def _obey(verdict: Verdict, link: Link) -> RankRun | None:
-    """What a follower's caller gets; whatever it is, the process does not end before the leader's."""
+    """The run for the follower's caller; either way this process waits for the leader's to end first.
+
+    Raises:
+        SystemExit: the leader ended with an error.
+    """
     _lines_to_leader.append(link)
     if verdict.exit_status is not None:
         raise SystemExit(verdict.exit_status)
@@ -293,7 +297,7 @@ def _forget_lines() -> None:
 
 @atexit.register
 def _await_leader() -> None:
-    """Wait, at the end of a follower's process, until the leader's has ended."""
+    """At the end of a follower's process, wait until the leader's has ended."""
     deadline = time.monotonic() + _REPORT_SECONDS
     for link in _lines_to_leader:
         while (remaining := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""The messages between the processes of one launch: a type for each kind of message, a line of JSON for each message."""
+"""The messages between the processes of one launch: one type per kind; each is sent as a line of JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """From a follower: the rank that is its own, and the port at which it listens for other machines."""
+    """From a follower: its own rank, and the port at which it listens for other machines."""
 
     rank: int
     location: AgentLocation
@@ -47,7 +47,7 @@ class RefusedRank:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """From a follower: what its rank does, and the lines that the rank has added to its event file."""
+    """From a follower: its rank's state, and the lines that the rank has added to its event file."""
 
     view: RankView
     events: tuple[dict[str, Any], ...]
@@ -72,14 +72,14 @@ class AllStates:
 
 @dataclass(frozen=True, slots=True)
 class ClockQuestion:
-    """To a follower: what does your clock say?"""
+    """To a follower: what time is it by your clock?"""
 
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAnswer:
-    """From a follower: when it was asked, by the leader's clock, and what its own clock said."""
+    """From a follower: when it was asked, by the leader's clock, and when it answered, by its own."""
 
     asked_at: float
     answered_at: float
@@ -92,7 +92,7 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """From a follower: what the rank told of where it hangs."""
+    """From a follower: where the rank says it hangs."""
 
     dumps: tuple[RankDump, ...]
 
@@ -104,7 +104,7 @@ class EndRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From a follower: the rank is killed, but for these processes, which the kernel keeps."""
+    """From a follower: the rank is killed, except for these processes, which could not be."""
 
     unkillable: tuple[int, ...]
 
@@ -123,7 +123,7 @@ class FinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """To a follower: nothing comes of the run; the leader ends with this exit status, and says why."""
+    """To a follower: the run has failed; the leader ends with this exit status, and reports why."""
 
     exit_status: int
 
@@ -184,7 +184,7 @@ def decode_message(data: Any) -> Message:
     """The message in a JSON object of another process.
 
     Raises:
-        ValueError: it is none: whoever sent it is not one of ours.
+        ValueError: it is not a message: the sender is not gpudiag.
     """
     kind = _TYPES.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:

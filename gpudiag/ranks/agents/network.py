@@ -1,4 +1,4 @@
-"""What ranks need of this machine's network: its loopback interface, and an address for where they meet."""
+"""What ranks need of this machine's network: its loopback interface, and an address for the rendezvous."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ MEETING_PORTS = range(26000, 32000)
 NOTICE_SECONDS = 5.0
 
 _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
-# A resolver that takes longer is slow and not wrong: then the ranks try it themselves.
+# A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
@@ -37,7 +37,7 @@ def require_address(
     `notice` is told after 5 s what is waited for.
 
     Raises:
-        LaunchError: the resolver still said that it has none, when the patience was over.
+        LaunchError: the name still did not resolve after `patience_seconds`.
     """
     began = time.monotonic()
     deadline = began + patience_seconds
@@ -59,7 +59,7 @@ def has_address(name: str) -> bool:
 
 
 def _why_unknown(name: str, seconds: float) -> str | None:
-    """What the resolver says against the name; None if it has an address, or the resolver takes longer."""
+    """Why the resolver does not know the name; None if it does, or if it takes longer than `seconds`."""
     said: list[str] = []
 
     def look_up() -> None:
@@ -68,14 +68,14 @@ def _why_unknown(name: str, seconds: float) -> str | None:
         except OSError as error:
             said.append(error.strerror or str(error))
 
-    thread = threading.Thread(target=look_up, daemon=True)  # a resolver may hang, and is left behind then
+    thread = threading.Thread(target=look_up, daemon=True)  # daemon: a resolver may hang
     thread.start()
     thread.join(seconds)
     return said[0] if said else None
 
 
 def find_listener(port: int) -> str | None:
-    """The process that listens at that TCP port of this machine, in words; None where it cannot be told."""
+    """The process that listens on TCP port `port` of this machine, in words; None if that cannot be seen."""
     inodes = {
         fields[9]
         for name in ("tcp", "tcp6")
@@ -85,7 +85,7 @@ def find_listener(port: int) -> str | None:
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             target = os.readlink(path)
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # it ended, or is another user's
             continue
         if target.startswith("socket:[") and target[len("socket:[") : -1] in inodes:
             command = _read(path.parents[1] / "cmdline").replace("\0", " ").strip()

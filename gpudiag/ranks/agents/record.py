@@ -1,4 +1,4 @@
-"""What an agent has seen of one of its own ranks, look by look."""
+"""What an agent has seen of one of its own ranks, updated with every look."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,21 +12,22 @@ from gpudiag.ranks.event_log import EventKind, EventReader
 from gpudiag.ranks.position import Position
 from gpudiag.ranks.rank.job import LocalRank
 
-# The template tells a rank's end within milliseconds. If it cannot (somebody stopped it), a dead
-# process that has been seen for so long is believed without it.
+# The template reports a rank's end within milliseconds. If it cannot (it was stopped), a process that has
+# looked dead for this long counts as ended without the report.
 _UNTOLD_END_SECONDS = 1.0
 
-# A rank that has stood still for so long tells which collectives it entered last.
+# A rank that has not moved for this long: read which collectives it entered last.
 HISTORY_SECONDS = 0.3
 
-# How often a rank's control groups are looked up, and, once it has stood still for a moment, asked.
+# How often a rank's control groups are looked up, and how often their quota is read; and how long a rank
+# must have stood still before it is checked for being frozen.
 _GROUP_SECONDS = 0.5
 _QUOTA_SECONDS = 1.0
 _FROZEN_LOOK_SECONDS = 0.2
 # Shown as the state of a process that its control group has frozen: /proc shows D (v1) or S (v2) then.
 FROZEN_STATE = "F"
 
-# Before a rank that stands still can be blamed, look once whether a driver may be keeping it.
+# Before a rank that stands still can be blamed, check once whether a GPU driver may be holding it.
 _GPU_SECONDS = 0.7
 
 
@@ -50,27 +51,27 @@ class RankRecord:
     cpu_seconds_when_moved: float = 0.0
     process_state: str = ""
     has_gpu: bool = False
-    looked_for_gpu: bool = False  # since it stands still
+    looked_for_gpu: bool = False  # since it last moved
     wait_channel: str | None = None
     groups: GroupWatch = field(default_factory=GroupWatch)
     groups_looked_at: float = 0.0
     quota_read_at: float = 0.0
     frozen_by: str | None = None
     quota: Quota | None = None
-    dead_since: float | None = None  # seen dead, and its end not yet told
+    dead_since: float | None = None  # when it was first seen dead, until the template reports its end
     traces: tuple[Evidence, ...] = ()
     traced: bool = False
 
     def add_start(self, pid: int, at: float) -> None:
-        """The rank was forked."""
+        """Record that the rank was forked."""
         self.pid, self.life, self.changed_at, self.still_seconds = pid, Life.ALIVE, at, 0.0
 
     def add_end(self, exit_status: int | None, at: float) -> None:
-        """The rank's process ended, with a status or minus a signal; None where nobody could read it."""
+        """Record the end of the rank's process: its exit status or minus a signal; None if not known."""
         self.exit, self.life, self.changed_at = exit_status, Life.ENDED, at
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
-        """Lines of the rank's event file that say how its entry ended."""
+        """Record from lines of the rank's event file how its entry ended."""
         for event in events:
             data = event["data"]
             if event["kind"] == EventKind.RESULT:
@@ -86,7 +87,7 @@ class RankRecord:
         state: process.ProcessState | None,
         load: float = 1.0,
     ) -> None:
-        """One look at the rank's position and process, `watched` seconds after the last one, on a host so loaded."""
+        """Record a look at the rank, `watched` seconds after the last one, on a host with this load."""
         self.seen_at = now
         if self.life in (Life.ALIVE, Life.STOPPED):
             self._add_process(now, state, load)
@@ -99,11 +100,11 @@ class RankRecord:
 
     @property
     def knows_history(self) -> bool:
-        """Whether its last collectives are worth reading: only once it stands still do they stay the same."""
+        """Whether its last collectives are worth reading: they change until it stands still or has ended."""
         return self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS
 
     def view(self, host: str, load: float = 1.0) -> RankView:
-        """The record as the watchdog sees it, on a host so loaded; its times are CLOCK_MONOTONIC."""
+        """The record for the watchdog, with the host's load; times are CLOCK_MONOTONIC."""
         return RankView(
             rank=self.local.rank,
             local_rank=self.local.local_rank,
@@ -146,7 +147,7 @@ class RankRecord:
         if now - self.groups_looked_at >= _GROUP_SECONDS:
             self.groups_looked_at = now
             self.groups.look(pid)
-            # As slow as it comes: a quota is no matter of seconds, and its files are read one by one.
+            # Read rarely: a quota need not be noticed within seconds, and its files are read one by one.
             if now - self.quota_read_at >= _QUOTA_SECONDS:
                 self.quota_read_at, self.quota = now, self.groups.quota()
         rests = self.still_seconds >= _FROZEN_LOOK_SECONDS or self.frozen_by is not None

@@ -1,4 +1,4 @@
-"""The ranks of other agents, as the leading agent knows them: by what those agents report."""
+"""The ranks of other agents, as the leading agent knows them from those agents' reports."""
 
 import socket
 import time
@@ -20,10 +20,10 @@ from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
 from gpudiag.ranks.process import Machine
 
-# Agents report every tenth of a second; only a longer gap is worth a figure.
+# Agents report every tenth of a second; only gaps longer than this count as silence.
 _UNHEARD_FLOOR_SECONDS = 0.5
 
-# Where a rank runs that never came from another machine.
+# The host of a rank that has not connected from another machine.
 UNKNOWN_HOST = "a host unknown here"
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
@@ -32,10 +32,10 @@ _END_SECONDS = 3.0
 # How long other agents get to ask their ranks for stacks, which takes them half a second at most.
 _DUMP_SECONDS = 1.0
 
-# How long the leader waits for agents before it tells all of them that nothing comes of the run.
+# How long the leader waits for agents before it tells them that the run has failed.
 _GATHER_SECONDS = 2.0
 
-# How often the followers are told what the leader knows, so that any of them can take over.
+# How often the leader sends its followers what it knows, so that any of them can take over.
 _TELL_SECONDS = 0.5
 
 
@@ -49,34 +49,34 @@ class RemoteRecord:
     location: messages.AgentLocation | None = None
     link: Link | None = None
     lost: bool = False
-    silent_since: float | None = None  # it led, and stopped to do its work
+    silent_since: float | None = None  # since when it has been silent, having led
     ended: bool = False  # its agent has killed it after the verdict
     unkillable: tuple[int, ...] = ()
-    dumps: tuple[RankDump, ...] | None = None  # None: not asked, or not answered yet
+    dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
 
     @property
     def offset(self) -> ClockOffset | None:
-        """From its clock to ours; None while it is not known."""
+        """The offset of its clock from ours; None until it is known."""
         if self.location is None or self.location.machine.clock == self.own_machine.clock:
             return SAME_CLOCK
         return self.comparison.offset()
 
     @property
     def needs_clock(self) -> bool:
-        """Whether its clock is another one, and has not been asked often enough to be known well."""
+        """Whether its clock is not ours, and more exchanges are needed to know the offset well."""
         return self.offset is not SAME_CLOCK and not self.comparison.is_complete
 
     @property
     def pid_here(self) -> int | None:
-        """The agent's pid, where it means something on this machine."""
+        """The agent's pid, if it is valid on this machine; else None."""
         if self.location is None or self.location.machine.process_table != self.own_machine.process_table:
             return None
         return self.location.pid
 
     def current_view(self) -> RankView:
-        """The rank as the watchdog sees it; times are our CLOCK_MONOTONIC."""
+        """The rank's view for the watchdog; times are our CLOCK_MONOTONIC."""
         offset = self.offset or SAME_CLOCK
         view = self.view if offset is SAME_CLOCK else self.view.counted_from(offset.seconds)
         unheard = self.link.unheard_seconds if self.link is not None else 0.0
@@ -90,18 +90,18 @@ class RemoteRecord:
         return replace(view, unheard_seconds=unheard, traces=traces)
 
     def update(self, state: messages.RankState) -> list[RawEvent]:
-        """Keep the view in it; the events in it, and those held so far, with times of our clock."""
+        """Keep the view; return the events in the message and those held so far, with times of our clock."""
         self.view = state.view
         self.held += state.events
         return self.release_events()
 
     def compare_clocks(self, answer: messages.ClockAnswer) -> list[RawEvent]:
-        """Compare clocks; the events that were held because ours could not be told from theirs."""
+        """Add a clock exchange; return the events that were held until the offset was known."""
         self.comparison.add(answer.asked_at, answer.answered_at, time.monotonic())
         return self.release_events()
 
     def release_events(self) -> list[RawEvent]:
-        """The events held, with times of our clock; none while its offset is not known."""
+        """The held events, with times of our clock; none while the offset is not known."""
         offset = self.offset
         if offset is None:
             return []
@@ -109,7 +109,7 @@ class RemoteRecord:
         return [(self.rank, {**event, "at": event["at"] - offset.seconds}) for event in events]
 
     def lose(self) -> None:
-        """Note that the agent is gone, and that its rank, which the kernel kills with it, is so too."""
+        """Note that the agent is gone, and so is its rank, which the kernel kills with it."""
         if self.link is not None:
             self.link.close()
         self.link, self.lost = None, True
@@ -129,7 +129,7 @@ class RemoteRecord:
 
 
 def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:
-    """Records of ranks whose agents have not come yet; `host` is where they must be."""
+    """Records of ranks whose agents have not connected yet; `host` is where they are taken to be."""
     return {
         rank: RemoteRecord(
             rank, own_machine, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED)
@@ -139,7 +139,7 @@ def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dic
 
 
 class RemoteRanks:
-    """All ranks but this agent's own: accepts their agents, keeps what they report, ends them."""
+    """All ranks but this agent's own: accepts their agents' connections, keeps their reports, ends them."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class RemoteRanks:
         self._records = absent_records(others, own.machine, host)
 
     def remember(self, peers: Peers) -> None:
-        """Start from what the last leaders told, and from which agents are gone."""
+        """Start from what earlier leaders reported, and from which agents are gone."""
         for view in peers.views:
             if view.rank in self._records:
                 self._records[view.rank].view = view
@@ -182,7 +182,7 @@ class RemoteRanks:
         return [*self._handshake.filenos(), *(link.fileno() for link in self._links())]
 
     def poll(self) -> list[RawEvent]:
-        """Take in what has come; the events among it, with their rank and times of our clock."""
+        """Receive messages; return the events in them, with their rank and times of our clock."""
         events = [event for caller in self._handshake.poll() for event in self._welcome(caller)]
         for record in self._records.values():
             if record.link is not None:
@@ -190,11 +190,11 @@ class RemoteRanks:
         return events
 
     def views(self) -> tuple[RankView, ...]:
-        """Every remote rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
+        """The view of every remote rank for the watchdog; times are our CLOCK_MONOTONIC."""
         return tuple(record.current_view() for record in self._records.values())
 
     def clock_offsets(self) -> Mapping[int, ClockOffset]:
-        """How far the clocks of the ranks are from ours, where that is known."""
+        """The offset of each rank's clock from ours, if known."""
         return {rank: record.offset for rank, record in self._records.items() if record.offset is not None}
 
     @property
@@ -208,7 +208,7 @@ class RemoteRanks:
         return tuple(self._start_failures.values())
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
-        """Tell the followers, twice a second, what the leader knows; and ask what their clocks say."""
+        """Twice a second, send the followers what the leader knows, and ask for their clocks' time."""
         due = time.monotonic() - self._told_at >= _TELL_SECONDS
         for record in self._records.values():
             if record.link is not None and (due or record.needs_clock):
@@ -223,11 +223,11 @@ class RemoteRanks:
             link.send(message)
 
     def await_greetings(self) -> None:
-        """Wait two seconds at most until every agent is connected, so that all can be told something."""
+        """Wait at most two seconds until every agent is connected, so that a message reaches all of them."""
         self._poll_while(lambda record: record.link is None, _GATHER_SECONDS)
 
     def collect_dumps(self) -> tuple[RankDump, ...]:
-        """The answers to a DumpRequest of other agents' ranks that come within a second."""
+        """Other agents' answers to a DumpRequest that come within a second."""
         self._poll_while(lambda record: record.link is not None and record.dumps is None, _DUMP_SECONDS)
         return tuple(dump for record in self._records.values() for dump in record.dumps or ())
 
@@ -239,24 +239,24 @@ class RemoteRanks:
                 record.kill_agent()
 
     def release_links(self) -> list[Link]:
-        """The lines that are open, which are the caller's to close from now on."""
+        """The open links, which the caller must close from now on."""
         links = self._links()
         for record in self._records.values():
             record.link = None
         return links
 
     def close(self) -> None:
-        """Close every line that is still open."""
+        """Close every link that is still open."""
         self._handshake.close()
         for link in self.release_links():
             link.close()
 
     def _links(self) -> list[Link]:
-        """The lines to the agents that are connected."""
+        """The links to the agents that are connected."""
         return [record.link for record in self._records.values() if record.link is not None]
 
     def _locations(self) -> tuple[tuple[int, messages.AgentLocation], ...]:
-        """Where each agent that has come is, this one too."""
+        """The location of each agent that has connected, and this one's."""
         others = (
             (rank, record.location) for rank, record in self._records.items() if record.location is not None
         )
@@ -269,9 +269,9 @@ class RemoteRanks:
             self.poll()
 
     def _welcome(self, caller: Caller) -> list[RawEvent]:
-        """Take the agent as that of its rank; the events that came with its greeting."""
+        """Accept the agent for its rank; return the events that came with its greeting."""
         link, hello = caller.link, caller.hello
-        if not isinstance(hello, messages.Hello):  # no agent
+        if not isinstance(hello, messages.Hello):  # not an agent
             link.close()
             return []
         rank = hello.rank
@@ -289,7 +289,7 @@ class RemoteRanks:
         return [event for message in caller.messages for event in self._read(record, message)]
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
-        """Where other machines reach the agent at the other end, as far as the line shows it."""
+        """Where other machines reach the agent at the other end, as far as the link shows it; else None."""
         machine = link.peer_address or (self._own.address and self._own.address[0])
         return None if port is None or machine is None else (machine, port)
 
@@ -320,5 +320,5 @@ class RemoteRanks:
 
 
 def _is_ending(record: RemoteRecord) -> bool:
-    """Whether its agent still has to say that it has killed the rank, and may be expected to."""
+    """Whether its agent has yet to confirm that it killed the rank, and may still do so."""
     return record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS

@@ -20,15 +20,15 @@ _OWNER_LOCK = "owner.lock"
 _PREFIX = "run-"
 _UNFINISHED_PREFIX = ".new-"
 _UNFINISHED_SECONDS = 60.0  # creating a directory takes milliseconds
-# What four ranks write on a good run is tens of KiB; a rank that cannot write dies without a word.
+# What four ranks write on a good run is tens of KiB; a rank that cannot write dies without a message.
 _ROOM_BYTES = 1 << 20
 
 
 def runtime_directory() -> Path:
-    """This user's folder for run directories and sockets, created if need be, open to nobody else.
+    """This user's folder for run directories and sockets, created if needed, with access for this user only.
 
     Raises:
-        LaunchError: it cannot be made, or somebody else owns it.
+        LaunchError: it cannot be created, or another user owns it or may write to it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.access(runtime, os.W_OK | os.X_OK):
@@ -74,7 +74,7 @@ class RunDirectory:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it; calling it twice does no harm."""
+        """Remove the directory with all that is in it; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -99,7 +99,7 @@ def remove_stale_directories(base: Path) -> None:
 
 
 def _require_room(base: Path) -> None:
-    """Fail where the file system of `base` is full, before a rank finds out."""
+    """Raise LaunchError if the file system of `base` is full, before a rank fails for that."""
     space = os.statvfs(base)
     if space.f_blocks and space.f_bavail * space.f_frsize < _ROOM_BYTES:
         raise LaunchError(

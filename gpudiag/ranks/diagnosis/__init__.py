@@ -1,1 +1,1 @@
-"""From what is known of every rank to what happened, and to which rank."""
+"""Diagnosis: what happened, and to which rank, from what is known of every rank."""

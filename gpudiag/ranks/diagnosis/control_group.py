@@ -1,7 +1,7 @@
 """What a process's own control groups do to it: freeze it, hold it back by a quota, limit its memory.
 
-Both versions of cgroups, and machines with both (cgroup-v1/*.rst and cgroup-v2.rst of the kernel). A
-process may be moved to another group at any time, so its groups are looked up again and again.
+Works with both versions of cgroups, and with both at once (cgroup-v1/*.rst and cgroup-v2.rst of the
+kernel). A process may be moved to another group at any time, so its groups are looked up repeatedly.
 """
 
 import re
@@ -13,9 +13,9 @@ from pathlib import Path
 from gpudiag.model.evidence import Evidence
 
 _MOUNTS = "/proc/self/mountinfo"
-_UNIFIED = ""  # how version 2 is called in /proc/PID/cgroup: it names no controllers
+_UNIFIED = ""  # the name of version 2 in /proc/PID/cgroup: it lists no controllers
 
-# In v1 a limit that nobody has set reads as the largest multiple of a page in a signed 64-bit integer.
+# In v1 a limit that is not set reads as the largest multiple of a page in a signed 64-bit integer.
 _NO_LIMIT_BYTES = 1 << 60
 
 _OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a path of mountinfo
@@ -23,7 +23,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a path of mountinfo
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a processor quota has done: how many of its periods were cut short, in which group."""
+    """A processor quota's effect: the periods that it cut short, the seconds throttled, and its group."""
 
     periods: int
     throttled_periods: int
@@ -42,7 +42,7 @@ class GroupWatch:
         self._quotas: dict[Path, Quota] = {}
 
     def look(self, pid: int) -> None:
-        """Look up the groups of the process; where they have changed, count from now on."""
+        """Look up the groups of the process; if they have changed, count from now on."""
         text = _read(Path(f"/proc/{pid}/cgroup"))
         if not text or text == self._text:
             return
@@ -51,7 +51,7 @@ class GroupWatch:
         self._quotas = {folder: _read_quota(folder) for folder in self._processor_folders()}
 
     def frozen_by(self) -> str | None:
-        """The group that holds the process frozen; None if none does."""
+        """The group that has frozen the process; None if none has."""
         for name in ("freezer", _UNIFIED):
             folder = self._folders.get(name)
             if folder is None:
@@ -62,7 +62,7 @@ class GroupWatch:
         return None
 
     def quota(self) -> Quota | None:
-        """What the strictest quota above the process did since it was first seen there; None if none did anything."""
+        """What the strictest quota on the process did since it was first seen there; None if nothing."""
         grown = [
             Quota(
                 after.periods - before.periods,
@@ -77,7 +77,7 @@ class GroupWatch:
         return worst if worst is not None and worst.throttled_periods > 0 else None
 
     def memory_evidence(self) -> tuple[Evidence, ...]:
-        """How often the OOM killer struck in the process's group since it was first seen there, and the limit."""
+        """OOM kills in the process's group since it was first seen there and, if any, the memory limit."""
         folder = self._memory_folder()
         if folder is None:
             return ()
@@ -101,7 +101,7 @@ class GroupWatch:
         return 0 if folder is None else _count(folder) or 0
 
     def _processor_folders(self) -> list[Path]:
-        """The group with a quota of its own or of a group above it, from the innermost outwards."""
+        """The folders of the process's groups and their parents that have a cpu.stat, innermost first."""
         found: list[Path] = []
         for name in ("cpu", _UNIFIED):
             folder = self._folders.get(name)
@@ -112,9 +112,9 @@ class GroupWatch:
 
 
 def find_folders(text: str) -> Mapping[str, Path]:
-    """The folder of each controller's group, by the text of /proc/PID/cgroup; of v2 under an empty name.
+    """The folder of each controller's group, from the text of /proc/PID/cgroup; v2 has an empty name.
 
-    In a container the path in it may be the host's; then the mount's root is the container's group.
+    In a container that text may have the host's path; then the mount's root is the container's group.
     """
     folders = {}
     mounts = read_mounts()
@@ -156,7 +156,7 @@ def _read_quota(folder: Path) -> Quota:
 
 
 def _count(folder: Path) -> int | None:
-    """The OOM kills in that group; None where it counts none."""
+    """The OOM kills in that group; None if it has no such counter."""
     for name in ("memory.events", "memory.oom_control"):
         count = _read_numbers(folder / name).get("oom_kill")
         if count is not None:

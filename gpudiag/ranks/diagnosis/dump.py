@@ -1,8 +1,8 @@
-"""What a hung rank still shows: the stacks of its threads, and torch's flight recorder.
+"""What can be read from a hung rank: the stacks of its threads, and torch's flight recorder.
 
 The stacks come from a signal handler in C (faulthandler), which works while the main thread hangs in
-any call. The flight recorder needs Python: a thread that waits for a request, for as long as the
-main thread has let go of the interpreter, as it has inside a collective.
+any call. The flight recorder needs Python: a thread answers requests while the main thread does not
+hold the GIL, as inside a collective.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from gpudiag.model.script import RecordedCollective
 
 _Read = TypeVar("_Read")
 
-# torch, NCCL and CUDA leave it alone.
+# torch, NCCL and CUDA do not use this signal.
 STACK_SIGNAL = signal.SIGUSR2
 
 # How long ranks get to answer; a handler in C and a thread that waits take milliseconds.
@@ -34,13 +34,13 @@ _ENTRIES_AT_MOST = 3
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 
-# Frames in here say only that an injected fault is at work, or how the entry was started.
+# Frames in this folder only show an injected fault at work, or how the entry was started.
 _OWN_FOLDER = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
 class RankDump:
-    """What one rank told when it was asked: its main thread's stack, innermost first, and its last collectives."""
+    """One rank's answer: its main thread's stack, innermost first, and its last collectives."""
 
     rank: int
     stack: tuple[str, ...]  # file:line in function
@@ -53,7 +53,7 @@ class RankDump:
 
 
 class DumpFiles:
-    """Where one rank's answers go, and where the question for the flight recorder is put."""
+    """The files of one rank's answers, and the FIFO through which its flight recorder is requested."""
 
     def __init__(self, directory: Path, rank: int) -> None:
         """Name the files of `rank` in a run directory."""
@@ -68,7 +68,7 @@ class DumpFiles:
     def answer_requests(self) -> None:
         """Answer every request from now on, as long as this process lives."""
         descriptor = os.open(self.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # A file of its own: on standard error the stacks of all threads would push out what was said before.
+        # A file of its own: on stderr the stacks of all threads would push out what was written before.
         crash = os.open(self.crash, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.enable(crash)
         faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
@@ -77,7 +77,7 @@ class DumpFiles:
 
     def _answer_questions(self) -> None:
         while True:
-            with self.question.open("rb") as question:  # waits until somebody asks
+            with self.question.open("rb") as question:  # blocks until there is a request
                 question.read()
             answer = self.flight_recorder.with_suffix(".new")
             answer.write_text(json.dumps(read_flight_recorder()))
@@ -86,14 +86,14 @@ class DumpFiles:
     # --- in the agent
 
     def ask(self, pid: int) -> None:
-        """Ask the rank with that process for everything; whatever it is doing, this does not wait."""
+        """Request both from the rank with that process, without waiting for its answers."""
         with contextlib.suppress(OSError):
             os.kill(pid, STACK_SIGNAL)
-        with contextlib.suppress(OSError):  # nobody listens: the rank has not come that far, or is gone
+        with contextlib.suppress(OSError):  # no reader: the rank has not come that far, or is gone
             os.close(os.open(self.question, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
     def stack_of_crash(self) -> tuple[str, ...]:
-        """Where the rank was when a signal such as SIGSEGV or SIGABRT ended it; empty where none did."""
+        """The main thread's stack when SIGSEGV, SIGABRT or the like ended the rank; empty if none did."""
         try:
             return parse_main_stack(self.crash.read_text(errors="replace"))
         except OSError:
@@ -110,7 +110,7 @@ class DumpFiles:
 
 
 def collect_dumps(asked: list[DumpFiles]) -> tuple[RankDump, ...]:
-    """The answers of ranks that were asked; an answer that does not come within 0.4 s is left empty."""
+    """The answers of the ranks in `asked`; an answer that does not come within 0.4 s is left empty."""
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         dumps = tuple(files.read() for files in asked)
@@ -139,7 +139,7 @@ def parse_main_stack(text: str) -> tuple[str, ...]:
 
 
 def read_flight_recorder() -> list[str]:
-    """This process's last collectives as torch recorded them; empty where this torch records none."""
+    """This process's last collectives as torch recorded them; empty if this torch records none."""
     return (
         _read_recorder(lambda entries: [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]])
         or []
@@ -147,7 +147,7 @@ def read_flight_recorder() -> list[str]:
 
 
 def read_last_collective() -> RecordedCollective | None:
-    """The collective that this process entered last; None where it entered none, or this torch records none."""
+    """The collective that this process entered last; None if it entered none, or torch records none."""
     return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
 
 
@@ -157,9 +157,9 @@ _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 def _read_recorder(read: Callable[[list[dict[str, Any]]], _Read]) -> _Read | None:
-    """What is read from the entries of the first recorder that has any, the oldest first.
+    """What `read` returns for the entries, oldest first, of the first recorder that has any; else None.
 
-    The recorders are private API of torch: any change in them must cost only this.
+    The recorders are private API of torch: a change in them must break nothing but this.
     """
     torch = sys.modules.get("torch")
     for name in _RECORDERS:
@@ -168,7 +168,7 @@ def _read_recorder(read: Callable[[list[dict[str, Any]]], _Read]) -> _Read | Non
             entries = json.loads(dump).get("entries", [])
             if entries:
                 return read(entries)
-        except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no recorder then
+        except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no such recorder
             continue
     return None
 

@@ -35,7 +35,7 @@ def of_death(view: RankView) -> tuple[Evidence, ...]:
 
 
 def of_lost_parent(exit_status: int | None) -> Evidence:
-    """That the process which had started the ranks ended before them, and how."""
+    """That the process that started the ranks ended before them, and how."""
     if exit_status is None:
         words = "ended"
     elif exit_status < 0:
@@ -46,19 +46,19 @@ def of_lost_parent(exit_status: int | None) -> Evidence:
 
 
 def of_untold_end() -> Evidence:
-    """That a process is dead, and that its parent, which would know how it ended, does not answer."""
+    """That a process is dead, and its parent, which would know how it ended, does not answer."""
     return Evidence("parent_process", "does not say how it ended", source=PROCESS_TABLE)
 
 
 def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
-    """What the process of a rank's agent, on this machine, is doing instead of reporting."""
+    """The state of the process of a rank's agent, on this machine, that does not report."""
     if state is None:
         return ()
     return (Evidence("agent_state", _STATE_WORDS.get(state.state, state.state), source=PROCESS_TABLE),)
 
 
 def of_unseen_end() -> tuple[Evidence, ...]:
-    """That a rank's process was there, and had ended before the launcher gave the run up."""
+    """That a rank's process had been started, and ended before the launcher gave the run up."""
     words = "ended before it met the others; its launcher then ended the run"
     return (Evidence("process", words, source="the launcher's children"),)
 
@@ -69,7 +69,7 @@ def of_lost_agent() -> Evidence:
 
 
 def of_stop(view: RankView) -> tuple[Evidence, ...]:
-    """That a process is stopped, and since when it has been seen so."""
+    """That a process is stopped, and for how long that has been seen."""
     words = _STATE_WORDS.get(view.process_state, view.process_state)
     facts = [
         Evidence("process_state", words, source=PROCESS_TABLE),
@@ -81,7 +81,7 @@ def of_stop(view: RankView) -> tuple[Evidence, ...]:
 
 
 def of_quota(view: RankView) -> tuple[Evidence, ...]:
-    """What its control group's processor quota did to the rank; empty where it is not what holds it back."""
+    """How the control group's processor quota throttled the rank; empty if it is not what holds it back."""
     quota = view.quota
     if quota is None or not view.throttled:
         return ()
@@ -93,7 +93,7 @@ def of_quota(view: RankView) -> tuple[Evidence, ...]:
 
 
 def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
-    """Which exception, with which message, from which line."""
+    """The exception's type and message, and the line that raised it."""
     facts = [
         Evidence("exception", raised.type, source=EXCEPTION),
         Evidence("message", raised.message, source=EXCEPTION),
@@ -104,7 +104,7 @@ def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
 
 
 def of_unheard(view: RankView) -> tuple[Evidence, ...]:
-    """For how long the rank's agent, which should report ten times a second, has not."""
+    """For how long the rank's agent, which should report ten times a second, has not reported."""
     return (
         Evidence("agent_unheard_for", round(view.unheard_seconds, 2), unit="s", source="agents' connection"),
     )
@@ -116,7 +116,7 @@ def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
 
 
 def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
-    """What the others wait in, and what the silent rank's process does meanwhile."""
+    """What the others wait in, and what the silent rank's process is doing."""
     facts = [Evidence("waited_in", _missed(view, waiting), source=SIDE_CHANNEL)]
     facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
     missed = waiting.position and waiting.position.stage_after(view.stage_count)
@@ -133,7 +133,7 @@ def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
 
 
 def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
-    """That a rank had returned its result, and what another one that needed it was in by then."""
+    """That a rank had returned its result while another one was still in an operation that needed it."""
     facts = [
         Evidence("ended_after", round(view.finished_at, 2), unit="s", source="the rank's result"),
         Evidence("waited_in", _where(waiting), source=SIDE_CHANNEL),
@@ -145,7 +145,7 @@ def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
 
 
 def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
-    """Who is inside, and for how long nothing has moved."""
+    """The ranks inside a collective, and for how long none has moved."""
     return (
         Evidence("ranks_inside", format_ranks(ranks), source=SIDE_CHANNEL),
         Evidence("waited_for", round(view.still_seconds, 2), unit="s", source=SIDE_CHANNEL),
@@ -165,7 +165,7 @@ def of_mismatch(
 
 
 def of_consequences(views: Sequence[RankView]) -> tuple[Evidence, ...]:
-    """How ranks ended because of what is told before; empty if none did."""
+    """How ranks ended as a consequence of the incident; empty if none did."""
     ends = [
         f"rank {view.rank}: {_how_it_ended(view)}"
         for view in views
@@ -175,7 +175,7 @@ def of_consequences(views: Sequence[RankView]) -> tuple[Evidence, ...]:
 
 
 def of_dump(dump: RankDump | None) -> tuple[Evidence, ...]:
-    """Where the rank's main thread is, and its last collectives as torch recorded them; empty if it did not say."""
+    """The rank's stack, and its last collectives as torch recorded them; empty if it did not answer."""
     if dump is None:
         return ()
     facts = []
@@ -191,7 +191,7 @@ def of_dump(dump: RankDump | None) -> tuple[Evidence, ...]:
 
 
 def of_position(view: RankView) -> tuple[Evidence, ...]:
-    """Where the rank last said it was: collective, iteration, line of code."""
+    """Where the rank last announced that it was: collective, iteration, line of code."""
     facts = list(of_process(view))
     position = view.position
     if position is None:
@@ -209,7 +209,7 @@ def of_process(view: RankView) -> tuple[Evidence, ...]:
 
 
 def of_place(view: RankView) -> tuple[Evidence, ...]:
-    """The timed iteration, and the line of code that last told something."""
+    """The timed iteration, and the line of code that last announced something."""
     facts: list[Evidence] = []
     if view.position is not None and view.position.iteration is not None:
         facts.append(Evidence("iteration", view.position.iteration, source=SIDE_CHANNEL))
@@ -246,7 +246,7 @@ def _how_it_ended(view: RankView) -> str:
 
 
 def _missed(view: RankView, waiting: RankView) -> str:
-    """The first collective that the rank has not entered, where `waiting` has run ahead of it on a GPU."""
+    """The first collective that the rank has not entered, or if that is not known where `waiting` is."""
     operation = None if waiting.position is None else waiting.position.operation_at(view.entered)
     if operation is None or not waiting.inside or waiting.entered == view.entered + 1:
         return _where(waiting)

@@ -1,4 +1,4 @@
-"""How much slower than alone a process gets along on this host now, by the host's own counters."""
+"""How much slower a process runs on this host now than if it were idle, by the host's own counters."""
 
 import os
 import time
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Sampled at most this often; a sample counts for about so long.
+# The least seconds between samples, and how long a sample counts for, about.
 _SAMPLE_SECONDS = 0.5
 _MEMORY_SECONDS = 2.0
 
-# Limits are ten times as long as what is expected, so that two tasks for each processor need no more.
+# Limits are ten times the expected time, so that two tasks per processor need no longer ones.
 _USUAL_QUEUE = 2.0
 
-# Beyond this the counters say that the host is overwhelmed, and no more.
+# Beyond this the counters only show that the host is overwhelmed, not by how much.
 _LARGEST_FACTOR = 30.0
-_LARGEST_SHARE = 0.9  # of the time taken away; a limit that is never reached would name nobody
+_LARGEST_SHARE = 0.9  # of the time stolen or stalled; a limit that is never reached would find nothing
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _STEAL_FIELD = 8  # of the `cpu` line in /proc/stat (proc_stat(5)), the label counted as 0
@@ -23,15 +23,15 @@ _STEAL_FIELD = 8  # of the `cpu` line in /proc/stat (proc_stat(5)), the label co
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the host counts: runnable tasks now; seconds since boot that were stolen or waited away."""
+    """The host's counters: runnable tasks now; seconds since boot that were stolen or stalled."""
 
     runnable: int
-    stolen_seconds: float  # by the hypervisor, from all processors together
-    stalled_seconds: float  # in which every task waited for memory, as when the host swaps
+    stolen_seconds: float  # by the hypervisor, sum over all processors
+    stalled_seconds: float  # while every task waited for memory, as when the host swaps
 
 
 class HostLoad:
-    """A factor from 1 up by which limits on this host are to be longer."""
+    """The factor, at least 1, by which time limits on this host must be longer."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class HostLoad:
         self._factor = 1.0
 
     def factor(self) -> float:
-        """How many times as long as alone things take, over the last seconds: 1 on an idle host."""
+        """How many times longer things take than on an idle host, over the last seconds; 1 when idle."""
         now = self._clock()
         elapsed = now - self._sampled_at
         if elapsed >= _SAMPLE_SECONDS:
@@ -67,21 +67,21 @@ class HostLoad:
 
 
 def read_counters() -> Counters:
-    """The host's counters now; what a kernel or a container does not show counts as nothing."""
+    """The host's counters now; what the kernel or a container does not show counts as 0."""
     runnable, stolen = 0, 0.0
     for line in _read("/proc/stat").splitlines():
         label, *values = line.split()
         if label == "cpu" and len(values) >= _STEAL_FIELD:
             stolen = int(values[_STEAL_FIELD - 1]) / _TICKS_PER_SECOND
         elif label == "procs_running":
-            runnable = int(values[0]) - 1  # this process, which looks
+            runnable = int(values[0]) - 1  # less this process
     return Counters(runnable, stolen, _stalled_seconds())
 
 
 def _stalled_seconds() -> float:
-    """Seconds in which no task got on for want of memory (psi.rst of the kernel, the line `full`).
+    """Seconds in which all tasks stalled on memory (psi.rst of the kernel, the line `full`).
 
-    Not for want of a disk: one process that waits for its file makes that line rise on an idle host.
+    Not on I/O: one process that waits for its file makes that line rise on an idle host.
     """
     for line in _read("/proc/pressure/memory").splitlines():
         if line.startswith("full "):

@@ -9,17 +9,17 @@ from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.position import Operation
 
 _Fingerprint = tuple[str, str, int]  # op, dtype, elements
-# For so long the ranks that still move are waited for: those that went on wait for the others soon.
+# How long to wait for ranks that still move: soon they too wait in a collective for the others.
 _PATIENCE_SECONDS = 1.0
 
 _Groups = Mapping[_Fingerprint, list[RankView]]
 
 
 def find_mismatch(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """The ranks whose collective differs from that of most others, at the first place where they part.
+    """The ranks whose collective differs from that of the majority, at the first sequence that differs.
 
-    Views tell what a rank entered lately only once it stands still or has ended, so what is compared
-    is not being written. Of two equal camps the one without the lowest rank is named; both
+    Views have a rank's history only once it stands still or has ended, so what is compared is not
+    being written. If two groups are equally large, the one without the lowest rank is reported; both
     collectives are evidence.
     """
     sequence, groups = _first_difference(views)
@@ -27,7 +27,7 @@ def find_mismatch(views: Sequence[RankView]) -> tuple[Incident, ...]:
 
 
 def is_mismatch_pending(views: Sequence[RankView]) -> bool:
-    """Whether ranks are known to differ, but not yet which are the majority: some still move."""
+    """Whether ranks are known to differ, but some still move, so that the majority is not known yet."""
     _, groups = _first_difference(views)
     known = [view for members in groups.values() for view in members]
     if not known or min(view.waiting_seconds for view in known) > _PATIENCE_SECONDS:
@@ -73,7 +73,7 @@ def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tupl
 
 
 def _stage_of(view: RankView, sequence: int) -> str:
-    """The stage in which the rank entered that collective; it may have come further since."""
+    """The stage in which the rank entered that collective; it may have gone further since."""
     operation = None if view.position is None else view.position.operation_at(sequence)
     return view.stage if operation is None or operation.stage is None else operation.stage
 
@@ -83,7 +83,7 @@ def _history(view: RankView) -> tuple[Operation, ...]:
 
 
 def _parted_at(view: RankView) -> float:
-    """When the rank entered the collective that it is in, or stands behind."""
+    """When the rank entered the collective that it is in, or was last in."""
     return max(0.0, view.changed_at if not view.running else view.seen_at - view.still_seconds)
 
 

@@ -1,4 +1,4 @@
-"""What has been excluded when the watchdog names a cause, and by what; pure, like the watchdog."""
+"""What has been ruled out when the watchdog names a cause, and by what; pure, like the watchdog."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,13 +13,13 @@ _SOURCE = "side channel, process table"
 
 
 def of_incident(incident: Incident, views: _Views) -> tuple[Evidence, ...]:
-    """What else could have caused it, and why it did not; empty where nothing can be excluded."""
+    """What else could have caused the incident, and why it did not; empty if nothing can be ruled out."""
     excluded = [words for exclude in _EXCLUSIONS[incident.kind] if (words := exclude(incident, views))]
     return (Evidence("ruled_out", "; ".join(excluded), source=_SOURCE),) if excluded else ()
 
 
 def _different_collectives(_: Incident, views: _Views) -> str:
-    """The ranks' announcements, as far as they came, were compared before anything else."""
+    """The ranks' announcements, as far as known, were compared before anything else."""
     told = [view.rank for view in views if view.position is not None and view.position.history]
     agree = f"what ranks {format_ranks(told)} announced agrees"
     return f"different collectives ({agree})" if len(told) > 1 else ""
@@ -32,7 +32,7 @@ def _death_or_stop(_: Incident, views: _Views) -> str:
 
 
 def _earlier_failure(incident: Incident, views: _Views) -> str:
-    """The first failure is named; what others did after it is a consequence."""
+    """The first failure is the cause; what other ranks did after it is a consequence."""
     others = [view for view in views if view.rank != incident.rank]
     failed = [_failed_at(view) for view in others if _has_failed(view)]
     if not others or any(at <= incident.at_seconds for at in failed):

@@ -1,4 +1,4 @@
-"""Why ranks could not be started: a mistake of the caller's is an exception, all else is an incident."""
+"""Why ranks could not be started: a caller's mistake is an exception, anything else an incident."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _OWN_KINDS: Mapping[str, IncidentKind] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """What a template said last: absent, failed, old_python or not_forked; that it `ended`, or is `slow`."""
+    """A template's last message (absent, failed, old_python, not_forked), or that it `ended` or is `slow`."""
 
     kind: str
     facts: dict[str, Any]
@@ -53,9 +53,9 @@ def start_error(failure: StartFailure) -> UsageError:
 
 
 def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Sequence[int]) -> Incident:
-    """What kept the process that starts these ranks from starting them; `stderr` is what it wrote there.
+    """Why the template could not start these ranks; `stderr` is what it wrote there.
 
-    Under a launcher each rank has such a process of its own: then it is that rank which died or raised.
+    Under a launcher each rank has a template of its own: then it is that rank that died or raised.
     """
     facts = failure.facts
     exit_status = facts.get("exit")
@@ -93,7 +93,7 @@ def absent_module(name: str) -> UsageError:
 
 
 def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -> UsageError:
-    """The exception for two processes of one run that were told different numbers of ranks."""
+    """The exception for two processes of one run with different world sizes."""
     return UsageError(
         f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
         hint="start every process of the run with the same WORLD_SIZE",
@@ -109,5 +109,5 @@ def started_twice(rank: int) -> UsageError:
 
 
 def slow_start(limit_seconds: float, preload: Sequence[str]) -> StartFailure:
-    """What to call an import that does not come to an end."""
+    """The failure of an import that does not end within its limit."""
     return StartFailure("slow", {"seconds": limit_seconds, "module": preload[0] if preload else "the entry"})

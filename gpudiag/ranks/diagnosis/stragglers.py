@@ -1,11 +1,11 @@
-"""Which rank comes late to the collectives, judged by arrival and never by duration.
+"""Which rank is late to the collectives, judged by arrival and never by duration.
 
-In a collective the late rank has the shortest time, for it does not wait: whoever ranks processes by
-duration blames the victims. A rank's lateness in one iteration is how much later it arrived than
-the ranks did in the middle; why it was late is told by its processor time against that of the
-others (collectives.md section 6.4, with a floor that an oversubscribed host does not reach).
+In a collective the late rank has the shortest duration, as it does not wait: judging by duration
+blames the victims. A rank's lateness in one iteration is how much later it arrived than the median
+rank; its processor time compared with that of the others shows why (collectives.md section 6.4,
+with a floor that an oversubscribed host does not reach).
 
-On GPUs ranks run ahead of their collectives, and nobody waits on the host for a rank that was once
+On GPUs ranks run ahead of their collectives, and no host process waits for a rank that was once
 late: there, only what a rank adds to its lateness counts.
 """
 
@@ -23,9 +23,9 @@ from gpudiag.ranks.stages import MEASURE
 ITERATIONS_AT_LEAST = 20
 LATE_SHARE_OF_STEP = 0.05
 CLOCK_ERRORS = 3.0
-# Scheduling of more ranks than processors makes ranks late by fractions of a millisecond, by turns.
+# With more ranks than processors, scheduling makes ranks late by fractions of a millisecond in turn.
 LATE_FLOOR_SECONDS = 1e-3
-# In so many of its iterations a straggler is late by half the limit at least.
+# In at least this share of its iterations a straggler is late by half the limit or more.
 CONSISTENT_SHARE = 0.75
 # Work and waiting together must explain at least this share of all the time that the rank was late.
 EXPLAINED_SHARE = 0.5
@@ -33,7 +33,7 @@ EXPLAINED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late ranks came to the timed collectives, and how long these took once all were there.
+    """How late ranks arrived at the timed collectives, and how long these took once all were there.
 
     `late_seconds` has each rank's median over iterations; `transfer_seconds` is the median time
     that the last to arrive spent inside; `step_seconds` from the first arrival to the last return.
@@ -50,7 +50,7 @@ _Samples = Mapping[int, Sequence[float]]  # rank -> seconds late, iteration by i
 
 
 def align(arrivals: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset]) -> Mapping[int, Arrivals]:
-    """The arrivals on one clock, of those ranks whose clock is known to be that far away."""
+    """The arrivals converted to one clock, of the ranks whose clock offset is known."""
     return {
         rank: replace(
             told,
@@ -90,8 +90,8 @@ def find_stragglers(
 ) -> tuple[Incident, ...]:
     """The ranks that the others wait for in most iterations, the latest first, each with the cause.
 
-    `offsets` are from each rank's clock to that on which `started`, the run's start, is counted in
-    seconds. Nothing is said where a rank's clock is not known, for it could be the late one.
+    `offsets` are those of each rank's clock from the clock of `started`, the run's start in seconds.
+    Empty if some rank's offset is not known, since that rank could be the late one.
     """
     if not told or not told.keys() <= offsets.keys():
         return ()
@@ -117,7 +117,7 @@ def find_stragglers(
 
 
 def limit_seconds(lateness: Lateness) -> float:
-    """The median lateness that makes a straggler."""
+    """The median lateness, in seconds, above which a rank is a straggler."""
     return max(
         LATE_SHARE_OF_STEP * lateness.step_seconds,
         CLOCK_ERRORS * lateness.clock_error_seconds,
@@ -126,7 +126,7 @@ def limit_seconds(lateness: Lateness) -> float:
 
 
 def _without_run_ahead(arrivals: Mapping[int, Arrivals]) -> Mapping[int, Arrivals]:
-    """The same, each moment earlier by how late the rank was already when it came without having waited."""
+    """The arrivals, each moved earlier by how late its rank already was, if it came without having waited."""
     late = _lateness_samples(arrivals)
     if late is None:
         return arrivals
@@ -147,12 +147,12 @@ def _earlier(told: Arrivals, late: Sequence[float]) -> Arrivals:
 
 
 def _lateness_samples(arrivals: Mapping[int, Arrivals]) -> _Samples | None:
-    """Seconds that each rank came after the ranks in the middle, iteration by iteration."""
+    """Seconds that each rank arrived after the median rank, by iteration; None if not comparable."""
     ranks = list(arrivals.values())
     comparable = len({(rank.first_iteration, len(rank.arrived)) for rank in ranks}) == 1
     if len(ranks) < 2 or not comparable:
         return None
-    # Of an even number of ranks the earlier of the two in the middle: of two ranks, the first.
+    # The lower median: of two ranks, the first.
     middles = [
         sorted(moments)[(len(ranks) - 1) // 2]
         for moments in zip(*(rank.arrived for rank in ranks), strict=True)
@@ -208,7 +208,7 @@ def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrival
 
 
 def _excess(own: Reading[float], others: Sequence[Reading[float]]) -> Reading[float]:
-    """How much more than the other ranks in the middle."""
+    """How much more than the median of the other ranks."""
     if isinstance(own, Missing):
         return own
     return own - median(other for other in others if not isinstance(other, Missing))
@@ -219,7 +219,7 @@ def _excess_evidence(name: str, excess: Reading[float], source: str) -> tuple[Ev
 
 
 def _host_evidence(use: HostUse, others: Sequence[HostUse]) -> tuple[Evidence, ...]:
-    """What else the host did to the rank, as far as it did something."""
+    """What else the host did to the rank (steal, throttling and so on), if anything."""
     facts = []
     counted = (
         ("involuntary_switches", use.involuntary_switches, None, "/proc/PID/status"),

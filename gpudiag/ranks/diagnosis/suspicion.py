@@ -1,4 +1,4 @@
-"""What was suspected while a run went on and then healed: a pause of a rank, an outage between ranks."""
+"""What was suspected during a run and then healed: a pause of a rank, an outage between ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis.evidence import PROCESS_TABLE, SIDE_CHANNEL
 
-# What may heal, and what it is called once it has.
+# The kinds of incident that may heal, and what they are called then.
 _HEALED = {
     IncidentKind.STOPPED: IncidentKind.PAUSED,
     IncidentKind.SILENT: IncidentKind.PAUSED,
     IncidentKind.STALLED: IncidentKind.INTERRUPTED,
 }
-# Of what a suspicion knew, only this is still true afterwards.
+# The evidence of a suspicion that is still true once it has healed.
 _KEPT = frozenset(
     {
         "process_state",
@@ -33,7 +33,7 @@ _Key = tuple[IncidentKind, int]
 
 @dataclass(frozen=True, slots=True)
 class _Healed:
-    """One thing that healed, the longest time that it lasted, and how often it came."""
+    """An incident that healed, the longest time that it lasted, and how often it happened."""
 
     incident: Incident
     seconds: float
@@ -41,12 +41,12 @@ class _Healed:
 
 
 def may_heal(incidents: Sequence[Incident]) -> bool:
-    """Whether all of these may go away by themselves, with nothing broken."""
+    """Whether all of these incidents may heal by themselves; False if there are none."""
     return bool(incidents) and all(incident.kind in _HEALED for incident in incidents)
 
 
 class Suspicions:
-    """Follows what is suspected, look by look."""
+    """The suspected incidents, updated with every look."""
 
     def __init__(self) -> None:
         """Start without a suspicion."""
@@ -54,7 +54,7 @@ class Suspicions:
         self._healed: dict[_Key, _Healed] = {}
 
     def add(self, suspected: Sequence[Incident], now: float) -> None:
-        """What is suspected now, in seconds since the run started; what no longer is has healed."""
+        """Record what is suspected now (seconds since the run started); what no longer is has healed."""
         current = {(one.kind, one.rank): one for one in suspected if one.kind in _HEALED}
         for key in self._open.keys() - current.keys():
             self._close(key, now)
@@ -62,7 +62,7 @@ class Suspicions:
             self._open.setdefault(key, incident)
 
     def healed(self, told: Sequence[Incident]) -> tuple[Incident, ...]:
-        """What healed, by time, as incidents of their own; not of ranks that are `told` of anyway."""
+        """What healed, by time, as incidents; without the ranks that are in `told` anyway."""
         ranks = {incident.rank for incident in told}
         found = [_describe(one) for one in self._healed.values() if one.incident.rank not in ranks]
         return tuple(sorted(found, key=lambda incident: incident.at_seconds))

@@ -1,4 +1,4 @@
-"""What an agent knows of one rank at one moment: all that the watchdog judges by."""
+"""What an agent knows of one rank at one moment: the watchdog's only input."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -8,10 +8,10 @@ from gpudiag.ranks.diagnosis.control_group import Quota
 from gpudiag.ranks.position import Position
 from gpudiag.ranks.stages import IMPORT
 
-# Using less than this share of one processor is waiting, not working.
+# A rank that uses less than this share of one processor is waiting, not working.
 BUSY_SHARE = 0.2
 
-# A quota that cuts so large a share of its periods short, and of so many, is what a rank is slow by.
+# If a quota cuts short this share of its periods, and this many of them, it is what makes a rank slow.
 THROTTLED_SHARE = 0.5
 THROTTLED_PERIODS = 5
 
@@ -51,8 +51,8 @@ class RankView:
     finished_at: float = 0.0  # when, if it did
     raised: RaisedError | None = None
     position: Position | None = None
-    still_seconds: float = 0.0  # how long its agent has watched it stay where it is
-    cpu_seconds: float = 0.0  # what it used of the processor in that time
+    still_seconds: float = 0.0  # how long its agent has seen it make no progress
+    cpu_seconds: float = 0.0  # processor time that it used since then
     unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
     has_gpu: bool = False  # it has a GPU's device file open
     process_state: str = ""  # the letter in /proc/PID/stat
@@ -60,11 +60,11 @@ class RankView:
     frozen_by: str | None = None  # the control group that holds it
     quota: Quota | None = None  # what its control group's processor quota did to it
     wait_channel: str | None = None  # where in the kernel it waits, once it has stood still for a while
-    load: float = 1.0  # how many times as long as alone things take on its host (host_load.py)
+    load: float = 1.0  # how many times longer things take on its host than if idle (host_load.py)
 
     @property
     def stage(self) -> str:
-        """The stage that the rank last entered; before the first that is import."""
+        """The stage that the rank last entered; `import` before the first."""
         return IMPORT if self.position is None else self.position.stage
 
     @property
@@ -84,25 +84,25 @@ class RankView:
 
     @property
     def alone(self) -> bool:
-        """Whether the rank is inside work of its own, and waits for no other."""
+        """Whether the rank is inside local work, in which it waits for no other."""
         operation = None if self.position is None else self.position.operation
         return self.inside and operation is not None and operation.alone
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How far the rank has come; all ranks come through the same stages and collectives in order."""
+        """Stages and collectives entered; all ranks go through the same ones in the same order."""
         return (0, 0) if self.position is None else self.position.progress
 
     @property
     def predicted_seconds(self) -> float | None:
-        """How long the collective that the rank is inside should take; None outside, or if nobody said."""
+        """Seconds that the rank's current collective should take; None outside, or if not announced."""
         if self.position is None or not self.position.inside or self.position.operation is None:
             return None
         return self.position.operation.predicted_seconds
 
     @property
     def busy(self) -> bool:
-        """Whether the rank has used the processor while it stayed where it is, or is ready to and gets none."""
+        """Whether the rank, since it last moved, has used the processor, or is runnable now."""
         return self.process_state == "R" or self.cpu_seconds > BUSY_SHARE * self.still_seconds
 
     @property
@@ -117,17 +117,17 @@ class RankView:
 
     @property
     def opening_gpu(self) -> bool:
-        """Whether the driver may still be starting a GPU for the rank, which takes seconds of no processor time."""
+        """Whether the driver may still be initializing a GPU for the rank: seconds without processor time."""
         return self.has_gpu and self.entered == 0
 
     @property
     def waiting_seconds(self) -> float:
-        """For how long the rank has been where it is, at its end too."""
+        """Seconds since the rank last moved, or since it ended."""
         return self.seen_at - self.changed_at if self.life is Life.ENDED else self.still_seconds
 
     @property
     def running(self) -> bool:
-        """Whether the rank's process is there, and has something left to do."""
+        """Whether the rank's process is alive or stopped."""
         return self.life in (Life.ALIVE, Life.STOPPED)
 
     @property
@@ -136,7 +136,7 @@ class RankView:
         return self.life is Life.ENDED and self.finished and self.exit == 0
 
     def counted_from(self, started: float) -> "RankView":
-        """The same view with its times counted from `started`, for a view whose times are the clock's own."""
+        """The same view with its clock times converted to seconds since `started`."""
         raised = self.raised and replace(self.raised, at=self.raised.at - started)
         return replace(
             self,

@@ -1,7 +1,7 @@
-"""From what is known of every rank to what happened: pure, no clock, no process, no file.
+"""Decide what happened from what is known of every rank: pure, no clock, no process, no file.
 
-The earliest failure is the cause. What other ranks say about a connection that it closed is a
-consequence, and is never reported as an incident of its own. A hang is told apart by who is where:
+The earliest failure is the cause. Errors of other ranks about a connection that it closed are
+consequences, and never reported as incidents of their own. Hangs are classified by where ranks are:
 
     ranks entered different collectives          -> mismatched
     a rank's process is dead or stopped          -> died, stopped
@@ -10,8 +10,8 @@ consequence, and is never reported as an incident of its own. A hang is told apa
     a rank has not entered what others wait in   -> silent
     everyone is inside and nothing moves         -> stalled
 
-What is found without patience is a suspicion: a stop and a hang may heal. With the patience of the run
-(patience.py) it is certain. Limits of time grow with the load of the hosts (host_load.py).
+What is found without patience is a suspicion: a stop and a hang may heal. What has outlasted the run's
+`Patience` is certain. Time limits grow with the load of the hosts (host_load.py).
 """
 
 import re
@@ -26,19 +26,19 @@ from gpudiag.ranks.diagnosis.mismatch import find_mismatch, is_mismatch_pending
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.stages import NONE, Budgets, Patience, stall_limit_seconds
 
-# After the first symptom, wait this long for those that came before it but were noticed later: a
-# survivor may write down its broken connection before the dead rank's parent gets the processor.
+# After the first symptom, wait this long for symptoms that came before it but are noticed later: a
+# survivor may report its broken connection before the dead rank's parent gets the processor.
 SETTLE_SECONDS = 0.25
-# A broken connection with nobody dead or raising: the cause may be on its way from another machine.
+# Only broken connections, no rank dead or raising: the cause may be on its way from another machine.
 CONSEQUENCE_SETTLE_SECONDS = 1.0
 
 # A rank that aborts may do so because another one sent it too little: see what the others entered.
 ABORT_SETTLE_SECONDS = 0.6
 
-# A stop is believed when it has lasted: debuggers and snapshots stop a process for a moment.
+# How long a stop must last to count: debuggers and snapshots stop a process for a moment.
 STOP_SECONDS = 0.3
 
-# An agent reports ten times a second; one that has not for so long is hung, or its machine is.
+# An agent reports ten times a second; one that has not for this long is hung, or its machine is.
 UNHEARD_SECONDS = 1.5
 
 # A rank that uses the processor is late, not silent; it gets more time. Waiting in NCCL spins, so
@@ -46,18 +46,18 @@ UNHEARD_SECONDS = 1.5
 BUSY_OUTSIDE_FACTOR = 10.0
 BUSY_INSIDE_FACTOR = 3.0
 
-# A rank that is further behind than another one, and off the processor.
+# How long a rank may be behind another one without using the processor.
 LEFT_BEHIND_SECONDS = 1.0
-# A rank that a quota holds back gets on, some hundred times too slowly: after so long that is certain.
+# A rank throttled by a quota does make progress, perhaps a hundred times too slowly: certain after this long.
 THROTTLED_SECONDS = 15.0
 
-# A slow file system, or a driver, keeps a healthy process in uninterruptible sleep for long.
+# A slow file system, or a driver, may keep a healthy process in uninterruptible sleep this long.
 UNINTERRUPTIBLE_SECONDS = 30.0
 
-# A process that is held may be let go, and one that is late may come.
+# A stopped process may be continued, and a late one may arrive.
 _MAY_HEAL = frozenset({IncidentKind.STOPPED, IncidentKind.SILENT, IncidentKind.STALLED})
 
-# What a rank says when another one is gone, by gloo, TCPStore and NCCL.
+# Error messages of gloo, TCPStore and NCCL when another rank is gone.
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed"
     r"|(read|write) error|connectFullMesh|recvValue|sendBytes|recvBytes|failed to recv"
@@ -67,7 +67,7 @@ _CONSEQUENCE = re.compile(
 
 
 def find_throttled(views: Sequence[RankView], told: Sequence[Incident]) -> tuple[Incident, ...]:
-    """Ranks that a quota holds back, and that nothing is `told` of; nobody where it holds back all of them."""
+    """Ranks that a quota throttles and that are not in `told`; none if it throttles all ranks."""
     ranks = {incident.rank for incident in told}
     held = [view for view in views if view.throttled]
     if len(held) == len(views):
@@ -80,7 +80,7 @@ def find_throttled(views: Sequence[RankView], told: Sequence[Incident]) -> tuple
 
 
 def is_settled(views: Sequence[RankView], now: float) -> bool:
-    """Whether the symptoms seen so far are old enough to tell cause from consequence; `now` as in the views."""
+    """Whether the symptoms are old enough to tell cause from consequence; `now` is on the views' clock."""
     if is_mismatch_pending(views):
         return False
     broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
@@ -102,12 +102,12 @@ def find_incidents(
     absent_after: float,
     patience: Patience = NONE,
 ) -> tuple[Incident, ...]:
-    """What went wrong, the cause first; nothing while all is well or nobody has waited long enough.
+    """What went wrong, the cause first; empty while all is well or no limit has passed.
 
-    `now` is when the views were taken, and `absent_after` when a rank that has not come up yet is taken
-    not to come, on the same clock. What may heal must have outlasted the `patience`.
+    `now` is when the views were taken, and `absent_after` the deadline for ranks to come up, on the
+    same clock. What may heal must have outlasted the `patience`.
 
-    Each with what has been ruled out on the way.
+    Each incident says what has been ruled out.
     """
     ruined = any(view.raised is not None or _ended_badly(view) for view in views)
     incidents = _find_causes(views, budgets, now, absent_after, NONE if ruined else patience)
@@ -120,7 +120,7 @@ def find_incidents(
 def _find_causes(
     views: Sequence[RankView], budgets: Budgets, now: float, absent_after: float, patience: Patience
 ) -> tuple[Incident, ...]:
-    """The incidents themselves.
+    """The incidents, without what has been ruled out.
 
     Different collectives explain every death and exception that follows; and a death, an exception
     or a stop explains every hang.
@@ -133,7 +133,7 @@ def _find_causes(
         causes = [incident for incident in broken if not _is_consequence(incident, views)]
         return tuple(causes) or _describe_early_ends(broken, views) or broken[:1]
     if _describe_all_broken(views, NONE):
-        return ()  # a stop, or silence, that may still heal explains every hang meanwhile
+        return ()  # a stop, or silence, that may still heal explains any hang
     absent = [view for view in views if view.life is Life.NOT_STARTED]
     if absent:
         return _describe_absent(absent, now, absent_after)
@@ -141,7 +141,7 @@ def _find_causes(
 
 
 def _find_held_back(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
-    """Ranks that others wait for and that a quota has held back most of the time, for long."""
+    """Ranks that others wait for and that a quota has throttled most of the time, for long enough."""
     held = [view for view in views if view.running and view.throttled]
     waiting = max((view for view in views if view not in held), key=lambda view: view.progress, default=None)
     limit = THROTTLED_SECONDS + patience.behind_seconds
@@ -161,7 +161,7 @@ def _ended_badly(view: RankView) -> bool:
 
 
 def _describe_broken(view: RankView, patience: Patience) -> Incident | None:
-    # Whoever stopped it needs the processor too, to let it go on.
+    # What stopped it also needs the processor to continue it.
     stop_seconds = STOP_SECONDS + patience.stopped_seconds * view.load
     if view.life is Life.STOPPED and view.still_seconds >= stop_seconds:
         return _incident(IncidentKind.STOPPED, view, view.changed_at, evidence.of_stop(view))
@@ -184,9 +184,9 @@ def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
 
 
 def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """Ranks that had ended well when the first of those that still needed them lost its connection.
+    """Ranks that had ended well when the first rank that still needed them lost its connection.
 
-    The moment counts at which a rank returned its result: its connections close after that.
+    What counts is when a rank returned its result: its connections close after that.
     """
     raisers = [view for view in views if view.raised is not None and not view.finished]
     if not raisers:
@@ -197,16 +197,16 @@ def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) 
 
 
 def _describe_absent(absent: Sequence[RankView], now: float, absent_after: float) -> tuple[Incident, ...]:
-    """Ranks that never came up; nothing while they still may."""
+    """Ranks that never came up; empty before the deadline."""
     if now < absent_after:
         return ()
     return tuple(_incident(IncidentKind.NOT_STARTED, view, now, evidence.of_absence(now)) for view in absent)
 
 
 def _find_hang(views: Sequence[RankView], budgets: Budgets, patience: Patience) -> tuple[Incident, ...]:
-    """The ranks that the others wait for, or all of them where nobody is behind."""
+    """The ranks that the others wait for, or all of them if none is behind."""
     if any(view.unheard_seconds for view in views):
-        return ()  # what is known of that rank is old; its agent speaks again, or is soon taken as hung
+        return ()  # that rank's view is stale; its agent reports again, or soon counts as hung
     overdue = [
         view for view in views if view.running and view.still_seconds > _limit_seconds(view, budgets, views)
     ]
@@ -221,7 +221,7 @@ def _find_hang(views: Sequence[RankView], budgets: Budgets, patience: Patience) 
 
 
 def load_of(views: Sequence[RankView]) -> float:
-    """The load of the most loaded host: the others wait for what runs there."""
+    """The load of the most loaded host, since the other ranks wait for those there; 1 without views."""
     return max((view.load for view in views), default=1.0)
 
 
@@ -235,9 +235,9 @@ def _limit_seconds(view: RankView, budgets: Budgets, views: Sequence[RankView]) 
 def _blame_for_operation(
     views: Sequence[RankView], budgets: Budgets, waiting: RankView, patience: Patience
 ) -> tuple[Incident, ...]:
-    """Who keeps out of the collective that `waiting` is in; where nobody does, it is stalled.
+    """The ranks that have not entered the collective that `waiting` is in; if all have, a stall.
 
-    A rank that is inside an earlier collective keeps out of nothing: it waits as well.
+    A rank inside an earlier collective is not to blame: it waits as well.
     """
     outside = [view for view in views if view.entered < waiting.entered and not view.inside]
     if not outside:
@@ -250,12 +250,12 @@ def _blame_for_operation(
         return ()
     lasted = limit + patience.behind_seconds
     if any(view.still_seconds < lasted for view in (waiting, *outside)):
-        return ()  # those that have only just come to rest may not even have been looked at before
+        return ()  # ranks that stopped moving only just now may be on their way
     return tuple(_silent(view, waiting) for view in outside)
 
 
 def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience) -> tuple[Incident, ...]:
-    """Nobody is outside: once all have stood still for long, those in work of their own, or else a stall."""
+    """No rank is outside: once all have made no progress for long, those in local work, or else a stall."""
     inside = [view for view in views if view.inside]
     grace = patience.inside_seconds
     lasted = all(view.still_seconds > _limit_seconds(view, budgets, views) + grace for view in inside)
@@ -267,7 +267,7 @@ def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience
 
 
 def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """The ranks in the earliest stage, where others are further; where none is further, all of them."""
+    """The ranks in the earliest stage, as silent if others are further, else as stalled."""
     running = [view for view in views if view.running]
     earliest = min(view.stage_count for view in running)
     behind = [view for view in running if view.stage_count == earliest]
@@ -278,9 +278,9 @@ def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
 
 
 def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
-    """Ranks that have not come where another one waits for them, while they plainly do nothing.
+    """Ranks that have not reached the point where another one waits for them, and are idle.
 
-    Where it is known how long the waiting may take, that decides instead.
+    Empty if that operation has a predicted duration, which decides instead.
     """
     furthest = max(view.progress for view in views)
     waiting = max(
@@ -296,7 +296,7 @@ def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[In
 
 
 def _may_be_served(view: RankView) -> bool:
-    """Whether the kernel may still be doing what the rank's process asked of it."""
+    """Whether the kernel may still be serving a request of the rank's process."""
     return view.process_state == "D" and view.still_seconds < UNINTERRUPTIBLE_SECONDS
 
 

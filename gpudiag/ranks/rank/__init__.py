@@ -1,1 +1,1 @@
-"""What runs in the processes of the ranks: standard library, and torch only where a rank needs it."""
+"""What runs in the ranks' processes: standard library only, and torch only where a rank needs it."""

@@ -1,4 +1,4 @@
-"""When a rank came to each timed collective, and when it left it: what lateness is judged by."""
+"""When a rank arrived at each timed collective, and when it left: the record that shows who is late."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _NANOSECONDS = 1e9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _STEAL_FIELD = 8  # of a cpu line in /proc/stat (proc_stat(5)), the label counted as 0
 
-# Enough to tell a straggler, little enough to send: two numbers per iteration.
+# Enough to identify a straggler, little enough to send: two numbers per iteration.
 _KEPT_ITERATIONS = 4000
 
 _Number = TypeVar("_Number", int, float)
@@ -28,12 +28,12 @@ class HostUse:
     Seconds and counts since the thread, the machine or the cgroup started.
     """
 
-    cpu_seconds: Reading[float]  # on a processor
-    runqueue_seconds: Reading[float]  # ready to run, and waiting for a processor
+    cpu_seconds: Reading[float]  # running on a processor
+    runqueue_seconds: Reading[float]  # ready to run, waiting for a processor
     involuntary_switches: Reading[int]
-    steal_seconds: Reading[float]  # taken by the hypervisor from the allowed processors, all together
+    steal_seconds: Reading[float]  # taken by the hypervisor, sum over the allowed processors
     throttled_seconds: Reading[float]  # by the cgroup's processor quota
-    thermal_throttles: Reading[int]  # of the allowed processors, all together
+    thermal_throttles: Reading[int]  # sum over the allowed processors
     allowed_cpus: tuple[int, ...]
 
     def since(self, before: "HostUse") -> "HostUse":
@@ -43,7 +43,7 @@ class HostUse:
             runqueue_seconds=_growth(before.runqueue_seconds, self.runqueue_seconds),
             involuntary_switches=_growth(before.involuntary_switches, self.involuntary_switches),
             steal_seconds=_growth(before.steal_seconds, self.steal_seconds),
-            # It may have been moved under a quota meanwhile.
+            # It may have been moved into a cgroup with a quota since.
             throttled_seconds=self.throttled_seconds
             if isinstance(before.throttled_seconds, Missing)
             else _growth(before.throttled_seconds, self.throttled_seconds),
@@ -75,7 +75,7 @@ def _growth(before: Reading[_Number], after: Reading[_Number]) -> Reading[_Numbe
 
 
 def _read_schedstat(thread: Path) -> tuple[Reading[float], Reading[float]]:
-    """Seconds on a processor, and seconds ready and waiting for one (sched-stats.rst of the kernel)."""
+    """Seconds on a processor, and seconds ready but waiting for one (sched-stats.rst of the kernel)."""
     text = _read(thread / "schedstat")
     if isinstance(text, Missing):
         return text, text
@@ -98,7 +98,7 @@ def _read_steal(allowed: tuple[int, ...]) -> Reading[float]:
 
 
 def _read_throttled() -> Reading[float]:
-    """Seconds that this cgroup was held back, in cgroup v2 (microseconds) or v1 (nanoseconds)."""
+    """Seconds that this cgroup was throttled; cgroup v2 counts microseconds, v1 nanoseconds."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
@@ -136,53 +136,53 @@ def _read(path: Path) -> Reading[str]:
 class Arrivals:
     """One rank's timed iterations: CLOCK_MONOTONIC of its machine, in nanoseconds."""
 
-    clock: str  # ranks with the same one share it
+    clock: str  # the same for ranks that share a clock
     first_iteration: int
     arrived: tuple[int, ...]
     left: tuple[int, ...]
     host_use: HostUse  # growth between the first iteration and the end of the entry
-    # Whether the rank had seen the end of all that came before. Where it had not, because a GPU still worked,
-    # it comes as much later as it came to the collective before that. Empty: it always had.
+    # Whether all earlier work was done when the rank arrived. If not, because a GPU was still at work, the
+    # rank arrives as late as it arrived at the collective before. Empty: it always was.
     awaited: tuple[bool, ...] = ()
 
 
 class ArrivalRecorder:
-    """A rank's own record; costs two appends per timed iteration. Moments are CLOCK_MONOTONIC in nanoseconds."""
+    """A rank's own record; costs two appends per timed iteration. Times: CLOCK_MONOTONIC in nanoseconds."""
 
     def __init__(self) -> None:
-        """Start without a record: timed iterations make them."""
+        """Start empty; only timed iterations are recorded."""
         self._arrived: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._left: deque[int] = deque(maxlen=_KEPT_ITERATIONS)
         self._last_iteration = -1
         self._seen_ends: deque[bool] = deque(maxlen=_KEPT_ITERATIONS)
-        self._started = False  # an iteration has started, and its collective has not
-        self._ahead = False  # of what a GPU has still to do
+        self._started = False  # an iteration has started, but its collective has not
+        self._ahead = False  # the rank runs ahead of what a GPU has still to do
         self._inside = False
         self._before: HostUse | None = None
 
     def start_iteration(self, iteration: int) -> None:
-        """The next collective is that of this timed iteration."""
+        """Record that the next collective is that of this timed iteration."""
         if self._before is None:
             self._before = read_host_use()
         self._last_iteration = iteration
         self._started = True
 
     def arrive(self, now_ns: int) -> None:
-        """The rank is about to enter a collective; only the first one of an iteration counts."""
+        """Record that the rank is about to enter a collective; only the first one of an iteration counts."""
         if self._started:
             self._started, self._inside = False, True
             self._arrived.append(now_ns)
             self._seen_ends.append(not self._ahead)
 
     def leave(self, now_ns: int, *, queued: bool = False) -> None:
-        """The rank came back from a collective; `queued`: when that was queued."""
+        """Record that the rank came back from a collective; `queued`: a GPU has still to do it."""
         self._ahead = queued
         if self._inside:
             self._inside = False
             self._left.append(now_ns)
 
     def read(self) -> Arrivals | None:
-        """What was recorded; None if nothing was timed, or an iteration was left half way."""
+        """What was recorded; None if nothing was timed, or an iteration was left halfway."""
         if self._before is None or len(self._arrived) != len(self._left) or not self._arrived:
             return None
         return Arrivals(

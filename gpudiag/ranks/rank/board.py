@@ -1,9 +1,9 @@
-"""Shared memory in which each rank says where it is, before it goes there; its agent reads it.
+"""Shared memory in which each rank announces each step before it takes it; its agent reads it.
 
 The memory is anonymous (memfd), so no file is left and no page is ever written back to a disk. A
 rank has one page: 64-bit cells, then a few texts. Every cell is written by one aligned 8-byte store
-and read by one load, so no lock is needed; details are written before the cell that says that they
-count. What a reader might see torn is right at its next look, and nobody judges a rank by one look.
+and read by one load, so no lock is needed; details are written before the cell that makes them valid.
+A torn read is correct at the next look, and no rank is judged by a single look.
 """
 
 import mmap
@@ -23,7 +23,7 @@ _CELL_BYTES = 256  # 32 cells, then the texts
 class _Cell:
     """What each 64-bit cell holds; 0 means that nothing was written, so counts start at 1.
 
-    Plain numbers: an enum's members would cost more to look up than the stores that they are for.
+    Plain numbers: looking up an enum's members would cost more than the stores themselves.
     """
 
     STAGE_COUNT = 0
@@ -40,7 +40,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Where a text lies in the page; a longer one keeps its end, which tells more of a path."""
+    """Where a text lies in the page; a longer text keeps its end, the telling part of a path."""
 
     offset: int
     size_bytes: int
@@ -51,22 +51,22 @@ _OP_TEXT = _Text(_CELL_BYTES + 32, 32)
 _DTYPE_TEXT = _Text(_CELL_BYTES + 64, 32)
 _FILE_TEXT = _Text(_CELL_BYTES + 96, 512)
 
-# What was entered lately, so that ranks that have moved on can still be compared at one sequence: a ring
-# of slots, one for each change of what is entered. Each holds the first sequence (+ 1; 0 while it is
-# being written), then op, dtype, elements and the count of the stage.
+# The last operations entered, so that ranks that have moved on can still be compared at one sequence: a
+# ring of slots, one for each change of operation. Each holds the first sequence (+ 1; 0 while it is being
+# written), then op, dtype, elements and the stage count.
 HISTORY_LENGTH = 16
 _HISTORY_OFFSET = _CELL_BYTES + 1024
 _SLOT_BYTES = 88
 _SLOT_ANNOUNCED = Struct("=32s32sqq")
 
-# The last stages entered, by their count: what a rank has missed that is further behind.
+# The last stages entered, by their count: what a rank further behind has missed.
 _STAGE_HISTORY_OFFSET = _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES
 _STAGE_HISTORY_LENGTH = 16
 _STAGE_SLOT = Struct("=q32s")
 
 
 class PositionBoard:
-    """Shared memory with one page per local rank; it is passed on as a file descriptor."""
+    """Shared memory with one page per local rank, handed to other processes as a file descriptor."""
 
     def __init__(self, descriptor: int, ranks: int) -> None:
         """Map the memory behind `descriptor`; both sides must agree on `ranks`."""
@@ -75,17 +75,17 @@ class PositionBoard:
 
     @classmethod
     def create(cls, ranks: int) -> "PositionBoard":
-        """A new board for that many ranks, none of which has said anything."""
+        """A new board for that many ranks, with nothing written."""
         descriptor = os.memfd_create("gpudiag-positions", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, ranks * PAGE_BYTES)
         return cls(descriptor, ranks)
 
     def writer(self, local_index: int) -> "PositionWriter":
-        """What the rank with that page writes to."""
+        """The writer for the rank with that page."""
         return PositionWriter(self._page(local_index))
 
     def read_position(self, local_index: int, *, history: bool = False) -> Position | None:
-        """Where the rank with that page is, and if wanted where it was; None while it has said nothing."""
+        """Where the rank with that page is (with `history`, also was); None before its first stage."""
         page = self._page(local_index)
         cells = page[:_CELL_BYTES].cast("q")
         if not cells[_Cell.STAGE_COUNT]:
@@ -106,22 +106,22 @@ class PositionWriter:
     """One rank's side of the board: every method is a handful of stores."""
 
     def __init__(self, page: memoryview, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Write into `page`, which nobody else writes."""
+        """Write into `page`, of which this is the only writer."""
         self._page = page
         self._cells = page[:_CELL_BYTES].cast("q")
         self._clock_ns = clock_ns
         self._announced: tuple[str, str, int, float | None] | None = None
         self._history = page[_HISTORY_OFFSET : _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES]
         self._history_cells = self._history.cast("q")
-        self._changes = 0  # of what is entered, so far
+        self._changes = 0  # of the announced operation, so far
         self._place: Place | None = None
 
     def enter_stage(self, stage: str, place: Place) -> None:
-        """Say that the rank enters `stage`, as that place asked for."""
+        """Publish that the rank enters `stage`, and the line of code that asked for it."""
         cells = self._cells
         self._write_place(place)
         self._write_text(_STAGE_TEXT, stage)
-        self._announced = None  # the history tells in which stage, so it is to be written anew
+        self._announced = None  # the history records the stage too, so it must be written anew
         cells[_Cell.STAGE_NS] = self._clock_ns()
         count = cells[_Cell.STAGE_COUNT] + 1
         _STAGE_SLOT.pack_into(self._page, _stage_slot(count), count, stage.encode()[-32:])
@@ -130,7 +130,7 @@ class PositionWriter:
     def enter_operation(
         self, sequence: int, announced: tuple[str, str, int, float | None], place: Place
     ) -> int:
-        """Say that the rank is about to enter collective `sequence`; the moment, on the clock.
+        """Publish that the rank is about to enter collective `sequence`; return the time in nanoseconds.
 
         `announced` is op, dtype, elements and predicted seconds.
         """
@@ -145,18 +145,18 @@ class PositionWriter:
         return now_ns
 
     def leave_operation(self, sequence: int) -> int:
-        """Say that the rank came back from collective `sequence`; the moment, on the clock."""
+        """Publish that the rank came back from collective `sequence`; return the time in nanoseconds."""
         now_ns = self._clock_ns()
         self._cells[_Cell.LEFT_NS] = now_ns
         self._cells[_Cell.LEFT] = sequence + 1
         return now_ns
 
     def enter_iteration(self, iteration: int) -> None:
-        """Say that timed iteration `iteration` starts."""
+        """Publish that timed iteration `iteration` starts."""
         self._cells[_Cell.ITERATION] = iteration + 1
 
     def note_place(self, place: Place) -> None:
-        """Say at which line the rank is, without a move from one stage or collective to another."""
+        """Publish the line that the rank is at, without a change of stage or collective."""
         if place != self._place:
             self._write_place(place)
 
@@ -211,7 +211,7 @@ def _with_history(position: Position, page: memoryview) -> Position:
 
 
 def _read_history(page: memoryview, stage_count: int, stages: tuple[str, ...]) -> tuple[Operation, ...]:
-    """The operations in the ring, oldest first; a slot that is being written is passed over."""
+    """The operations in the ring, oldest first; a slot that is being written is skipped."""
     operations = []
     for start in range(_HISTORY_OFFSET, _HISTORY_OFFSET + HISTORY_LENGTH * _SLOT_BYTES, _SLOT_BYTES):
         slot = bytes(page[start : start + _SLOT_BYTES])
@@ -230,7 +230,7 @@ def _read_stages(page: memoryview, stage_count: int) -> tuple[str, ...]:
 
 
 def _stage_slot(count: int) -> int:
-    """Where the page keeps the stage with that count, from 1."""
+    """The offset in the page of the stage with that count, from 1."""
     return _STAGE_HISTORY_OFFSET + count % _STAGE_HISTORY_LENGTH * _STAGE_SLOT.size
 
 

@@ -1,8 +1,8 @@
-"""Start the template in any interpreter, also in one where gpudiag is not installed.
+"""Start the template in any interpreter, even one where gpudiag is not installed.
 
-Run as a file, by the interpreter whose torch is to be judged. Only the package `gpudiag` itself is
-lent to it: putting the folder that holds it on sys.path would mix two sets of installed packages.
-Nothing here needs a newer Python than 3.6, so that an older one is refused in words.
+Run as a file, by the interpreter whose torch is to be tested. Only the package `gpudiag` itself is
+made importable: putting the folder that holds it on sys.path would mix two sets of installed packages.
+Nothing here needs a newer Python than 3.6, so that an old one gets a clear error message.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a rank's entry function is given: who it is, how to meet the others, how to say where it is.
+"""What a rank's entry function is given: its rank, how to reach the others, how to report progress.
 
 An entry is `function(context: RankContext) -> Mapping[str, Any]`. It enters the stages rendezvous,
 init, warmup, measure and verify itself (import is entered before it is loaded) and returns its
@@ -14,46 +14,46 @@ from gpudiag.ranks.inject import MismatchKind
 
 
 class Progress(Protocol):
-    """The side channel of one rank, by which the agent learns what the rank is about to do.
+    """One rank's side channel, through which the agent learns what the rank is about to do.
 
     Every call is cheap (a write to shared memory, or one to a local file for `emit`) and never
     waits for the agent.
     """
 
     def enter_stage(self, stage: str) -> None:
-        """Say that the rank starts a stage: rendezvous, init, warmup, measure or verify.
+        """Announce a stage that the rank starts: rendezvous, init, warmup, measure or verify.
 
         Stages may come again (warmup, measure, verify, warmup ...), in the same order on every
-        rank. Faults that `--inject` aims at that stage fire here, the first time it comes.
+        rank. Faults that `--inject` aims at a stage fire here, the first time it is entered.
         """
 
     def before_operation(
         self, sequence: int, op: str, dtype: str, elements: int, predicted_seconds: float | None = None
     ) -> None:
-        """Say that the rank is about to enter collective `sequence` (counted from 0, over the run).
+        """Announce that the rank is about to enter collective `sequence` (counted from 0, over the run).
 
-        What is said must be the same on every rank that takes part, `elements` too: where the ranks'
-        buffers differ in length by design (scatter, gather), say the length of one part. No elements: work
-        of the rank's own, in which it waits for no other.
+        The arguments must be the same on every rank that takes part, `elements` too: where the ranks'
+        buffers differ in length by design (scatter, gather), pass the length of one part. 0 elements
+        means local work of this rank, which waits for no other.
 
-        `predicted_seconds` is how long it should take once everyone is there: after ten times that
-        (and at least a second) it counts as stalled. Without it the stage's budget holds.
+        `predicted_seconds` is how long it should take once all ranks are there: after ten times that
+        (and at least a second) it counts as stalled. Without it the stage's budget applies.
         """
 
     def after_operation(self, sequence: int, *, queued: bool = False) -> None:
-        """Say that the rank came back from collective `sequence`; `queued`: a GPU has still to do it."""
+        """Announce that the rank came back from collective `sequence`; `queued`: a GPU has still to do it."""
 
     def before_iteration(self, iteration: int) -> None:
-        """Say that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
+        """Announce that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
 
     def note_place(self, file: str, line: int) -> None:
-        """Say at which line the rank is, where nothing else says so: a script announces no collectives."""
+        """Announce the line that the rank is at, for scripts, which announce no collectives."""
 
     def pop_mismatch(self) -> MismatchKind | None:
-        """How `--inject mismatch` wants this rank's next collective to differ from that of the others.
+        """How `--inject mismatch` wants this rank's next collective to differ; None if it does not.
 
-        Asked before `before_operation`, which is then told the collective that the rank really
-        enters. Said once; None: as planned.
+        Call it before `before_operation`, which must be given the collective that the rank really
+        enters. Each mismatch is returned once.
         """
 
     def should_flip_bit(self, iteration: int) -> bool:
@@ -67,7 +67,7 @@ class Progress(Protocol):
 class RankContext:
     """One rank's place in the run; `arguments` is the JSON object that the recipe passed.
 
-    Both timeouts are for torch, and lie beyond the agent's own limits: the agent speaks first.
+    Both timeouts are for torch, and longer than the agent's own limits: the agent reports first.
     """
 
     rank: int
@@ -79,4 +79,4 @@ class RankContext:
     operation_timeout_seconds: float
     arguments: Mapping[str, Any]
     progress: Progress
-    run_directory: str = ""  # of this run on this machine; it goes when the run is over
+    run_directory: str = ""  # of this run on this machine; removed when the run is over

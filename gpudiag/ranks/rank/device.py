@@ -8,32 +8,32 @@ import torch
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.rank.context import RankContext
 
-# What lets NCCL 2.30 and later have several ranks on a GPU (its documentation, "Environment Variables").
+# Lets NCCL 2.30 and later run several ranks on one GPU (its documentation, "Environment Variables").
 SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 _KEY = "gpudiag/gpu"
 
 
 class Store(Protocol):
-    """What the ranks of a run read and write together, as torch's stores do."""
+    """The key-value store that the ranks of a run share, as torch's stores are."""
 
     def set(self, key: str, value: str) -> Any:
-        """Write a value for all ranks."""
+        """Set a value for all ranks to read."""
 
     def get(self, key: str) -> bytes:
-        """The value, once a rank has written it."""
+        """The value, after waiting until a rank has set it."""
 
 
 class SharedGpuError(RuntimeError):
-    """Two ranks would work on one GPU, which NCCL refuses with words that name neither."""
+    """Two ranks would work on one GPU, which NCCL refuses with a message that names neither."""
 
 
 def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: int, uuid: str) -> None:
-    """Return once every rank of this host has told its GPU, and no other has this one.
+    """Return once every rank of this host has published its GPU, and no other rank has this one.
 
-    Ranks of a host are numbered one after the other, as launchers do.
+    The ranks of a host are taken to be consecutive, as launchers number them.
 
     Raises:
-        SharedGpuError: another one has, with its rank.
+        SharedGpuError: another rank has this GPU; the message names it.
     """
     store.set(f"{_KEY}/{rank}", uuid)
     first = rank - local_rank
@@ -46,24 +46,24 @@ def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: 
 
 
 def claim_device(context: RankContext, backend: str) -> torch.device:
-    """The device that this rank works on; a GPU becomes the current one, as NCCL wants it.
+    """The device that this rank works on; a GPU is made the current one, as NCCL requires.
 
-    A launcher may show each rank one GPU, which is then number 0 of every rank; and ranks may share
-    GPUs where the recipe allowed it.
+    A launcher may show each rank one GPU, which then has index 0 in every rank; and ranks may share
+    GPUs if the recipe allows it.
     """
     if backend != "nccl":
         return torch.device("cpu")
     device = torch.device("cuda", context.local_rank % max(1, torch.cuda.device_count()))
     torch.cuda.set_device(device)
-    os.environ["LOCAL_RANK"] = str(device.index)  # what frameworks take for the number of the GPU
+    os.environ["LOCAL_RANK"] = str(device.index)  # what frameworks take as the index of the GPU
     return device
 
 
 def refuse_shared_device(context: RankContext, store: Store, device: torch.device) -> None:
-    """Return where no other rank of this host works on this rank's GPU, or NCCL was told that some do.
+    """Return if no other rank of this host works on this rank's GPU, or NCCL was told to allow it.
 
     Raises:
-        SharedGpuError: another one does.
+        SharedGpuError: another rank does.
     """
     uuid = read_device_uuid(device)
     if not isinstance(uuid, Missing) and SHARING_VARIABLE not in os.environ:
@@ -71,13 +71,13 @@ def refuse_shared_device(context: RankContext, store: Store, device: torch.devic
 
 
 def binds_device(device: torch.device) -> bool:
-    """Whether to tell torch's process group the device: 2.6.1 to 2.7.0 hang with it (pytorch/pytorch #153960)."""
+    """Whether to pass the device to torch's process group: 2.6.1 to 2.7.0 hang then (pytorch #153960)."""
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdecimal())
     return device.type == "cuda" and not (2, 6, 0) < version < (2, 7, 1)
 
 
 def read_device_uuid(device: torch.device) -> Reading[str]:
-    """The UUID of the rank's GPU in NVML's spelling, `GPU-...`; missing on the CPU and on old torch."""
+    """The UUID of the rank's GPU in NVML's format, `GPU-...`; missing on the CPU and on old torch."""
     if device.type != "cuda":
         return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -1,4 +1,4 @@
-"""What the agent asks of the template process, and so of the ranks, in one file of the run directory."""
+"""The job that the agent gives the template process, and so the ranks, in a file of the run directory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ class LocalRank:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a rank needs to know before it loads its entry."""
+    """All that a rank needs to know before it loads its entry."""
 
     entry: str  # module:function
     arguments: dict[str, Any]
@@ -27,7 +27,7 @@ class Job:
     rendezvous_timeout_seconds: float
     operation_timeout_seconds: float
     preload: tuple[str, ...]  # modules to import once, before the ranks are forked
-    try_preload: tuple[str, ...]  # the same, of what may not be there: each rank finds out by itself
+    try_preload: tuple[str, ...]  # the same, but a module may be absent: each rank finds out for itself
     faults: tuple[Fault, ...]
     run_directory: str
     agent_pid: int

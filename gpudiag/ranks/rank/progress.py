@@ -1,4 +1,4 @@
-"""A rank's side of the side channel: says where the rank is, and injects the faults meant for it."""
+"""The rank's end of the side channel: publishes where the rank is, and injects the faults meant for it."""
 
 import os
 import resource
@@ -24,23 +24,23 @@ _CONTEXT_MANAGERS = contextmanager.__code__.co_filename
 
 
 def kill_self() -> None:
-    """End by SIGKILL, as the OOM killer and batch systems do."""
+    """End this process by SIGKILL, as the OOM killer and batch systems do."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop_self() -> None:
-    """Stop by SIGSTOP; somebody must send SIGCONT."""
+    """Stop this process by SIGSTOP, until another process sends SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def stay_out() -> None:
-    """Wait for ever, off the processor, as a rank does that took another branch than the others."""
+    """Sleep forever, like a rank that took a different branch from the others."""
     while True:
         time.sleep(3600)
 
 
 def run_out_of_memory() -> None:
-    """Allocate until nothing is left, on the GPU if this process uses one, else up to a limit near by.
+    """Allocate until memory runs out: on the GPU if this process uses one, else up to a limit set just above.
 
     Raises:
         MemoryError: always, on a CPU.
@@ -59,7 +59,7 @@ def _exhaust_gpu(torch: Any) -> None:
 
 
 def _exhaust_host() -> None:
-    """Run into this process's own limit: the machine and its other users keep their memory."""
+    """Run into a memory limit of this process alone, so that the machine's other users keep their memory."""
     used_pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     allowed = used_pages * resource.getpagesize() + _HEADROOM_BYTES
@@ -89,9 +89,9 @@ _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
 
 
 def _who_wants_it(announcer: FrameType) -> FrameType:
-    """The code that asked the announcing file for a collective: which line of a wrapper it was says nothing.
+    """The frame that called the announcing file for a collective; a line inside a wrapper would say nothing.
 
-    The announcer itself where nobody did, because it is the rank's entry.
+    The announcer itself if it has no such caller, because it is the rank's entry.
     """
     wrappers = (announcer.f_code.co_filename, _CONTEXT_MANAGERS)
     caller = announcer.f_back
@@ -106,7 +106,7 @@ class RankProgress:
     """The `Progress` that a rank's entry is given: shared memory, an event file, and its faults."""
 
     def __init__(self, position: PositionWriter, events: EventWriter, faults: tuple[Fault, ...]) -> None:
-        """Write to `position` and `events`; `faults` are those of this rank alone."""
+        """Write to `position` and `events`; `faults` are only those of this rank."""
         self.arrivals = ArrivalRecorder()
         self._position = position
         self._events = events
@@ -118,9 +118,9 @@ class RankProgress:
         self._mismatch: MismatchKind | None = None
 
     def enter_stage(self, stage: str) -> None:
-        """Publish the stage, then do what an injected fault asks for in it."""
+        """Publish the stage, then inject the faults due in it."""
         due = [fault for fault in self._pending if fault.stage == stage]
-        self._fire([fault for fault in due if fault.kind is FaultKind.SKIP])  # then it never comes here
+        self._fire([fault for fault in due if fault.kind is FaultKind.SKIP])  # first: the rank never enters
         caller = sys._getframe(1)
         self._position.enter_stage(stage, (caller.f_code.co_filename, caller.f_lineno))
         self._fire([fault for fault in due if fault.kind is not FaultKind.SKIP])
@@ -143,7 +143,7 @@ class RankProgress:
         self.arrivals.leave(self._position.leave_operation(sequence), queued=queued)
 
     def before_iteration(self, iteration: int) -> None:
-        """Publish the iteration, then do what an injected fault asks for in it."""
+        """Publish the iteration, then inject the faults due in it."""
         self._position.enter_iteration(iteration)
         if self._pending:
             due = [fault for fault in self._pending if fault.iteration == iteration]
@@ -156,12 +156,12 @@ class RankProgress:
         self._position.note_place((file, line))
 
     def pop_mismatch(self) -> MismatchKind | None:
-        """How an injected fault wants the next collective of this rank to differ; says so once."""
+        """How an injected fault wants this rank's next collective to differ; returned once."""
         mismatch, self._mismatch = self._mismatch, None
         return mismatch
 
     def should_flip_bit(self, iteration: int) -> bool:
-        """Whether an injected fault wants a bit of this iteration's output flipped; says so once."""
+        """Whether an injected fault wants a bit of this iteration's output flipped; True once."""
         for fault in self._pending:
             if fault.kind is FaultKind.BITFLIP and fault.iteration == iteration:
                 self._pending.remove(fault)
@@ -170,7 +170,7 @@ class RankProgress:
         return False
 
     def emit(self, event: Mapping[str, Any]) -> None:
-        """Append the event to this rank's file."""
+        """Append the event to this rank's event file."""
         self._events.write(EventKind.EMITTED, event)
 
     def _delay(self) -> None:
@@ -191,5 +191,5 @@ class RankProgress:
                 _DEEDS[fault.kind]()
 
     def _announce(self, fault: Fault) -> None:
-        """Say that the fault happens, before it does: afterwards may be too late."""
+        """Record the fault before it happens: afterwards may be too late."""
         self._events.write(EventKind.FAULT, {"specification": fault.specification})

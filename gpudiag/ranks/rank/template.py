@@ -1,8 +1,8 @@
 """The process that imports torch once, never touches CUDA, and forks the ranks.
 
-Its agent holds the other end of a socket. JSON lines go up it (imported, forked, exited, failed);
-when it closes, for whatever reason, the ranks are killed and the template ends. The kernel kills
-the template with its agent, and the ranks with their template.
+Its agent holds the other end of a socket, to which the template writes JSON lines (imported, forked,
+exited, failed); when it closes, for whatever reason, the ranks are killed and the template ends. The
+kernel kills the template with its agent, and the ranks with their template.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank
 
 
 def main(arguments: list[str]) -> None:
-    """Run the job in the file named by the first argument; socket and board are descriptors after it."""
+    """Run the job; arguments: its file, and the descriptors of the socket and the board."""
     job_path, socket_descriptor, board_descriptor = arguments
     job: Job = codec.decode(Job, json.loads(Path(job_path).read_text()))
     die_with_parent(job.agent_pid)
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
                 template.watch_ranks()
         finally:
             template.kill_ranks()
-    os._exit(0)  # nothing of torch needs an orderly end, which would take a tenth of a second
+    os._exit(0)  # torch needs no orderly shutdown, which would take a tenth of a second
 
 
 class _Template:
@@ -52,7 +52,7 @@ class _Template:
         self._ranks: dict[int, int] = {}  # pid -> rank, of those not yet reaped
 
     def preload(self) -> bool:
-        """Whether the modules that all ranks need could be imported; says so to the agent."""
+        """Import the modules that all ranks need, and report it to the agent; False if that failed."""
         started = time.monotonic()
         for name in self._job.preload:
             try:
@@ -68,14 +68,14 @@ class _Template:
         return True
 
     def _try_preload(self) -> None:
-        """Import the entry's module, and what it may import, once for all ranks; what raises, each rank finds out."""
+        """Import the entry's module and optional ones once for all ranks, which meet any error themselves."""
         for name in (*self._job.try_preload, self._job.entry.partition(":")[0]):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
     def fork_ranks(self) -> None:
-        """Fork every rank; one that cannot be forked is reported, and the others are still forked."""
-        gc.freeze()  # a collection in a rank would otherwise copy the pages it shares with the others
+        """Fork every rank; report one that cannot be forked, and still fork the others."""
+        gc.freeze()  # garbage collection in a rank would otherwise copy the pages it shares with the others
         template_pid = os.getpid()
         for local in self._job.ranks:
             try:
@@ -89,7 +89,7 @@ class _Template:
             self._send("forked", rank=local.rank, pid=pid)
 
     def _become(self, local: LocalRank, template_pid: int) -> NoReturn:
-        """Run that rank in this forked process, and let nothing of it come back into the template's code."""
+        """Run that rank in this forked process, which never returns to the template's code."""
         try:
             self._agent.close()
             run_rank(self._job, local, self._board, template_pid)
@@ -103,7 +103,7 @@ class _Template:
         wakeup.setblocking(False)
         signal.set_wakeup_fd(on_signal.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._reap()  # those that ended before the handler was there
+        self._reap()  # those that ended before the handler was installed
         while self._ranks:
             readable, _, _ = select.select([wakeup, self._agent], [], [])
             if self._agent in readable:
@@ -113,7 +113,7 @@ class _Template:
             self._reap()
 
     def kill_ranks(self) -> None:
-        """Kill and reap what is left."""
+        """Kill and reap the ranks that are left."""
         for pid in tuple(self._ranks):
             kill(pid)
         deadline = time.monotonic() + 1.0  # a rank in uninterruptible sleep dies when the kernel lets it

@@ -26,7 +26,7 @@ EXIT_RAISED = 1
 
 
 def run_rank(job: Job, local: LocalRank, board: PositionBoard, template_pid: int) -> None:
-    """Run the entry as that rank; never returns, the process ends here."""
+    """Run the entry as that rank; never returns: the process ends here."""
     die_with_parent(template_pid)
     name_process(f"gpudiag-rank{local.rank}")
     directory = Path(job.run_directory)
@@ -48,7 +48,7 @@ def run_rank(job: Job, local: LocalRank, board: PositionBoard, template_pid: int
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # the interpreter of the template, which was forked, must not be torn down twice
+        os._exit(status)  # this is a fork of the template's interpreter, which must not be torn down twice
 
 
 def _run_entry(job: Job, local: LocalRank, progress: RankProgress, events: EventWriter) -> None:
@@ -77,7 +77,7 @@ def _run_entry(job: Job, local: LocalRank, progress: RankProgress, events: Event
 
 
 def load_entry(name: str) -> Callable[[RankContext], Mapping[str, Any]]:
-    """The function that `module:function` names; import errors are the caller's to report."""
+    """The function that `module:function` names; the caller must report import errors."""
     module_name, _, function_name = name.partition(":")
     entry: Callable[[RankContext], Mapping[str, Any]] = getattr(
         importlib.import_module(module_name), function_name
@@ -86,7 +86,7 @@ def load_entry(name: str) -> Callable[[RankContext], Mapping[str, Any]]:
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
-    """An exception as evidence: its type, its message, the file and line that raised it."""
+    """An exception as evidence: its type, message and traceback, and the file:line that raised it."""
     return {
         "type": type(error).__name__,
         "message": str(error),
@@ -101,7 +101,7 @@ def _innermost_place(trace: TracebackType | None) -> str | None:
 
 
 def _export_rank(job: Job, local: LocalRank) -> None:
-    """Set what libraries read from the environment to tell ranks apart, as torchrun does."""
+    """Set the environment variables by which libraries know their rank, as torchrun does."""
     os.environ["RANK"] = str(local.rank)
     os.environ["LOCAL_RANK"] = str(local.local_rank)
     os.environ["WORLD_SIZE"] = str(job.world_size)
@@ -109,7 +109,7 @@ def _export_rank(job: Job, local: LocalRank) -> None:
 
 
 def _redirect_output(path: Path) -> None:
-    """Send standard output and error to `path`, standard input to nothing; also for C libraries."""
+    """Redirect stdout and stderr to `path`, and stdin to /dev/null, for C libraries too."""
     output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -120,7 +120,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def _destroy_process_group() -> None:
-    """Destroy torch's process group, where the entry made one and left it open."""
+    """Destroy torch's process group, if the entry created one and left it open."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
