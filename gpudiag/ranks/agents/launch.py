@@ -59,13 +59,14 @@ def run_ranks(
     """Run `entry` (`module:function`, see `context`) on every rank; return what became of each.
 
     Without an `environment` all ranks are spawned on this machine; with one, this process runs the
-    rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: the
-    same in all processes of a launch, and another one for every run of a process. `arguments` must be a JSON object. `python` is the interpreter for the ranks; `variables` are set for them beside this
-    process's own. `preload` is imported once, before the ranks are forked, and so is what there is of
-    `try_preload`. `on_event` is told what entries emit, and `is_over` is asked again and again whether that
-    is enough, in the leading process of a launch only. `notice` gets a sentence in any process that waits
-    for ranks on other machines for 5 s. `explanations` is asked when this agent's only rank
-    ends badly: what a library printed about it, for the agents of the other ranks.
+    rank that its launcher gave it and agrees with the others on one result. `run_id` names the run: it is
+    the same in all processes of a launch, and unique to each run of a process. `arguments` must be a JSON
+    object. `python` is the interpreter for the ranks; `variables` are set for them in addition to this
+    process's own. `preload` is imported once, before the ranks are forked, and so are those modules of
+    `try_preload` that are installed. In the leading process of a launch only, `on_event` is called with
+    each event that an entry emits, and `is_over` is polled: True ends the run. `notice` is called with a
+    sentence in any process that has waited for ranks on other machines for 5 s. `explanations` is called if
+    this agent's only rank ends badly, for what a library printed about it.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.

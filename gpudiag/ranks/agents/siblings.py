@@ -9,12 +9,12 @@ class Siblings:
     """The launcher's children on this machine, by rank."""
 
     def __init__(self, launcher_pid: int, ranks: range) -> None:
-        """`ranks` are those that the launcher starts on this machine, this process's own among them."""
+        """`ranks` are those that the launcher starts on this machine, including this process's own."""
         self._launcher_pid = launcher_pid
         self._ranks = ranks
 
     def gone(self) -> frozenset[int]:
-        """The ranks of this machine that have no living process; none where the kernel does not list children."""
+        """The ranks of this machine that have no live process; none if the kernel does not list children."""
         alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
         return frozenset(self._ranks) - alive if alive else frozenset()
 
