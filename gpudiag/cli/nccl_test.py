@@ -40,7 +40,7 @@ def nccl_test(**options: Any) -> ExitStatus:
     """Verify and time collectives over ranks: GPUs with NCCL, or the CPU with gloo.
 
     Every timed buffer is compared bit for bit with what it must hold. A rank that dies, hangs or
-    holds wrong data is named. Under torchrun each process runs one rank, and one prints the report.
+    holds wrong data is named. Under a launcher each process runs one rank, and one prints the report.
     """
     from gpudiag.runs.nccl_test import run_nccl_test
 

@@ -66,7 +66,7 @@ def train(**options: Any) -> ExitStatus:
     """Train a little under each strategy, and prove that the maths is that of a single process.
 
     Gradients, parameters, losses, shards, checkpoints: everything is compared. Then it is timed.
-    Under torchrun each process runs one rank, and one prints the report.
+    Under a launcher each process runs one rank, and one prints the report.
     """
     _refuse_contradictions(options)
     if options["advise"]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.agents.network import MEETING_PORTS, has_address
+from gpudiag.ranks.agents.network import MEETING_PORTS, has_address, is_own_address
 from gpudiag.ranks.launchers import (
     RAY_VARIABLE,
     LaunchedProcess,
     Launcher,
     find_launched,
+    parse_number,
     refuse_several_per_pod,
 )
 
@@ -21,16 +22,11 @@ _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_PORT = 65535
 
-LAUNCHER_WORDS = {
+_WORDS = {
     Launcher.EXPLICIT: "this process's rank is given",
     Launcher.VARIABLES: "the environment gives this process's rank",
     Launcher.KUBEFLOW: "started by Kubeflow's training operator",
     Launcher.INDEXED_JOB: "started by an indexed Job",
-} | {
-    launcher: f"started by {launcher.value}"
-    for launcher in Launcher
-    if launcher
-    not in (Launcher.SPAWN, Launcher.EXPLICIT, Launcher.VARIABLES, Launcher.KUBEFLOW, Launcher.INDEXED_JOB)
 }
 
 
@@ -62,7 +58,8 @@ class RankEnvironment:
         """Who starts how many ranks, by which variables, and where they meet, in one line."""
         machines = "all on this machine" if self.on_one_machine else f"rank 0 on {self.master}"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks, {machines}"
-        return f"{LAUNCHER_WORDS.get(self.launcher, self.launcher.value)} ({', '.join(self.read)}): {ranks}"
+        words = _WORDS.get(self.launcher, f"started by {self.launcher.value}")
+        return f"{words} ({', '.join(self.read)}): {ranks}"
 
 
 def read_environment(
@@ -106,44 +103,28 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
             hint=launched.hand_on,
         )
     address = launched.master
-    if launched.rank == 0 and not variables.get("MASTER_ADDR") and not _is_own(address):
+    named = bool(variables.get("MASTER_ADDR"))
+    if launched.rank == 0 and not named and has_address(address) and not is_own_address(address):
         raise UsageError(
             f"rank 0 is on {socket.gethostname()}, and {launched.launcher.value}'s variables say {address}",
             hint=launched.hand_on,
         )
     digest = int(hashlib.sha256(launched.run.encode()).hexdigest()[:8], 16)
-    port = _parse_number(variables, "MASTER_PORT", MEETING_PORTS[digest % len(MEETING_PORTS)])
+    port = parse_number(variables, "MASTER_PORT", MEETING_PORTS[digest % len(MEETING_PORTS)])
     _refuse_port(port, launched.world_size)
-    name = f"[{address}]" if ":" in address else address
     environment = RankEnvironment(
         launched.launcher,
         launched.rank,
         launched.world_size,
         launched.local_rank,
         launched.local_world_size,
-        init_method=f"tcp://{name}:{port}",
+        init_method=_tcp_url(address, port),
         run_key=launched.run,
         master=address,
         read=launched.read,
         master_port=port,
     )
     return _checked(environment, launched.read[-2], launched.read[-1])
-
-
-def _is_own(address: str) -> bool:
-    """Whether this machine has that address; True where the name cannot be looked up, which is told elsewhere."""
-    try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return True
-    for family, kind, protocol, _, where in found:
-        with socket.socket(family, kind, protocol) as probe:
-            try:
-                probe.bind(where)
-            except OSError:
-                continue
-            return True
-    return False
 
 
 def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | None]) -> RankEnvironment:
@@ -156,14 +137,14 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
     rank, world_size = int(flags["--rank"] or 0), int(flags["--world-size"] or 0)
     init_method = _meeting_place(variables, str(flags["--init-method"]))
     for flag, name, value in (("--rank", "RANK", rank), ("--world-size", "WORLD_SIZE", world_size)):
-        if name in variables and _parse_number(variables, name) != value:
+        if name in variables and parse_number(variables, name) != value:
             raise UsageError(
                 f"{flag} {value} contradicts {name}={variables[name]} in the environment",
                 hint=f"leave out the flag, or unset {name}",
             )
     on_this_machine = _meets_on_this_machine(init_method)
-    local_rank = _parse_number(variables, "LOCAL_RANK", rank if on_this_machine else 0)
-    local_world_size = _parse_number(
+    local_rank = parse_number(variables, "LOCAL_RANK", rank if on_this_machine else 0)
+    local_world_size = parse_number(
         variables, "LOCAL_WORLD_SIZE", world_size if on_this_machine else local_rank + 1
     )
     environment = RankEnvironment(
@@ -194,9 +175,7 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
                 f"--init-method env:// reads {_join(absent)}, and {'it is' if len(absent) == 1 else 'they are'} not set",
                 hint="set MASTER_ADDR to rank 0's machine, and MASTER_PORT to a port that is free there",
             )
-        address = variables["MASTER_ADDR"]
-        name = f"[{address}]" if ":" in address else address
-        init_method = f"tcp://{name}:{_parse_number(variables, 'MASTER_PORT')}"
+        init_method = _tcp_url(variables["MASTER_ADDR"], parse_number(variables, "MASTER_PORT"))
     url = urlsplit(init_method)
     try:
         reachable = url.hostname is not None and url.port is not None
@@ -228,8 +207,8 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
     launcher = _setter_of_rank(variables)
     by_torchrun = launcher is Launcher.TORCHRUN
     refuse_several_per_pod(variables)
-    world_size = _parse_number(variables, "WORLD_SIZE")
-    port = _parse_number(variables, "MASTER_PORT")
+    world_size = parse_number(variables, "WORLD_SIZE")
+    port = parse_number(variables, "MASTER_PORT")
     _refuse_port(port, world_size, by_torchrun=by_torchrun)
     run_key = "|".join(
         variables.get(name, "")
@@ -242,10 +221,10 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
     )
     # A launcher of one process per host need not set LOCAL_RANK; on a loopback address all are on this host.
     here = _is_loopback(variables["MASTER_ADDR"])
-    rank = _parse_number(variables, "RANK")
+    rank = parse_number(variables, "RANK")
     alone = not variables.get("LOCAL_RANK") and not here
-    local_world_size = _parse_number(variables, "LOCAL_WORLD_SIZE", 1 if alone else world_size)
-    local_rank = _parse_number(variables, "LOCAL_RANK", rank if here else 0)
+    local_world_size = parse_number(variables, "LOCAL_WORLD_SIZE", 1 if alone else world_size)
+    local_rank = parse_number(variables, "LOCAL_RANK", rank if here else 0)
     environment = RankEnvironment(
         launcher=launcher,
         rank=rank,
@@ -303,7 +282,7 @@ def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> No
         )
     if port > _MAX_PORT:
         raise UsageError(
-            f"MASTER_PORT={port} is no port: they go up to {_MAX_PORT}",
+            f"MASTER_PORT={port} is not a port: ports go up to {_MAX_PORT}",
             hint="set it to a port that is free on rank 0's machine",
         )
 
@@ -317,18 +296,18 @@ def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
     address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     if not address:
         raise UsageError(
-            "HOROVOD_RANK is set, and HOROVOD_GLOO_RENDEZVOUS_ADDR is not: nobody says where ranks meet",
+            "HOROVOD_RANK is set, and HOROVOD_GLOO_RENDEZVOUS_ADDR is not: the rendezvous address is unknown",
             hint="start it by `horovodrun --gloo`, or set MASTER_ADDR to the host of rank 0",
         )
-    key = _parse_number(variables, "HOROVOD_GLOO_RENDEZVOUS_PORT")
-    port = _parse_number(variables, "MASTER_PORT", MEETING_PORTS[key % len(MEETING_PORTS)])
+    key = parse_number(variables, "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    port = parse_number(variables, "MASTER_PORT", MEETING_PORTS[key % len(MEETING_PORTS)])
     environment = RankEnvironment(
         launcher=Launcher.HOROVODRUN,
-        rank=_parse_number(variables, "HOROVOD_RANK"),
-        world_size=_parse_number(variables, "HOROVOD_SIZE"),
-        local_rank=_parse_number(variables, "HOROVOD_LOCAL_RANK"),
-        local_world_size=_parse_number(variables, "HOROVOD_LOCAL_SIZE"),
-        init_method=f"tcp://{address}:{port}",
+        rank=parse_number(variables, "HOROVOD_RANK"),
+        world_size=parse_number(variables, "HOROVOD_SIZE"),
+        local_rank=parse_number(variables, "HOROVOD_LOCAL_RANK"),
+        local_world_size=parse_number(variables, "HOROVOD_LOCAL_SIZE"),
+        init_method=_tcp_url(address, port),
         run_key=f"horovodrun|{address}|{key}",
         read=("HOROVOD_RANK", "HOROVOD_SIZE"),
     )
@@ -351,23 +330,16 @@ def _checked(environment: RankEnvironment, rank_name: str, size_name: str) -> Ra
     return environment
 
 
-def _parse_number(variables: Mapping[str, str], name: str, fallback: int | None = None) -> int:
-    text = variables.get(name, "")
-    if not text and fallback is not None:
-        return fallback
-    if not text.strip().isdecimal():
-        raise UsageError(
-            f"{name}={text} is not a number from 0 up", hint=f"set {name} as your launcher would"
-        )
-    return int(text)
-
-
 def _meets_on_this_machine(init_method: str) -> bool:
     """Whether ranks that rendezvous there are assumed to be on one machine: a loopback address, or a file."""
     url = urlsplit(init_method)
     if url.scheme == "file":
         return True
     return _is_loopback(url.hostname or "")
+
+
+def _tcp_url(address: str, port: int) -> str:
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -91,7 +91,7 @@ def _parse_mismatch(text: str, kind: FaultKind, detail: str | None) -> MismatchK
     if kind is FaultKind.MISMATCH and detail in tuple(MismatchKind):
         return MismatchKind(detail)
     hint = "a mismatch is of op, size or dtype" if kind is FaultKind.MISMATCH else _EXAMPLES
-    raise UsageError(f"--inject {text}: {detail!r} means nothing here", hint=hint)
+    raise UsageError(f"--inject {text}: {detail!r} is not valid here", hint=hint)
 
 
 def _parse_moment(text: str, kind: FaultKind, when: str | None) -> tuple[int | None, str | None]:

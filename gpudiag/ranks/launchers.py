@@ -159,7 +159,7 @@ def find_launched(
         return None
     if found.launcher is Launcher.KUBEFLOW:
         refuse_several_per_pod(variables)
-    size, rank = int(variables[found.size]), _number(variables, found.rank)
+    size, rank = int(variables[found.size]), parse_number(variables, found.rank)
     local_rank, local_size = _local_place(found, variables, rank, size)
     one_machine = local_size == size
     master = variables.get("MASTER_ADDR") or ("127.0.0.1" if one_machine else None)
@@ -215,16 +215,16 @@ def _local_place(
 ) -> tuple[int, int]:
     """Which process of this machine this is, and how many there are here."""
     if found.launcher is Launcher.SRUN:
-        local_rank = _number(variables, "SLURM_LOCALID", 0)
-        node = _number(variables, "SLURM_NODEID", 0)
+        local_rank = parse_number(variables, "SLURM_LOCALID", 0)
+        node = parse_number(variables, "SLURM_NODEID", 0)
         tasks = tasks_on_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node)
         return local_rank, tasks or local_rank + 1
-    local_rank = _number(variables, found.local_rank, 0) if found.local_rank else 0
+    local_rank = parse_number(variables, found.local_rank, 0) if found.local_rank else 0
     if variables.get(found.nodes, "").isdecimal():
         return local_rank, -(-size // max(1, int(variables[found.nodes])))
     if not found.local_size:  # one process in each pod
         return 0, 1
-    return local_rank, _number(variables, found.local_size, local_rank + 1)
+    return local_rank, parse_number(variables, found.local_size, local_rank + 1)
 
 
 def _master_of(
@@ -265,7 +265,12 @@ def _launcher_on_this_machine() -> str:
     return ancestors[0] if ancestors else ""
 
 
-def _number(variables: Mapping[str, str], name: str, fallback: int | None = None) -> int:
+def parse_number(variables: Mapping[str, str], name: str, fallback: int | None = None) -> int:
+    """The number in that variable, or `fallback` where it is not set.
+
+    Raises:
+        UsageError: it is not a number from 0 up, or not set and there is no fallback.
+    """
     text = variables.get(name, "")
     if not text and fallback is not None:
         return fallback

@@ -265,7 +265,7 @@ def _measurement(
             finished[event.data["test"]].add(event.rank)
     results["compute"] = [_counted_from(started, result) for result in results["compute"]]
     versions = (result.get("torch_version") for result in run.results.values())
-    nobody = Missing(MissingReason.ERROR, "no rank came to its end")
+    nobody = Missing(MissingReason.ERROR, "no rank finished")
     return ActiveMeasurement(
         device_kind=plan.device_kind,
         world_size=run.world_size,

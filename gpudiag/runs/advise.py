@@ -57,14 +57,14 @@ def advise_strategy(
     if traces and not devices:
         why = snapshot.source("nvml").reason or "NVML gives no memory size"
         raise SourceFailedError(
-            f"a GPU is here ({traces[0].text}), and nothing is known of it: {why}",
+            f"a GPU was found ({traces[0].text}), but it cannot be read: {why}",
             hint="see `gpudiag` and `gpudiag list --sources all`",
         )
     given = given_gpus(snapshot.machine, snapshot.devices)
     memory_bytes = given.memory_bytes if given.mig else with_other_tasks(given.memory_bytes, os.environ)
     if devices and not memory_bytes:
         raise UsageError(
-            f"none of the {len(devices)} GPUs here is left to this process",
+            f"none of the {len(devices)} GPUs here is visible to this process",
             hint="see CUDA_VISIBLE_DEVICES, and the MIG instances of `nvidia-smi -L`",
         )
     here = Placement(

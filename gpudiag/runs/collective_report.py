@@ -45,7 +45,7 @@ _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"
 _DISTANCE_UNITS = {"stale": "rounds", "misplaced": "blocks", "shifted": "elements"}
 _CLOCK = "moments around the call, on one clock"
-_NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank came far enough to tell")
+_NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank got far enough to report this")
 
 
 class CaseCollector:

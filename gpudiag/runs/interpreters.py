@@ -54,7 +54,7 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
     except subprocess.TimeoutExpired:
         raise UsageError(f"--python {python} does not answer in {_LIMIT_SECONDS:.0f} s", hint=hint) from None
     except (subprocess.CalledProcessError, ValueError):
-        raise UsageError(f"--python {python} is not a Python that runs", hint=hint) from None
+        raise UsageError(f"--python {python} is not a working Python", hint=hint) from None
 
 
 def require_torch(command: str, python: str | None = None) -> None:

@@ -348,7 +348,7 @@ def _reachable(place: Reading[Placement], snapshot: Snapshot) -> Reading[Placeme
         return place
     if judge_interfaces(snapshot.machine) is None:
         return place
-    return Missing(MissingReason.ERROR, f"the loopback interface leads nowhere (see {network_loopback.name})")
+    return Missing(MissingReason.ERROR, f"the loopback interface does not work (see {network_loopback.name})")
 
 
 def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:

@@ -97,7 +97,7 @@ class Changes:
         if before is None or before == now:
             return
         if isinstance(version, Missing):
-            self._note(TimelineKind.DRIVER, f"NVML does not answer any more: {status.reason}", "fail")
+            self._note(TimelineKind.DRIVER, f"NVML no longer answers: {status.reason}", "fail")
         else:
             self._note(TimelineKind.DRIVER, f"NVML answers: driver {version} (before: {before})", "pass")
 
@@ -126,9 +126,7 @@ class Changes:
             words = f"is slowed down: {', '.join(reasons)}"
             self._note_device(device, TimelineKind.THROTTLE_START, words, "warn", reasons)
         elif before and not reasons:
-            self._note_device(
-                device, TimelineKind.THROTTLE_END, "is not slowed down any more", "pass", before
-            )
+            self._note_device(device, TimelineKind.THROTTLE_END, "is no longer slowed down", "pass", before)
 
     def _note_device(
         self, device: Device, kind: TimelineKind, words: str, severity: str, reasons: tuple[str, ...] = ()
@@ -237,7 +235,7 @@ def _why(snapshot: Snapshot) -> Missing:
         return Missing(
             snapshot.driver_version.reason, snapshot.source("nvml").reason or "NVML does not answer"
         )
-    return Missing(MissingReason.SOURCE_ABSENT, "the driver does not list it any more")
+    return Missing(MissingReason.SOURCE_ABSENT, "the driver no longer lists it")
 
 
 def _row(device: Device, why: Missing, indices: Iterable[Reading[int]]) -> Device:

@@ -74,7 +74,7 @@ def _require_plain(name: str, value: Any) -> None:
         raise UsageError(f"plan: {name} names more than {_MAX_NAMES}")
     for one in values:
         if isinstance(one, str) and not _PLAIN.fullmatch(one):
-            raise UsageError(f"plan: {name} holds {one[:40]!r}, which is no plain name")
+            raise UsageError(f"plan: {name} holds {one[:40]!r}, which is not a plain name")
         if isinstance(one, int | float) and not -_MAX_NUMBER <= one <= _MAX_NUMBER:
             raise UsageError(f"plan: {name} is out of range")
         if not isinstance(one, str | int | float | bool | None):

@@ -170,7 +170,7 @@ def _state(
     if facts.cannot_start is not None:
         return SamplerState.FAILED, facts.cannot_start
     if facts.silent_seconds is not None:
-        return SamplerState.WEDGED, f"the sampler has said nothing for {facts.silent_seconds:.0f} s"
+        return SamplerState.WEDGED, f"the sampler has not reported for {facts.silent_seconds:.0f} s"
     if picture.failure is not None:
         return SamplerState.FAILED, snapshot.source("nvml").reason
     if picture.count is None:

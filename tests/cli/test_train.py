@@ -178,7 +178,7 @@ def test_advice_is_for_one_mig_instance_and_not_for_its_gpu(visible: str | None,
 def test_advice_is_not_for_an_instance_that_is_not_there() -> None:
     for visible in ("MIG-00000000", "GPU-00000000", "7", ""):
         done = run_gpudiag("h100-mig", "train", "--advise", CUDA_VISIBLE_DEVICES=visible)
-        assert (done.status, "is left to this process" in done.err) == (2, True), visible
+        assert (done.status, "is visible to this process" in done.err) == (2, True), visible
 
 
 def test_advice_counts_the_nodes_and_tasks_of_a_slurm_job() -> None:

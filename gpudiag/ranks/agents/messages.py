@@ -188,9 +188,9 @@ def decode_message(data: Any) -> Message:
     """
     kind = _TYPES.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:
-        raise ValueError("no message of a process of gpudiag")
+        raise ValueError("not a gpudiag message")
     try:
         message: Message = codec.decode(kind, data)
     except UsageError as error:
-        raise ValueError(f"no {kind.__name__} of a process of gpudiag") from error
+        raise ValueError(f"not a valid gpudiag {kind.__name__} message") from error
     return message

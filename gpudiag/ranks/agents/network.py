@@ -58,6 +58,22 @@ def has_address(name: str) -> bool:
     return _why_unknown(name, _LOOK_UP_SECONDS) is None
 
 
+def is_own_address(name: str) -> bool:
+    """Whether this machine has one of the addresses of that name.
+
+    Raises:
+        OSError: the name has no address.
+    """
+    for family, kind, protocol, _, place in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(place)
+            except OSError:
+                continue
+            return True
+    return False
+
+
 def _why_unknown(name: str, seconds: float) -> str | None:
     """Why the resolver does not know the name; None if it does, or if it takes longer than `seconds`."""
     said: list[str] = []

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.agents.network import NOTICE_SECONDS
+from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
@@ -90,7 +90,7 @@ def look_at(meeting: Meeting) -> Reach | None:
         return Reach(Obstacle.NO_ADDRESS, f"{meeting.name} has no address on this machine: {found}", place)
     if not found:  # the resolver takes its time
         return None
-    if meeting.elsewhere and all(_is_own(address) for address in found):
+    if meeting.elsewhere and all(is_own_address(address) for address in found):
         words = f"{meeting.name} is {', '.join(found)} on this machine, which is this machine itself"
         return Reach(Obstacle.OWN_ADDRESS, words, place)
     seen = [_look_at_address(address, meeting, place) for address in found[:_MOST_ADDRESSES]]
@@ -175,7 +175,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
     if said == errno.ECONNREFUSED:
         if None in _try_agents(address, meeting):
             return None  # its agent, or somebody else's: the agents find out
-        own = _is_own(address)
+        own = is_own_address(address)
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
         words = f"{where}, and nobody listens at port {meeting.port}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
@@ -244,14 +244,3 @@ def _look_up(name: str) -> Sequence[str] | str:
     thread.start()
     thread.join(_LOOK_UP_SECONDS)
     return found[0] if found else ()
-
-
-def _is_own(address: str) -> bool:
-    """Whether this machine has that address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True

@@ -65,7 +65,9 @@ def of_unseen_end() -> tuple[Evidence, ...]:
 
 def of_lost_agent() -> Evidence:
     """That a rank's agent is gone, and the rank with it: its end was seen, not its cause."""
-    return Evidence("agent", "ended without a word; its rank is killed with it", source="agents' connection")
+    return Evidence(
+        "agent", "ended without a message; its rank is killed with it", source="agents' connection"
+    )
 
 
 def of_stop(view: RankView) -> tuple[Evidence, ...]:
@@ -241,7 +243,7 @@ def _how_it_ended(view: RankView) -> str:
     if view.raised is not None:
         return f"{view.raised.type}: {view.raised.message.partition(chr(10))[0]}"
     if view.exit is None:
-        return "nobody knows how"
+        return "exit status unknown"
     return signal_name(-view.exit) if view.exit < 0 else f"exit status {view.exit}"
 
 

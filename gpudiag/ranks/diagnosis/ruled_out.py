@@ -51,7 +51,7 @@ def _slowness(incident: Incident, views: _Views) -> str:
     (view,) = [view for view in views if view.rank == incident.rank]
     if view.busy or view.unheard_seconds:
         return ""
-    used = f"{view.cpu_seconds:.2f} s of the processor in {view.still_seconds:.2f} s"
+    used = f"{view.cpu_seconds:.2f} s of CPU time in {view.still_seconds:.2f} s"
     return f"a rank that is only slow (it used {used})"
 
 
