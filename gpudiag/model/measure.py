@@ -116,6 +116,7 @@ class IncidentKind(StrEnum):
     PASSED = "passed"  # it left a barrier before another rank had entered it
     ENDED = "ended"  # without an error, but before the others, which still needed it
     THROTTLED = "throttled"  # its control group's processor quota holds it back
+    SKEWED = "skewed"  # its versions or its variables of collectives are not those of the others
     PAUSED = "paused"  # it was stopped or silent for a while, and then went on
     INTERRUPTED = "interrupted"  # nothing moved between ranks for a while, and then it did
 

@@ -172,6 +172,15 @@ def test_another_number_of_ranks_is_told_as_such(group: Group) -> None:
     assert outcome.statuses == [2, 2]
 
 
+def test_a_variable_that_one_rank_has_otherwise_is_told_beside_the_results(group: Group) -> None:
+    group.start("rounds", ranks=(0, 2), more={"NCCL_ALGO": "Ring"})
+    outcome = group.start("rounds", ranks=(1,), more={"NCCL_ALGO": "Tree"}).end()
+    assert outcome.incidents == [("skewed", 1)]
+    assert len(outcome.reports[0]["run"]["results"]) == 3
+    values = [fact["value"] for fact in outcome.reports[0]["run"]["incidents"][0]["evidence"]]
+    assert values == ["NCCL_ALGO", "Tree", "Ring", "1"]
+
+
 def test_a_rank_that_never_comes_is_named(group: Group) -> None:
     outcome = group.start("rounds", ranks=(0, 1), rendezvous_seconds=4.0).end()
     assert outcome.incidents == [("not_started", 2)]

@@ -34,6 +34,8 @@ NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="impo
 UNRESOLVED = happened(IncidentKind.UNREACHED, "obstacle", "no_address", stage="rendezvous")
 NO_ANSWER = happened(IncidentKind.UNREACHED, "obstacle", "no_answer", stage="rendezvous")
 FOREIGN = happened(IncidentKind.UNREACHED, "obstacle", "foreign_server", stage="rendezvous")
+VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
+VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
 NO_SUCH_INTERFACE = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}eth9", stage="init")
 
@@ -54,6 +56,8 @@ _CASES = (
     ("rendezvous.wrong_address", UNRESOLVED, False, NO_ANSWER, False),
     ("rendezvous.unreachable", NO_ANSWER, False, FOREIGN, False),
     ("rendezvous.foreign_server", FOREIGN, False, UNRESOLVED, False),
+    ("rank.versions_differ", VERSION, True, VARIABLE, True),
+    ("rank.variables_differ", VARIABLE, True, VERSION, True),
     ("rank.late", LATE, True, STOPPED, True),
     ("collective.stalled", STALLED, False, MISMATCHED, False),
     ("collective.mismatched", MISMATCHED, False, STALLED, False),

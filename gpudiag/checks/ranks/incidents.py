@@ -168,6 +168,32 @@ MEETING_FOREIGN_SERVER = FindingKind(
     remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows who has this one.",
     basis=_MEETING_BASIS,
 )
+_SKEW_BASIS = Basis(
+    reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
+    " variables NCCL_*, TORCH_NCCL_* and GLOO_*, but those that name a machine's own interfaces and files.",
+    limit="None: they must be the same on every rank. The usual value is that of most ranks.",
+    look_also=("machines.versions_differ", "env | grep NCCL_", "gpudiag preflight, under the same launcher"),
+)
+RANK_VERSIONS_DIFFER = FindingKind(
+    code="rank.versions_differ",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    category=Category.SW_OTHER,
+    owner=Owner.SOFTWARE,
+    meaning="The ranks of this run do not have the same version of something that they need alike.",
+    remedy="Give all machines the same environment or image; NCCL refuses, hangs or crashes where versions are mixed.",
+    basis=_SKEW_BASIS,
+)
+RANK_VARIABLES_DIFFER = FindingKind(
+    code="rank.variables_differ",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="A variable that steers collectives is not the same for all ranks of this run.",
+    remedy="Set it for all ranks alike, in what the launcher hands on (srun --export, mpirun -x), and not in a shell's start-up file.",
+    basis=_SKEW_BASIS,
+)
 RANK_START_FAILED = FindingKind(
     code="rank.start_failed",
     outcome=Outcome.ERROR,
@@ -254,6 +280,8 @@ RANK_FINDINGS = (
     MEETING_WRONG_ADDRESS,
     MEETING_UNREACHABLE,
     MEETING_FOREIGN_SERVER,
+    RANK_VERSIONS_DIFFER,
+    RANK_VARIABLES_DIFFER,
     RANK_START_FAILED,
     RANK_TEARDOWN,
     RANK_LATE,
@@ -277,6 +305,7 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.ENDED: RANK_ENDED_EARLY,
         IncidentKind.LATE: RANK_LATE,
         IncidentKind.THROTTLED: RANK_THROTTLED,
+        IncidentKind.SKEWED: RANK_VERSIONS_DIFFER,
         IncidentKind.PAUSED: RANK_PAUSED,
         IncidentKind.INTERRUPTED: COLLECTIVE_INTERRUPTED,
         IncidentKind.STALLED: COLLECTIVE_STALLED,
@@ -325,6 +354,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         kind = RANK_TEARDOWN
     facts = _facts(incident)
     kind = _MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    if incident.kind is IncidentKind.SKEWED and "variable" in facts:
+        kind = RANK_VARIABLES_DIFFER
     subject = (
         HostSubject(incident.host)
         if incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts)
@@ -426,6 +457,14 @@ def _unreached(incident: Incident) -> str:
     return f"rank {incident.rank} does not reach rank 0: {found}"
 
 
+def _skewed(incident: Incident) -> str:
+    facts = _facts(incident)
+    name, value = facts.get("variable") or facts.get("version_of", "a version"), facts.get("value", "unknown")
+    ranks = str(facts.get("ranks", incident.rank))
+    who = f"rank {ranks} has" if ranks.isdecimal() else f"ranks {ranks} have"
+    return f"{who} {name} {value} where the others have {facts.get('others_have', 'another')}"
+
+
 def _start_failed(incident: Incident) -> str:
     facts = _facts(incident)
     who = f"ranks {facts['ranks']}" if "ranks" in facts else f"rank {incident.rank}"
@@ -475,6 +514,7 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.SILENT: _silent,
         IncidentKind.NOT_STARTED: _not_started,
         IncidentKind.UNREACHED: _unreached,
+        IncidentKind.SKEWED: _skewed,
         IncidentKind.START_FAILED: _start_failed,
         IncidentKind.ENDED: _ended,
         IncidentKind.LATE: _late,

@@ -39,7 +39,7 @@ from gpudiag.checks.training.steps import goes_on_alike, judge_steps
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome, worst_first
-from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.measure import IncidentKind
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import RankProof, StrategyMeasurement
 from gpudiag.reference.training import strategy_facts
@@ -124,17 +124,16 @@ def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:
     incidents = tuple(one for one in measurement.incidents if one.kind is not IncidentKind.LATE)
     complete = _is_complete(measurement)
     findings = judge_incidents(incidents, complete=complete)
-    by_rank = {incident.rank: incident for incident in incidents}
-    return join_alike([_renamed(finding, by_rank) for finding in findings], measurement.world_size)
+    return join_alike([_renamed(finding) for finding in findings], measurement.world_size)
 
 
-def _renamed(finding: Finding, by_rank: dict[int, Incident]) -> Finding:
+def _renamed(finding: Finding) -> Finding:
     """The finding under training's own code, or with its exception's known meaning."""
     if not isinstance(finding.subject, RankSubject):
         return finding
     if finding.code == RANK_TEARDOWN.code:
         return TEARDOWN.finding(finding.subject, finding.message, *finding.evidence)
-    facts = {fact.name: fact.value for fact in by_rank[finding.subject.rank].evidence}
+    facts = {fact.name: fact.value for fact in finding.evidence}
     if facts.get("exception") in _MEMORY_ERRORS:
         return OUT_OF_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
     exception, text = str(facts.get("exception", "")), str(facts.get("message", ""))

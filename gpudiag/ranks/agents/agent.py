@@ -18,6 +18,7 @@ from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
@@ -135,7 +136,17 @@ class Agent:
         late = (incident for incident in self._find_stragglers() if incident.rank not in known)
         # If an incident ended the run, those that healed before it would only hide the cause.
         healed = () if self._incidents else self._suspicions.healed(throttled)
-        return (*self._incidents, *throttled, *healed, *late)
+        return (*self._incidents, *throttled, *healed, *late, *self._find_skew())
+
+    def _find_skew(self) -> tuple[Incident, ...]:
+        """What the ranks of several agents do not have alike."""
+        if self._remote is None:
+            return ()
+        own = {
+            record.local.rank: self._local.settings for record in self._local.records if self._local.settings
+        }
+        hosts = {view.rank: view.host for view in self._views}
+        return find_skew({**own, **self._remote.settings()}, hosts, self._looked_at)
 
     def _find_stragglers(self) -> tuple[Incident, ...]:
         """Late ranks, if every rank finished its timed iterations; else none."""

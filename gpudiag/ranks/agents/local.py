@@ -166,6 +166,7 @@ class LocalRanks:
         )
         self.start_failure: StartFailure | None = None
         self.import_seconds: float | None = None
+        self.settings: dict[str, str] = {}  # what the template has that all ranks of the run need alike
         self._by_rank = {record.local.rank: record for record in self.records}
         self._job = job
         self._directory = directory
@@ -344,6 +345,7 @@ class LocalRanks:
         kind = message.pop("kind")
         if kind == "imported":
             self.import_seconds = message["seconds"]
+            self.settings = message["settings"]
         elif kind == "forked":
             record = self._by_rank[message["rank"]]
             record.add_start(message["pid"], time.monotonic())

@@ -64,6 +64,7 @@ class Follower:
         self._log = log
         self._peers = peers
         self._verdict: Verdict | None = None
+        self._told_settings = False
 
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None) -> Verdict:
         """Follow, and return the leader's verdict; `port` is where this agent listens for other machines.
@@ -99,6 +100,9 @@ class Follower:
         if failure is not None:
             stderr = self._local.stderr_tail()
             self._link.send(messages.FailedLaunch(failure, stderr, self._host))
+        if self._local.settings and not self._told_settings:
+            self._told_settings = True
+            self._link.send(messages.RankSettings(self._local.settings))
         (view,) = self._local.views(self._host)
         self._link.send(messages.RankState(view, tuple(events)))
 

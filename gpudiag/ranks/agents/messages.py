@@ -54,6 +54,13 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True)
+class RankSettings:
+    """From a follower, once its rank's modules are imported: what all ranks need alike."""
+
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class FailedLaunch:
     """From a follower: its rank could not be started."""
 
@@ -157,6 +164,7 @@ Message = (
     | Hello
     | RefusedRank
     | RankState
+    | RankSettings
     | FailedLaunch
     | AllStates
     | ClockQuestion

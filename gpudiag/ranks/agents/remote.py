@@ -52,6 +52,7 @@ class RemoteRecord:
     silent_since: float | None = None  # since when it has been silent, having led
     ended: bool = False  # its agent has killed it after the verdict
     unkillable: tuple[int, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
@@ -197,6 +198,10 @@ class RemoteRanks:
         """The offset of each rank's clock from ours, if known."""
         return {rank: record.offset for rank, record in self._records.items() if record.offset is not None}
 
+    def settings(self) -> dict[int, dict[str, str]]:
+        """What each rank that has told it has that all ranks need alike."""
+        return {rank: record.settings for rank, record in self._records.items() if record.settings}
+
     @property
     def unkillable(self) -> tuple[int, ...]:
         """Pids of ranks that their agents could not kill."""
@@ -307,6 +312,8 @@ class RemoteRanks:
                 return record.update(message)
             case messages.ClockAnswer():
                 return record.compare_clocks(message)
+            case messages.RankSettings():
+                record.settings = message.settings
             case messages.Ended():
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():

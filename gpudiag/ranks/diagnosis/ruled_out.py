@@ -86,6 +86,7 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.CORRUPTED: (),
         IncidentKind.PASSED: (),
         IncidentKind.THROTTLED: (),
+        IncidentKind.SKEWED: (),
         IncidentKind.PAUSED: (),
         IncidentKind.INTERRUPTED: (),
     }

@@ -22,6 +22,7 @@ from gpudiag.model import codec
 from gpudiag.ranks.process import die_with_parent, kill, name_process
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.rank.settings import read_settings
 from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank
 
 
@@ -64,7 +65,7 @@ class _Template:
                 self._send("failed", module=name, error=describe_exception(error))
                 return False
         self._try_preload()
-        self._send("imported", seconds=time.monotonic() - started)
+        self._send("imported", seconds=time.monotonic() - started, settings=read_settings())
         return True
 
     def _try_preload(self) -> None:

@@ -83,17 +83,17 @@ def test_agents_of_other_machines_find_rank_0_where_the_ranks_meet(leader: Disco
 
 def test_somebody_elses_port_is_passed_over(leader: Discovery, tmp_path: Path) -> None:
     other = Discovery(tmp_path / "elsewhere", "run 2", 1, "127.0.0.1")
-    other._candidate_ports = leader._candidate_ports  # type: ignore[method-assign]
+    other.candidate_ports = leader.candidate_ports  # type: ignore[method-assign]
     assert not connect(other, 0)
 
 
 def test_a_taken_port_is_no_obstacle(directory: Path) -> None:
     discovery = Discovery(directory.parent, "run 1", 0, "127.0.0.1")
-    first = discovery._candidate_ports()[0]
+    first = discovery.candidate_ports()[0]
     with socket.create_server(("", first)):
         unix, tcp = discovery.listen(directory)
         with unix, tcp:
-            assert discovery.port in discovery._candidate_ports()[1:]
+            assert discovery.port in discovery.candidate_ports()[1:]
 
 
 def test_agents_that_are_no_leader_are_reached_where_they_said(leader: Discovery, tmp_path: Path) -> None:

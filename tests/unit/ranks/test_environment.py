@@ -105,7 +105,7 @@ def test_an_address_where_ranks_cannot_meet_is_refused(address: str) -> None:
     ("changes", "message"),
     [
         ({"RANK": "4"}, "RANK 4 contradicts WORLD_SIZE 4"),
-        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 is no port"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 is not a port"),
         ({"RANK": "-1"}, "RANK=-1 is not a number"),
         ({"WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a number"),
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK 2 and LOCAL_WORLD_SIZE 2 contradict"),

@@ -1,0 +1,47 @@
+"""What ranks of one job have not alike: versions, and variables of collectives; pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.diagnosis.evidence import format_ranks
+from gpudiag.ranks.stages import IMPORT
+
+NOT_SET = "not set"
+_SOURCE = "each machine's agent"
+_MAX_CHARACTERS = 80
+
+
+def find_skew(
+    settings: Mapping[int, Mapping[str, str]], hosts: Mapping[int, str], at_seconds: float
+) -> tuple[Incident, ...]:
+    """One incident for each setting that is not alike, of the first rank that lacks the usual value.
+
+    `settings` are those of each rank that told them. The usual value is that of most ranks, of two alike
+    that of the lowest. A version that a rank did not tell is not held against it.
+    """
+    names = dict.fromkeys(name for told in settings.values() for name in told)
+    found = []
+    for name in names:
+        is_variable = name.isupper() and "_" in name
+        values = {
+            rank: told.get(name, NOT_SET)
+            for rank, told in sorted(settings.items())
+            if is_variable or name in told
+        }
+        counts = Counter(values.values()).most_common()
+        if len(counts) < 2:
+            continue
+        usual = counts[0][0]
+        odd = [rank for rank, value in values.items() if value != usual]
+        evidence = (
+            Evidence("variable" if is_variable else "version_of", name, source=_SOURCE),
+            Evidence("value", values[odd[0]][:_MAX_CHARACTERS], source=_SOURCE),
+            Evidence("others_have", usual[:_MAX_CHARACTERS], source=_SOURCE),
+            Evidence("ranks", format_ranks(odd), source=_SOURCE),
+        )
+        found.append(
+            Incident(IncidentKind.SKEWED, odd[0], hosts.get(odd[0], ""), IMPORT, at_seconds, evidence)
+        )
+    return tuple(found)
