@@ -34,6 +34,12 @@ NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="impo
 UNRESOLVED = happened(IncidentKind.UNREACHED, "obstacle", "no_address", stage="rendezvous")
 NO_ANSWER = happened(IncidentKind.UNREACHED, "obstacle", "no_answer", stage="rendezvous")
 FOREIGN = happened(IncidentKind.UNREACHED, "obstacle", "foreign_server", stage="rendezvous")
+TIMED_OUT = happened(
+    IncidentKind.RAISED,
+    "message",
+    "The client socket has timed out after 60000ms while trying to connect to (a1, 29500).",
+    stage="rendezvous",
+)
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
 VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
@@ -53,9 +59,9 @@ _CASES = (
     ("rank.paused", PAUSED, True, STOPPED, True),
     ("collective.interrupted", INTERRUPTED, True, STALLED, True),
     ("rank.not_started", NOT_STARTED, False, DIED, False),
-    ("rendezvous.wrong_address", UNRESOLVED, False, NO_ANSWER, False),
-    ("rendezvous.unreachable", NO_ANSWER, False, FOREIGN, False),
-    ("rendezvous.foreign_server", FOREIGN, False, UNRESOLVED, False),
+    ("rendezvous.wrong_address", UNRESOLVED, False, TIMED_OUT, False),
+    ("rendezvous.unreachable", NO_ANSWER, False, TIMED_OUT, False),
+    ("rendezvous.foreign_server", FOREIGN, False, TIMED_OUT, False),
     ("rank.versions_differ", VERSION, True, VARIABLE, True),
     ("rank.variables_differ", VARIABLE, True, VERSION, True),
     ("rank.late", LATE, True, STOPPED, True),
