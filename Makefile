@@ -31,7 +31,7 @@ test-without-ranks: $(VENV)/.installed-dev
 	$(PYTEST) -m "not ranks" -n 4 --dist worksteal
 
 test-ranks: $(VENV)/.installed-dev
-	$(PYTEST) -m ranks -n 2 --dist worksteal
+	$(PYTEST) -m ranks -n 3 --dist worksteal
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .

@@ -26,6 +26,7 @@ _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
 # So that what the look finds is there when rank 0 has been waited for long enough to say so.
 _LOOK_AFTER_SECONDS = 2.0
+_LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_AGAIN_SECONDS = 3.0
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
@@ -135,11 +136,18 @@ class MeetingWatch:
         pause = _LOOK_AFTER_SECONDS
         while not self._over.wait(pause):
             self._found.append(look_at(self._meeting))
-            pause = max(0.0, NOTICE_SECONDS - (time.monotonic() - began))
-            if self._notice is not None and not self._over.wait(pause):
-                notice, self._notice = self._notice, None
-                why = "" if self._found[-1] is None else f": {self._found[-1].words}"
-                notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
+            if self._notice is None:
+                pause = _LOOK_AGAIN_SECONDS
+                continue
+            left = NOTICE_SECONDS - (time.monotonic() - began)
+            pause = left - _LAST_LOOK_SECONDS
+            if pause > 0:  # by then rank 0 may have come up
+                continue
+            if self._over.wait(max(0.0, left)):
+                return
+            notice, self._notice = self._notice, None
+            why = "" if self._found[-1] is None else f": {self._found[-1].words}"
+            notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
             pause = _LOOK_AGAIN_SECONDS
 
 
