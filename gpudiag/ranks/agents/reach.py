@@ -201,16 +201,17 @@ def _identify(
             with contextlib.suppress(OSError):  # it says nothing, or hangs up
                 connection.sendall(greeting)
                 reply = connection.recv(256)
-    if reply[:4] == _STORE_ANSWER:
-        tried = _try_agents(address, meeting)
-        if all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
-            words = f"{named} answers at port {meeting.port} and at no other: a firewall is between, or on it"
-            return Reach(Obstacle.OTHER_PORTS, words, place)
-        return None
-    text = reply.decode("ascii", errors="replace")
-    first = "".join(letter for letter in text.partition("\n")[0] if letter.isprintable())[:60]
+    text = reply.decode("ascii", errors="replace").partition("\n")[0]
+    first = "".join(letter for letter in text if letter.isprintable())[:60]
     if first.isascii() and len(first) >= 4:
         words = f"another server has port {meeting.port} of {named}; it answers {first!r}"
+        return Reach(Obstacle.FOREIGN, words, place)
+    tried = _try_agents(address, meeting)
+    if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
+        words = f"{named} answers at port {meeting.port} and at no other: a firewall is between, or on it"
+        return Reach(Obstacle.OTHER_PORTS, words, place)
+    if not reply and all(one == errno.ECONNREFUSED for one in tried):
+        words = f"another server has port {meeting.port} of {named}; it accepts, and says nothing"
         return Reach(Obstacle.FOREIGN, words, place)
     return None
 
