@@ -81,6 +81,12 @@ def _reports(
 @click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
 @click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
 @click.option("--store", metavar="URL", help="Where the history is.  [default: in the state directory]")
+@click.option(
+    "--quorum",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Under a launcher: enough machines that pass.  [default: all]",
+)
 @emit_options()
 @launch_options()
 @events_option
@@ -102,6 +108,10 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
         from gpudiag.cli.preflight_output import preflight_together
 
         return preflight_together(environment, form, plan, surroundings, started, options)
+    if options["quorum"] is not None:
+        raise UsageError(
+            "--quorum is for several machines", hint="start it on each of them: srun gpudiag preflight ..."
+        )
     from gpudiag.runs.gate import exit_status
     from gpudiag.runs.preflight import Preflight
 

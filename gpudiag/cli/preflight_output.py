@@ -76,6 +76,8 @@ def preflight_together(
         LaunchError: there is no place for the processes to meet.
     """
     _refuse_formats_of_one_machine(form, environment)
+    if options["quorum"] is not None and environment.on_one_machine:
+        raise UsageError("--quorum is for several machines, and all processes of this launch are on one")
     with MachinesLaunch(environment, PREFLIGHT_LOOKS[plan.level]) as launch:
         if not launch.looks:
             return await_status(launch)
@@ -99,7 +101,12 @@ def _look(
         written = write_reports(report, options["reports"])
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
         status = share_report(
-            launch, report, own, lambda: render_one(form, report, plan), as_json=form == "json"
+            launch,
+            report,
+            own,
+            lambda: render_one(form, report, plan),
+            as_json=form == "json",
+            quorum=options["quorum"],
         )
         warning = run.remember()
     warn_unremembered(warning)

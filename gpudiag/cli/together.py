@@ -33,15 +33,16 @@ def share_report(
     *,
     as_json: bool,
     output: Path | None = None,
+    quorum: int | None = None,
 ) -> ExitStatus:
     """The exit status of all processes, after rank 0 has printed what all machines reported.
 
     `own` is the status by this machine's report, and `render` gives that report alone: printed where all
     ranks are on this machine, and where rank 0 accepts no report. `output` is where rank 0 writes the
-    document of all machines too.
+    document of all machines too; with a `quorum` the status is PASS where so many machines pass.
     """
     if launch.tells:
-        status = _print_all(launch, report, own, render, as_json=as_json, output=output)
+        status = _print_all(launch, report, own, render, as_json=as_json, output=output, quorum=quorum)
         launch.announce(status)
         return status
     shared = launch.hand_in(report, own)
@@ -61,18 +62,21 @@ def _print_all(
     *,
     as_json: bool,
     output: Path | None,
+    quorum: int | None,
 ) -> ExitStatus:
     from gpudiag.model.codec import dumps
 
     if launch.on_one_machine:
         kept = print_result(render, lambda: dumps(report) + "\n", output)
         return status_with_file(own, kept=kept)
-    gathered = launch.gather(report, own)
+    gathered = launch.gather(report, own, quorum)
 
     def document() -> str:
         return dumps(gathered.merged) + "\n"
 
     kept = print_result(document if as_json else lambda: _text(gathered.merged), document, output)
+    if gathered.by_quorum:
+        warn(f"exit status 0: {gathered.passed} machines pass, and --quorum {quorum} asks for no more")
     return status_with_file(gathered.status, kept=kept)
 
 

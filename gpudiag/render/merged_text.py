@@ -33,6 +33,13 @@ def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
         more = len(merged.repeated) - MAX_MACHINES_NAMED
         also = f" and {more:,} more" if more > 0 else ""
         lines += ["", *wrapped(f"Counted once, though given again: {named}{also}", indent="  ")]
+    if merged.unfit:
+        named = ", ".join(one_line(node) for node in merged.unfit[:MAX_MACHINES_NAMED])
+        more = len(merged.unfit) - MAX_MACHINES_NAMED
+        also = f" and {more:,} more" if more > 0 else ""
+        lines += ["", *wrapped(f"To leave out: {named}{also}", indent="  ")]
+        if merged.leave_out is not None:
+            lines.append(f"  {one_line(merged.leave_out)}")
     if merged.groups:
         lines += ["", *next_lines(f"gpudiag explain {one_line(merged.groups[0].code)}")]
     elif doubtful:

@@ -3,10 +3,11 @@
 The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
 """
 
+import os
 import select
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from gpudiag.errors import ExitStatus, LaunchError, UsageError
@@ -19,6 +20,7 @@ from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.launchers import is_one_of_several
 from gpudiag.runs.gate import worst_status
+from gpudiag.runs.left_out import describe_leaving_out, launched_nodes, node_name
 from gpudiag.runs.merge import ReportSource, merge_documents
 
 _RETRY_SECONDS = 0.2
@@ -52,6 +54,8 @@ class Gathered:
 
     merged: MergedReport
     status: ExitStatus
+    passed: int  # machines
+    by_quorum: bool = False  # not all machines pass, and enough do
 
 
 def read_launch(
@@ -136,11 +140,15 @@ class MachinesLaunch:
         """Whether all processes are on this machine."""
         return self._environment.on_one_machine
 
-    def gather(self, report: Report, status: ExitStatus) -> Gathered:
-        """In rank 0: merge its own report with those of the other machines; a missing one is ERROR."""
+    def gather(self, report: Report, status: ExitStatus, quorum: int | None = None) -> Gathered:
+        """In rank 0: merge its own report with those of the other machines; a missing one is ERROR.
+
+        With a `quorum` it is PASS where so many machines pass, whatever the others are.
+        """
         place = self._environment
         sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
         statuses = [status]
+        nodes = {node_name(os.environ): status}
         counted = place.local_world_size
         until = time.monotonic() + self._look.patience_seconds
         while counted < place.world_size and time.monotonic() < until:
@@ -148,14 +156,23 @@ class MachinesLaunch:
                 if told.rank not in sources:
                     sources[told.rank] = ReportSource(f"rank {told.rank}", told.document)
                     statuses.append(ExitStatus(told.status))
+                    nodes[told.node] = ExitStatus(told.status)
                     counted += told.ranks
         absent = place.world_size - counted
         if absent > 0:
             name = f"{absent} rank{'s' * (absent > 1)} without a report"
             sources[place.world_size] = ReportSource(name, None, "no report came from their machines")
             statuses.append(ExitStatus.ERROR)
-        merged = merge_documents(sources[rank] for rank in sorted(sources))
-        return Gathered(merged, worst_status(statuses))
+        fit = [node for node, one in nodes.items() if one is ExitStatus.PASS]
+        unfit = tuple(node for node in (launched_nodes(os.environ) or nodes) if node not in fit)
+        merged = replace(
+            merge_documents(sources[rank] for rank in sorted(sources)),
+            unfit=unfit,
+            leave_out=describe_leaving_out(place.launcher, unfit, fit),
+        )
+        passed, worst = statuses.count(ExitStatus.PASS), worst_status(statuses)
+        enough = quorum is not None and passed >= quorum and worst is not ExitStatus.PASS
+        return Gathered(merged, ExitStatus.PASS if enough else worst, passed, enough)
 
     def announce(self, status: ExitStatus) -> None:
         """In rank 0: send the others the exit status, including latecomers."""
@@ -173,7 +190,9 @@ class MachinesLaunch:
     def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
         """In another machine's process: send rank 0 the report; return its verdict, None without reply."""
         place = self._environment
-        told = MachineReport(place.rank, place.local_world_size, int(status), to_document(report))
+        told = MachineReport(
+            place.rank, place.local_world_size, int(status), node_name(os.environ), to_document(report)
+        )
         return self._ask(told, time.monotonic() + 2 * self._look.patience_seconds)
 
     def await_verdict(self) -> ExitStatus | None:

@@ -49,6 +49,27 @@ def test_a_preflight_of_several_nodes_is_one_report_and_one_exit_status(launched
     assert status == {"pass": 0, "warn": 0, "fail": 1, "error": 3}[document["verdict"]]
 
 
+@pytest.mark.parametrize("launched_by", ["srun"], indirect=True)
+@pytest.mark.parametrize(("quorum", "status"), [((), 1), (("--quorum", "2"), 0), (("--quorum", "3"), 1)])
+def test_the_nodes_to_leave_out_are_named_as_srun_takes_them(
+    launched_by: str, quorum: tuple[str, ...], status: int
+) -> None:
+    """On n02 eight GPUs are expected, which this machine has not."""
+    gpus = '[ "$SLURMD_NODENAME" = n02 ] && gpus=8 || gpus=0; exec "$0" -m gpudiag "$@" --expect-gpus $gpus'
+    start = ("srun", "--immediate=30", "--nodes=3", "--ntasks-per-node=1", "sh", "-c", gpus, sys.executable)
+    completed = run(
+        *start, "preflight", "--level", "instant", "--only", "source.nvml,host.disk", "--json", *quorum
+    )
+    document = completed.document()
+    assert (document["verdict"], document["unfit"], document["leave_out"]) == (
+        "fail",
+        ["n02"],
+        "--exclude=n02",
+    )
+    assert completed.status == status
+    assert ("2 machines pass, and --quorum 2 asks for no more" in completed.error) == (status == 0)
+
+
 @pytest.mark.parametrize("launched_by", ["mpirun"], indirect=True)
 def test_a_bandwidth_test_runs_once_for_each_machine(launched_by: str) -> None:
     status, document, _ = gpudiag(command_of(launched_by, 2), "bandwidth", "--test", "memory_copy", "--json")

@@ -149,6 +149,7 @@ class MachineReport:
     rank: int
     ranks: int
     status: int
+    node: str  # the machine's name, as the launcher has it
     document: dict[str, Any]
 
 
