@@ -136,8 +136,8 @@ class _Attachment:
     def wait(self) -> None:
         """Return when every GPU has given its handle, or, where others came at once, after a short wait.
 
-        If it takes long, this process may outlive its parent, and then keeps the GPUs attached for a while, so
-        that the next program finds them awake.
+        If it takes long, this process may outlive its parent, and then keeps the GPUs attached for a while:
+        the next program finds them awake.
         """
         began = monotonic()
         while late := [row for row in self._rows if not row.attached.is_set()]:
