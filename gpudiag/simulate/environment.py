@@ -1,4 +1,4 @@
-"""The environment of programs on a simulated machine: its library and tools first, no trace of the real one."""
+"""The environment of programs on a simulated machine: its library and tools first, no trace of the host."""
 
 import os
 from collections.abc import Mapping

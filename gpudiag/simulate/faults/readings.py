@@ -29,7 +29,7 @@ _LINK_ERRORS = {"crc_flit_errors": 1843, "crc_data_errors": 12, "replay_errors":
 
 
 def ask_for_recovery(blueprint: Blueprint) -> Blueprint:
-    """The machine with the recovery actions that its driver asks for after Xids; older drivers ask for none."""
+    """The machine with the recovery that its driver asks for after Xids; older drivers ask for none."""
     for gpu in blueprint.listed():
         cause, action = _request(gpu, int(blueprint.nvml.driver_version.split(".")[0]))
         if cause is not None:
