@@ -83,7 +83,7 @@ class Inspector:
         self._closed: list[ChildProcess] = []
 
     def ask_soon(self) -> None:
-        """Have the host and the kernel log read soon, after an event; at most every 5 s."""
+        """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
         self._wanted = True
 
     def ask_others_anew(self) -> None:

@@ -42,8 +42,8 @@ class DeviceRing:
     def add(self, at: float, sample: Sequence[float]) -> None:
         """Store one sample, in the order of NAMES, NaN where there is no reading.
 
-        A sample older than the newest one is dropped. If it is much older, the clock had been ahead: all later
-        samples are forgotten, and this one is stored.
+        A sample older than the newest one is dropped. If it is much older, the clock had been ahead: all
+        later samples are forgotten, and this one is stored.
         """
         newest = self.newest.get(FINE)
         if newest is not None and at < newest * FINE.step_seconds - CLOCK_SECONDS:
