@@ -42,7 +42,7 @@ def build_environment(
 def is_allocation_variable(name: str) -> bool:
     """Whether the variable allocates GPUs, or belongs to a simulated machine around this one."""
     if name == "GPUDIAG_SIMULATED_CALL_LOG":
-        return False  # whoever starts the session asks for it
+        return False  # set by the caller who starts the session
     return name in _ALLOCATION_NAMES or name == "GPUDIAG_HOST_ROOT" or name.startswith(_ALLOCATION_PREFIXES)
 
 

@@ -181,7 +181,7 @@ def _processes(ask: Ask) -> list[dict[str, Any]]:
     for kind, function in _LISTS:
         try:
             listed = ask.first_of(partial(ask, f"{function}_v3"), partial(ask, f"{function}_v2"))
-        except Exception as error:  # noqa: BLE001 - the gate judges it
+        except Exception as error:  # noqa: BLE001 - reason_of judges it
             reasons.append(reason_of(error))
             continue
         for process in listed:
