@@ -1,7 +1,7 @@
-"""A driver that attaches its GPUs first: how long that may take, and how long to wait for it.
+"""How long to wait for a driver that must first attach its GPUs.
 
 Without persistence mode nothing holds a GPU while no program uses it. The first handle of each then makes the
-driver start it, one GPU after the other. A program that is killed meanwhile leaves the driver as cold as before.
+driver start it, one GPU after the other. If the program is killed before that, the driver stays cold.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ HANDLE_CALL = "nvmlDeviceGetHandleByIndex"
 # Published: 3.1 to 4.3 s a GPU on 8 B200 with confidential computing (tinfoilsh/cvmimage pull request 363), more than
 # 25 s for 8 A100 (Azure/AgentBaker pull request 2897).
 SECONDS_PER_GPU = 5.0
-# Own choice: a handle that comes sooner is one of a GPU that was attached already; that takes under a millisecond.
+# Own choice: a handle that comes sooner is of a GPU that was already attached; that takes under 1 ms.
 COLD_SECONDS = 0.5
 
 
 class Attaching:
-    """How far a driver is with handing out its GPUs' handles, by the messages of `nvml.stream_nvml`."""
+    """Which GPU handles the driver has returned so far, by the messages of `nvml.child.stream_nvml`."""
 
     def __init__(self, messages: Sequence[Any]) -> None:
         """Read the messages that have come so far."""
@@ -39,19 +39,19 @@ class Attaching:
         self._is_cold = any(step > COLD_SECONDS for step in steps)
 
     def pending(self) -> list[int]:
-        """The GPUs that may be being attached: where others came at once, the driver is awake, and none is."""
+        """The indices of GPUs not attached yet; none where others came at once, as from a driver awake."""
         if self.last is None or (self._came and not self._is_cold):
             return []
         return [index for index in range(self.count) if index not in self._came]
 
     def until(self) -> float | None:
-        """Until when (`time.monotonic`) the next handle may take; None where none is waited for."""
+        """The deadline (`time.monotonic`) for the next handle; None where none is awaited."""
         waiting = len(self.pending())
         return self.last + SECONDS_PER_GPU * waiting if waiting and self.last is not None else None
 
 
 def deadline_of(messages: Sequence[Any], started_at: float, seconds: float) -> float:
-    """When NVML has had its time (`time.monotonic`): that many seconds after the last GPU's handle came."""
+    """NVML's deadline (`time.monotonic`): `seconds` after the last handle, later while GPUs are pending."""
     attaching = Attaching(messages)
     since = started_at if attaching.last is None else max(started_at, attaching.last)
     until = attaching.until()

@@ -11,8 +11,8 @@ from gpudiag.probe.visibility import cuda_visible, explain_given
 
 _SOURCES = ("nvml", "gputil", "torch")
 
-# Definitions of a GPU's total memory differ by what firmware and driver keep for themselves; a
-# difference beyond this share of it is none of definition.
+# Sources define a GPU's total memory differently, by what firmware and driver keep for themselves; a
+# difference beyond this share of it has another cause.
 MEMORY_TOLERANCE = 0.02
 
 
@@ -22,7 +22,7 @@ def find_count_disagreement(
     devices: tuple[Device, ...],
     torch: Reading[TorchFacts],
 ) -> Iterator[Disagreement]:
-    """One disagreement with every source's count, where they are not all NVML's; `devices` are NVML's rows."""
+    """One disagreement with every source's count, unless all match NVML's; `devices` are NVML's rows."""
     counts = _counts(statuses)
     on_bus = len(pci_gpus(machine))
     if on_bus:
@@ -43,7 +43,7 @@ def find_count_disagreement(
 
 
 def _counts(statuses: Mapping[str, SourceStatus]) -> dict[str, int]:
-    """How many GPUs each source counts, of those that count."""
+    """The GPU count of each source that gives one."""
     counts = {}
     for source in _SOURCES:
         status = statuses.get(source)
@@ -152,7 +152,7 @@ def _contexts(gathered: Gathered) -> Iterator[Disagreement]:
         values = {"nvml": len(gathered.devices), **values}
     silent = name_silent(gathered.devices)
     cause = f"; NVML cannot read {silent} either" if silent else ""
-    # The machine's own words say once more on how many GPUs; the first GPU that failed says why.
+    # The detail of the first GPU that failed: torch's overall detail would repeat how many failed.
     why = next((context.detail for context in contexts if isinstance(context, Missing)), starts.detail)
     reason = f"CUDA starts a context on {started} of {counted}: {why}{cause}"
     yield Disagreement("context_starts", values, reason, expected=False)

@@ -50,7 +50,7 @@ def marshal_writer(fd: int) -> Callable[[Any], None]:
 
 
 def pop_marshal(received: bytearray) -> list[Any]:
-    """The whole messages at the start of `received`, which they leave."""
+    """The complete messages at the start of `received`, which are removed from it."""
     messages = []
     while len(received) >= 4:
         end = 4 + int.from_bytes(received[:4], "little")
@@ -63,7 +63,7 @@ def pop_marshal(received: bytearray) -> list[Any]:
 
 
 def pop_json(received: bytearray) -> list[Any]:
-    """The whole lines at the start of `received`, which they leave, as messages."""
+    """The complete lines at the start of `received` as messages; the lines are removed from it."""
     import json
 
     *lines, rest = bytes(received).split(b"\n")
@@ -96,7 +96,7 @@ class GuardedChild:
         self.detail = ""
         self.seconds = 0.0
         self.started_at = monotonic()
-        self._outlives = False  # it has said that it is not to be killed now
+        self._outlives = False  # it has asked not to be killed
         self._group = group
         self._pop = pop_json if json else pop_marshal
         self._received = {result_fd: bytearray()}
@@ -110,7 +110,7 @@ class GuardedChild:
         return [] if self.ending else list(self._received)
 
     def receive(self, fd: int) -> None:
-        """Take in what can be read from `fd` without waiting, and notice the end of the probe."""
+        """Read what `fd` has without blocking, and notice the end of the probe."""
         data = os.read(fd, _READ_BYTES)
         received = self._received[fd]
         received += data
@@ -134,19 +134,19 @@ class GuardedChild:
                 self.messages.append(message)
 
     def give_up(self) -> None:
-        """Kill it, with everything that it started, and do not wait for it.
+        """Kill the child and everything that it started, without waiting for it.
 
-        One that has said that it outlives us is left alone: it ends by itself.
+        A child that has asked to outlive us is left alone: it ends by itself.
         """
         if self.ending is not None:
             return
         if self.messages and self.messages[-1][0] in ("finished", "raised"):
-            self._end()  # it has said so at the last moment, and only its pipe is still open
+            self._end()  # it finished at the last moment, and only its pipe is still open
         else:
             self._close("timed_out")
 
     def _end(self) -> None:
-        """Its result pipe is closed: it said that it finished or raised, or it crashed."""
+        """Record how it ended, once its result pipe is closed: finished, raised or crashed."""
         kind, *rest = self.messages[-1] if self.messages else ("",)
         if kind == "finished":
             self.messages.pop()
@@ -184,8 +184,8 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
     """A child that runs `entry`, written `module:function`, as `function(emit, *arguments)`.
 
     The arguments and what is given to `emit` are plain data. The child dies with the thread that
-    started it. In a process of several threads a fork could inherit a lock that is held, so there the
-    child is a second interpreter.
+    started it. In a multi-threaded process a fork could inherit a held lock, so there the child is a
+    second interpreter.
     """
     _reap_left_behind()
     if _has_threads():
@@ -200,7 +200,7 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
 
 
 def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> GuardedChild:
-    """A child that is a program of its own, with a deadline and no way to outlive us.
+    """A child that runs the program `argv` and cannot outlive us.
 
     It writes its messages to file descriptor 3, one JSON array a line, the last one
     `["finished", SECONDS]`; what it prints is kept as evidence. It leads a process group, which is
@@ -219,9 +219,10 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
 
 
 def collect(deadlines: Iterable[tuple[GuardedChild, float | Callable[[], float]]]) -> None:
-    """Wait until every child has ended or its deadline (`time.monotonic`) has passed; give up the late.
+    """Wait until each child has ended or its deadline (`time.monotonic`) has passed; give up the late ones.
 
-    A deadline that depends on what a child has said is asked for again and again. Whatever interrupts the waiting, Ctrl-C too, gives up all of them.
+    A callable deadline is called again after every message. If the wait is interrupted, as by Ctrl-C, all
+    children are given up.
     """
     waiting = [(child, deadline) for child, deadline in deadlines if child.ending is None]
     try:
@@ -242,7 +243,7 @@ def _moment(deadline: float | Callable[[], float]) -> float:
 
 
 def _receive_until(waiting: list[tuple[GuardedChild, float | Callable[[], float]]], until: float) -> None:
-    """Take in what any of the children sends next, or let the time pass."""
+    """Receive what any of the children sends next, but wait no longer than `until` (`time.monotonic`)."""
     poll = select.poll()
     owners = {fd: child for child, _ in waiting for fd in child.descriptors()}
     for fd in owners:
@@ -260,7 +261,7 @@ def run_guarded(entry: str, deadline_seconds: float, *arguments: Any) -> Guarded
 
 
 def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any]) -> None:
-    """The whole life of a forked child; never returns."""
+    """Run the probe in the forked child; never returns."""
     try:
         gc.disable()  # it lives for one answer
         die_with(parent)
@@ -275,7 +276,7 @@ def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any
 
 
 def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None]) -> None:
-    """Call the probe and say how it ended."""
+    """Call the probe and emit how it ended: `finished` or `raised`."""
     started = monotonic()
     try:
         module, _, function = entry.partition(":")

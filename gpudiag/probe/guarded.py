@@ -1,6 +1,6 @@
 """`python -m gpudiag.probe.guarded MODULE:FUNCTION ARGUMENTS`: a guarded probe as a program of its own.
 
-For callers of several threads, which must not fork; `guard.start_guarded` chooses.
+For multi-threaded callers, which must not fork; `guard.start_guarded` chooses.
 """
 
 import json

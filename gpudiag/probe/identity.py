@@ -1,7 +1,7 @@
-"""Who each GPU is, from all that knows it: NVML, the PCI bus, the kernel driver's files.
+"""Each GPU's identity, from NVML, the PCI bus and the kernel driver's files.
 
-NVML's rows are joined with the PCI bus by bus id. A GPU that NVML cannot name any more keeps its
-identity from the others, and one that NVML does not list at all still is a row.
+NVML's rows are joined with the PCI bus by bus id. A GPU that NVML can no longer name gets its identity
+from the other sources, and one that NVML does not list at all still gets a row.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def pci_gpus(machine: Machine) -> tuple[PciDevice, ...]:
 
 
 def lacks_identity(devices: tuple[Device, ...], machine: Machine) -> bool:
-    """Whether some GPU has no UUID or no bus id yet, so that the driver's own files are worth a look."""
+    """Whether a GPU lacks its UUID or bus id, or is only on the bus: then read the driver's files."""
     known = {device.id.bus_id for device in devices}
     unnamed = any(
         isinstance(part, Missing) for device in devices for part in (device.id.uuid, device.id.bus_id)
@@ -65,9 +65,9 @@ def _known(reading: Reading[Any]) -> Any:
 
 
 def _bus_ids_by_order(devices: tuple[Device, ...], gpus: tuple[PciDevice, ...]) -> dict[int, str]:
-    """NVML index to bus id, where NVML lists as many GPUs as the bus and every known pair fits.
+    """NVML index to bus id; empty unless NVML lists as many GPUs as the bus and every known pair fits.
 
-    NVML numbers GPUs by bus id; with all known pairs in place, the unknown ones have one place left.
+    NVML numbers GPUs by bus id, so the known pairs fix the unknown ones.
     """
     on_bus = [gpu.bus_id for gpu in gpus]
     if len(on_bus) != len(devices):
@@ -79,7 +79,7 @@ def _bus_ids_by_order(devices: tuple[Device, ...], gpus: tuple[PciDevice, ...]) 
 
 
 def _slot_readings(bus_id: Reading[str], machine: Machine) -> dict[str, Any]:
-    """What the PCI bus knows about the place of one GPU, under the names of Device's fields."""
+    """One GPU's NUMA node and slot limits from the PCI bus, under the names of Device's fields."""
     if isinstance(machine.pci_devices, Missing):
         why = machine.pci_devices
     else:
@@ -100,7 +100,7 @@ def rows_of_pci(
     """A row for each GPU that only the PCI bus shows; `state` and `words` are NVML's."""
     known = {device.id.bus_id for device in devices}
     if any(isinstance(bus_id, Missing) for bus_id in known):
-        return ()  # it may be the one that NVML lists without a name
+        return ()  # it may be the one that NVML lists without a bus id
     if state in (SourceState.OK, SourceState.NO_DEVICES):
         words = "it is on the PCI bus, and NVML does not list it"
         reason = MissingReason.DEVICE_LOST

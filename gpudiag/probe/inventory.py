@@ -1,4 +1,4 @@
-"""One snapshot of the machine: every wanted source asked at once, joined, and held against each other."""
+"""One snapshot of the machine: every wanted source asked at once, joined and compared."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -85,7 +85,7 @@ def views_of_mig(views: tuple[DeviceView, ...], devices: tuple[Device, ...]) -> 
 
 
 def unify_memory(device: Device, machine: Machine, view: DeviceView | None) -> Device:
-    """The device with the machine's memory as its own, if it shares it; `view` is torch's view of it."""
+    """The device, with the machine's memory as its own if they share it; `view` is torch's view of it."""
     absent = device.memory_total_bytes
     total, available = machine.memory_total_bytes, machine.memory_available_bytes
     if not isinstance(absent, Missing) or absent.reason is not MissingReason.NOT_SUPPORTED:
@@ -133,12 +133,12 @@ def take_snapshot(
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
 
-    What is found is never an exception. `deadline_seconds` bounds NVML and the host; GPUtil has at
-    least 5 s and torch, which takes seconds to import, at least 30 s. The answer comes within a second
-    of the longest of them. `started` are probes that `start_probes` started earlier for the same
-    environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
-    only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. Where
-    `patient`, NVML's time counts from the last GPU that the driver had to attach first (`probe.attaching`).
+    A source that fails has a status, and raises nothing. `deadline_seconds` bounds NVML and the host;
+    GPUtil has at least 5 s and torch, which takes seconds to import, at least 30 s. The snapshot comes
+    within a second of the longest of them. `started` are probes that `start_probes` started earlier for the
+    same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
+    only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
+    `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`).
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
@@ -165,7 +165,7 @@ def take_snapshot(
 
 @noun
 class Answers:
-    """What every source answered, before it is joined."""
+    """What each source answered, before the answers are joined."""
 
     nvml: NvmlAnswer
     machine: Machine
@@ -180,7 +180,7 @@ class Answers:
 def join_answers(
     answers: Answers, uuids: Mapping[str, str | None], simulated: str | None, now: datetime
 ) -> Snapshot:
-    """The snapshot of what the sources answered; `uuids` are the driver's files' by bus id. It asks nobody."""
+    """The snapshot of the sources' answers; `uuids` are from the driver's files, by bus id. No I/O."""
     nvml, machine, torch = answers.nvml, answers.machine, answers.torch
     status = _explained(nvml, machine)
     views = (*answers.gputil_views, *views_of_mig(torch.views, nvml.devices))
@@ -214,7 +214,7 @@ def join_answers(
 
 
 class _Asked:
-    """The sources that are being asked beside NVML and the host."""
+    """The children that ask the other sources, besides those in `started` for NVML and the host."""
 
     def __init__(
         self,
@@ -266,18 +266,18 @@ class _Asked:
         collect(waits)
 
     def with_host_state(self, machine: Machine) -> Machine:
-        """The machine with its state, where that was asked."""
+        """The machine, with its state if that was asked for."""
         if self._host_state is None:
             return machine
-        from gpudiag.probe.host.state_answer import host_state_of  # a listing does without it
+        from gpudiag.probe.host.state_answer import host_state_of  # a listing does not need it
 
         return replace(machine, state=host_state_of(self._host_state))
 
     def kernel_log_answer(self) -> tuple[Reading[tuple[KernelEvent, ...]], tuple[SourceStatus, ...]]:
-        """The events of the kernel log, and its status, where it was asked."""
+        """The events of the kernel log and its status; NOT_ASKED and none if it was not asked for."""
         if self._kernel_log is None:
             return NOT_ASKED, ()
-        from gpudiag.probe.kernel_log.read import finish_kernel_log  # a listing does without it
+        from gpudiag.probe.kernel_log.read import finish_kernel_log  # a listing does not need it
 
         log = finish_kernel_log(self._kernel_log)
         return log.events, (log.status,)
@@ -314,7 +314,7 @@ def _explained(nvml: NvmlAnswer, machine: Machine) -> SourceStatus:
 
 
 def _driver_uuids(nvml: NvmlAnswer, machine: Machine, root: str) -> dict[str, str | None]:
-    """UUIDs by bus id from the driver's own files, where some GPU lacks its identity."""
+    """UUIDs by bus id from the driver's own files; empty if no GPU lacks its identity."""
     if nvml.status.state is SourceState.NOT_ASKED or isinstance(machine.kernel_driver_version, Missing):
         return {}
     if not lacks_identity(nvml.devices, machine):
@@ -323,7 +323,7 @@ def _driver_uuids(nvml: NvmlAnswer, machine: Machine, root: str) -> dict[str, st
 
 
 def read_driver_uuids(root: str) -> dict[str, str | None]:
-    """UUIDs by bus id from the driver's own files about GPUs, asked in a child with a deadline."""
+    """UUIDs by bus id from the driver's own files about GPUs, read in a child with a deadline."""
     files = run_guarded("gpudiag.probe.host.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
     return {bus_id: uuid for _, bus_id, uuid in files.messages}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# The words of model.MissingReason; a test holds the two lists against each other.
+# The words of model.MissingReason; a test compares the two lists.
 NOT_SUPPORTED = "not_supported"
 FUNCTION_NOT_FOUND = "function_not_found"
 NO_PERMISSION = "no_permission"
@@ -21,7 +21,7 @@ ERROR = "error"
 
 
 class Absent(Exception):
-    """A reading that is not there, with the reason; raised by the functions that read or parse it."""
+    """Raised by a function that reads or parses a reading that is absent; carries the reason."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         """Keep a word of model.MissingReason, and the source's own words."""
@@ -58,7 +58,7 @@ class Sheet:
         """Fill several fields that one call answers, in order; one reason for all if it does not."""
         try:
             answers = function(*arguments)
-        except Exception as error:  # noqa: BLE001 - the source's gate judges it; one reading costs only itself
+        except Exception as error:  # noqa: BLE001 - `reason_of` classifies it; others still count
             reason = self._reason_of(error)
             self.missing.update(dict.fromkeys(fields, reason))
         else:
@@ -70,7 +70,7 @@ class Sheet:
 
     def document(self) -> dict[str, Any]:
         """The sheet as plain data, in the form of a JSON document."""
-        # Copies: the late rows are sent while another thread still reads.
+        # Copies: late rows are sent while another thread still fills the sheet.
         missing = dict(self.missing)
         return {
             **dict(self.values),

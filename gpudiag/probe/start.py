@@ -15,7 +15,7 @@ _HOST_ROOT = "GPUDIAG_HOST_ROOT"
 
 
 class StartedProbes:
-    """The children that were started, and where they look."""
+    """The started children, and the root under which they read."""
 
     def __init__(self, nvml: GuardedChild | None, host: GuardedChild, root: str) -> None:
         """Keep the children; `nvml` is None where NVML is not asked."""
@@ -37,5 +37,5 @@ def start_probes(
 
 
 def host_root(environment: Mapping[str, str]) -> str:
-    """Where the machine's files are found: `/`, or the host tree of the simulated machine we are on."""
+    """The root of the machine's files: `/`, or the host tree of the simulated machine we are on."""
     return environment.get(_HOST_ROOT, "/") if environment.get(SIMULATED) else "/"

@@ -27,7 +27,7 @@ _NAMES = (
 
 
 def explain_given(machine: Machine, listed: int) -> str | None:
-    """Why NVML lists only `listed` of the GPUs on the PCI bus, where that many were given; else None."""
+    """Why NVML lists only `listed` of the GPUs on the bus, if this process was given that many; else None."""
     given = _given_by_slurm(machine)
     if given is not None and given[1] == listed:
         return f"Slurm gave this job {listed} ({given[0]}), and its device cgroup hides the others"
@@ -37,12 +37,12 @@ def explain_given(machine: Machine, listed: int) -> str | None:
 
 
 def was_given_any(machine: Machine) -> bool:
-    """Whether a GPU on the PCI bus may be this process's: /sys shows a container every GPU of its host."""
+    """Whether this process may use a GPU on the PCI bus: a container's /sys shows every GPU of its host."""
     return machine.container is None or device_node_count(machine) > 0
 
 
 def _given_by_slurm(machine: Machine) -> tuple[str, int] | None:
-    """The variable that says how many GPUs Slurm gave on this node, and how many."""
+    """The variable that says how many GPUs Slurm gave on this node, and the count; None where none is set."""
     for name in _SLURM_LISTS:
         if name in machine.allocation:
             return name, len(_tokens(machine.allocation[name]))
@@ -54,17 +54,17 @@ def _given_by_slurm(machine: Machine) -> tuple[str, int] | None:
 
 
 def device_node_count(machine: Machine) -> int:
-    """How many /dev/nvidiaN there are."""
+    """The number of /dev/nvidiaN nodes; 0 where /dev cannot be listed."""
     if isinstance(machine.device_nodes, Missing):
         return 0
     return sum(1 for node in machine.device_nodes if node.removeprefix("/dev/nvidia").isdecimal())
 
 
 def cuda_visible(machine: Machine, uuids: Sequence[str | None]) -> list[int] | None:
-    """The indices of `uuids` that CUDA_VISIBLE_DEVICES leaves, in its order; None where it is not set.
+    """The indices in `uuids` that CUDA_VISIBLE_DEVICES leaves visible, in its order; None where it is unset.
 
-    CUDA reads ordinals and unique beginnings of UUIDs, stops at the first entry that names no GPU, and
-    shows none where a GPU is named twice (CUDA C++ Programming Guide, "CUDA Environment Variables").
+    CUDA accepts ordinals and unique UUID prefixes, stops at the first entry that names no GPU, and shows
+    none where a GPU is named twice (CUDA C++ Programming Guide, "CUDA Environment Variables").
     """
     value = machine.allocation.get("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -92,7 +92,7 @@ def _tokens(value: str) -> list[str]:
 
 
 def read_allocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """Each variable that hands out GPUs, as it is set, secrets masked; Slurm's are those with GPU in their name.
+    """The variables that allocate GPUs, secrets masked; of Slurm's, its ids and those with GPU in the name.
 
     Slurm: sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
     """

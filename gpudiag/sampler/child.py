@@ -1,17 +1,17 @@
-"""`python -m gpudiag.sampler.child PARENT_PID`: ask NVML in tiers and say what it answers, line by line.
+"""`python -m gpudiag.sampler.child PARENT_PID`: ask NVML in tiers and write its answers, line by line.
 
 Each line on standard output is a JSON object:
 
-    {"kind": "starting", "call": C, "seconds": S}     nvmlInit (or the count) has not come back yet
+    {"kind": "starting", "call": C, "seconds": S}     nvmlInit (or the count) has not returned yet
     {"kind": "library", "document": {...}, "count": N}
     {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
     {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}},
      "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT], ...]}
     {"kind": "paused"}
-    {"kind": "gone", "reason": TEXT}                  the last line: driver or GPUs changed, start anew
+    {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
-Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}. Its end is our end.
-The thread that ticks never calls NVML, so that it can always say which call does not come back.
+Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}. We exit when it closes.
+The thread that ticks never calls NVML, so that it can always say which call has not returned.
 """
 
 import json
@@ -30,12 +30,12 @@ from gpudiag.sampler.rows import FAST, PEERS, SLOW, Batch, Row, Workers
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
 
 _QUICK_SECONDS = 0.02  # a batch that takes longer gets more threads
-_PATIENCE_SECONDS = 0.5  # and then the rows that are whole are told
+_PATIENCE_SECONDS = 0.5  # then the rows that are done are sent
 _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
 _RETRY_SECONDS = 3.0  # between two tries of nvmlInit
-_TRIES = 20  # of one process; then a fresh one
-# A library that does not fit the driver stays loaded; only a new process finds another one.
+_TRIES = 20  # by one process; then a fresh one
+# A library that does not match the driver stays loaded; only a new process loads another one.
 _FINAL_STATES = ("version_mismatch", "failed")
 
 
@@ -52,7 +52,7 @@ class Child:
         self._xids: deque[tuple[int, int, float]] = deque()
 
     def run(self) -> None:
-        """Start NVML, then tick until there is a reason to start anew."""
+        """Start NVML, then tick until a fresh process should take over."""
         for _ in range(_TRIES):
             start = _Start()
             Thread(target=start.run, daemon=True).start()
@@ -123,7 +123,7 @@ class Child:
         while True:
             try:
                 event = pynvml.nvmlEventSetWait_v2(event_set, _EVENT_WAIT_MS)
-            except Exception as error:  # noqa: BLE001 - the gate judges it: a timeout is no news
+            except Exception as error:  # noqa: BLE001 - a timeout means no event; others back off
                 if not type(error).__name__.endswith("Timeout"):
                     sleep(_EVENT_BACK_OFF_SECONDS)
                 continue
@@ -133,7 +133,7 @@ class Child:
                     self._xids.append((row.index, int(event.eventData), time()))
 
     def _obey(self, seconds: float) -> None:
-        """Let the time pass, and follow what standard input says; its end ends the process."""
+        """Wait `seconds`, obeying commands on standard input; exit the process when it closes."""
         until = monotonic() + seconds
         while True:
             left = until - monotonic()
@@ -156,7 +156,7 @@ class Child:
 
 
 class _Start:
-    """nvmlInit and what follows it, in a thread of its own: any of it may never come back."""
+    """nvmlInit and the calls right after it, in a thread of its own: any of them may never return."""
 
     def __init__(self) -> None:
         self.call = "nvmlInit"
@@ -174,7 +174,7 @@ class _Start:
             self.library = read_library(self.pynvml, self._note)
             self.call = "nvmlDeviceGetCount"
             self.count = self.pynvml.nvmlDeviceGetCount()
-        except Exception as error:  # noqa: BLE001 - the gate judges it
+        except Exception as error:  # noqa: BLE001 - describe_failure judges it
             self.failure = describe_failure(error)
         else:
             self.event_set = self._make_event_set()
@@ -198,10 +198,10 @@ class _Start:
 
 
 class _Census:
-    """How many GPUs NVML counts now, and which driver the kernel has; asked like a row.
+    """Whether NVML's count of GPUs or the kernel's driver has changed; read like a row.
 
-    A library that has started goes on answering when the driver under it is replaced or taken away, as
-    far as it can; what is started then fails. The driver's own file tells.
+    An initialised library may go on answering after the driver under it was replaced or removed, while
+    programs started then fail. The driver's own version file shows it.
     """
 
     def __init__(self, pynvml: Any, count: int, root: str) -> None:
@@ -233,7 +233,7 @@ class _Census:
 
 
 def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
-    """Why this process should make room for a fresh one, or None."""
+    """Why a fresh process should replace this one, or None."""
     for row in rows:
         if row.gone is not None:
             return f"the driver has gone (NVML {row.gone})"
@@ -241,11 +241,11 @@ def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
 
 
 def main() -> None:
-    """Sample until the parent ends, or there is a reason to start anew."""
+    """Sample until the parent ends, or until a fresh process should take over."""
     die_with(int(sys.argv[1]))
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)  # a library that prints must not spoil the lines
+    os.dup2(null, 1)  # a library that prints must not corrupt the lines
     Child(output, host_root(os.environ)).run()
     os._exit(0)  # a call that never returns must not keep the process
 

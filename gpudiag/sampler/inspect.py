@@ -1,7 +1,7 @@
 """`python -m gpudiag.sampler.inspect PARENT_PID [SOURCES]`: the machine around the GPUs, once, as one line.
 
-The host with its state, the kernel log, the driver's files, and what GPUtil and torch see where they are
-named. NVML is the sampler's. The line is {"kind": "inspection", "snapshot": {...}, "uuids": {...}}.
+The host with its state, the kernel log, the driver's files, and GPUtil and torch where SOURCES names them.
+NVML is left to the sampler. The line is {"kind": "inspection", "snapshot": {...}, "uuids": {...}}.
 """
 
 import json
@@ -15,7 +15,7 @@ from gpudiag.probe.start import host_root
 
 
 def main() -> None:
-    """Look once and end."""
+    """Take one snapshot, write it and exit."""
     die_with(int(sys.argv[1]))
     sources = tuple(sys.argv[2].split(",")) if len(sys.argv) > 2 else ()
     snapshot = take_snapshot(sources, host_state=True, kernel_log=True)

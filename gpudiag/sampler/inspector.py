@@ -1,7 +1,7 @@
-"""The machine around the GPUs, looked at now and then by a child that comes and goes.
+"""The machine around the GPUs, inspected from time to time by a short-lived child.
 
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
-seconds: each is asked as often as it is worth, and at once when something happened.
+seconds: the cheaper, the more often; host and kernel log also soon after an event.
 """
 
 import math
@@ -26,15 +26,15 @@ from gpudiag.sampler.process import ChildProcess
 _MODULE = "gpudiag.sampler.inspect"
 _GPUTIL, _TORCH = "gputil", "torch"
 _HOST_SECONDS = 60.0
-_PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, in the order of what they cost
+_PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, cheapest first
 _ANEW_SECONDS = 10.0  # between two looks where something has changed
-_AFTER_EVENT_SECONDS = 5.0  # between two looks that something asked for
+_AFTER_EVENT_SECONDS = 5.0  # between two looks that events asked for
 _DEADLINE_SECONDS = 60.0  # of one look; torch has 30 s of them
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What was seen around the GPUs, each part the last time that it was asked."""
+    """What was seen around the GPUs, each part as of when it was last asked."""
 
     host: Snapshot
     uuids: Mapping[str, str | None]
@@ -42,7 +42,7 @@ class Surroundings:
     torch: Snapshot | None = None
 
     def answers(self, nvml: NvmlAnswer) -> Answers:
-        """The sources' answers, with NVML's."""
+        """The sources' answers, joined with NVML's."""
         host = self.host
         kernel = tuple(status for status in host.sources if status.name not in _ASKED_APART)
         return Answers(
@@ -65,12 +65,12 @@ _ASKED_APART = ("nvml", "gputil", "torch", "host")
 
 
 class Inspector:
-    """Looks around the GPUs; `publish` gets each new picture."""
+    """Inspects the machine around the GPUs; `publish` gets each new result."""
 
     def __init__(
         self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Look from the first `look` on."""
+        """Start nothing yet: the first `look` does."""
         self.surroundings: Surroundings | None = None
         self._publish = publish
         self._environment = environment
@@ -79,15 +79,15 @@ class Inspector:
         self._asked_at = dict.fromkeys(("host", *_PERIODS), -math.inf)
         self._due_at = dict(self._asked_at)
         self._wanted = True
-        self._is_outdated = False  # the look that goes on began before something happened
+        self._is_outdated = False  # the look in progress began before the GPUs changed
         self._closed: list[ChildProcess] = []
 
     def ask_soon(self) -> None:
-        """Something happened: look at the host and the kernel log as soon as it is worth it."""
+        """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
         self._wanted = True
 
     def ask_others_anew(self) -> None:
-        """The driver or its GPUs are others now: what GPUtil and torch saw before would only seem to disagree."""
+        """Drop what GPUtil and torch saw, and ask them again: the driver or its GPUs have changed."""
         self._is_outdated = self._child is not None
         if self.surroundings is not None:
             self.surroundings = replace(self.surroundings, gputil=None, torch=None)
@@ -96,7 +96,7 @@ class Inspector:
             self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
 
     def look(self) -> None:
-        """Start a look if one is due; give up one that is late. To be called every second or so."""
+        """Start a look if one is due; give up one that is late. Call it about every second."""
         now = monotonic()
         self.count_stuck()
         if self._child is not None:
@@ -112,23 +112,23 @@ class Inspector:
             self._asked_at[name] = now
             self._due_at[name] = now + _PERIODS.get(name, 0.0)
         arguments = (",".join(self._sources),) if self._sources else ()
-        with suppress(OSError):  # no process is left: tried again at the next look
+        with suppress(OSError):  # no process can be started: tried again at the next call
             self._child = ChildProcess(_MODULE, arguments, self._receive, self._environment)
 
     def close(self) -> None:
-        """Kill the child that looks."""
+        """Kill the inspecting child, if there is one."""
         if self._child is not None:
             self._child.abandon()
             self._closed.append(self._child)
             self._child = None
 
     def count_stuck(self) -> int:
-        """How many killed children the kernel has not ended yet; those that it has are reaped."""
+        """The number of killed children that have not ended yet; the others are reaped."""
         self._closed = [child for child in self._closed if not child.is_reaped()]
         return len(self._closed)
 
     def _due(self, now: float) -> tuple[str, ...]:
-        """The host comes first, alone, so that it is there in a moment; then GPUtil; then torch."""
+        """The sources due: none before the host was seen, so that it comes fast; then GPUtil, then torch."""
         if self.surroundings is None:
             return ()
         return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
@@ -155,7 +155,7 @@ def _views(snapshot: Snapshot | None, name: str) -> tuple[DeviceView, ...]:
 
 
 def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surroundings:
-    """The surroundings of GPUs whose host has not answered."""
+    """The surroundings where the host has not answered yet."""
     why = Missing(MissingReason.TIMED_OUT, "the host's files gave no answer yet")
     hostname = os.uname().nodename
     machine = all_missing(

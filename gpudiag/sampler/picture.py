@@ -1,7 +1,7 @@
-"""What the sampler's children have said about the GPUs so far, merged into one answer of NVML.
+"""The messages of the sampler's children so far, merged into one answer of NVML.
 
 A GPU that does not answer keeps its identity and loses its readings: they are missing for that reason,
-and are never shown as current. A child that took another's place starts from what is known.
+and are never shown as current. A child that replaces another adds to what is known.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from gpudiag.reference.readings import READINGS
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 
-# Who a GPU is, beside its id: all that is kept of one that does not answer.
+# A GPU's identity, besides its id: all that is kept of one that does not answer.
 _IDENTITY = tuple(
     one.name for one in READINGS if one.tier == "once" and one.name in Device.__dataclass_fields__
 )
@@ -38,31 +38,31 @@ class NvmlPicture:
     """NVML's answer so far; `add` messages of `gpudiag.sampler.child`."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start empty."""
         self._forget()
 
     def _forget(self) -> None:
         self.count: int | None = None
         self.failure: NvmlFailure | None = None
         self.starting: tuple[str, float] | None = None  # the call, and since when
-        self.tick_at: float | None = None  # Unix time of the last tick that was taken
+        self.tick_at: float | None = None  # Unix time of the last tick that was added
         self.tick_seconds: float | None = None
-        self._ticked_at: float | None = None  # since the machine was started, sleep included
+        self._ticked_at: float | None = None  # CLOCK_BOOTTIME: seconds since boot, sleep included
         self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
         self._library: NvmlLibrary | None = None
         self._devices: dict[int, Device] = {}  # with the newest readings
-        self._fast: dict[int, dict[str, Any]] = {}  # those that came since the GPU was read whole
+        self._fast: dict[int, dict[str, Any]] = {}  # those that came since the GPU was last read completely
         self._peers: dict[int, dict[str, Any]] = {}
         self._failed_calls: dict[int, dict[str, str]] = {}
         self._late: dict[int, tuple[str, float]] = {}  # the call, and since when (monotonic)
 
     def add(self, message: Mapping[str, Any], now: float | None = None) -> bool:
-        """Take one message in; True where more has changed than the fast readings."""
+        """Add one message; True where more than the fast readings has changed."""
         now = monotonic() if now is None else now
         return bool(getattr(self, f"_add_{message['kind']}")(message, now))
 
     def late(self, now: float | None = None) -> dict[int, tuple[str, float]]:
-        """The GPUs that have been silent beyond the deadline: the call, and for how many seconds."""
+        """For each GPU silent beyond the deadline: the call, and for how many seconds."""
         now = monotonic() if now is None else now
         if self.starting is not None and now - self.starting[1] >= DEADLINE_SECONDS:
             call, since = self.starting
@@ -74,11 +74,11 @@ class NvmlPicture:
         }
 
     def _is_attached(self, call: str, seconds: float) -> bool:
-        """Whether a GPU that is late may just be being attached by the driver, one after the other."""
+        """Whether the driver may still be attaching a late GPU, one after the other."""
         return call == HANDLE_CALL and seconds < SECONDS_PER_GPU * (self.count or 0)
 
     def wedged(self, now: float | None = None) -> dict[int, float]:
-        """For how many seconds GPUs have been silent, those left out that the driver may be attaching."""
+        """For how many seconds each GPU has been silent, without those that the driver may be attaching."""
         return {
             index: seconds
             for index, (call, seconds) in self.late(now).items()
@@ -86,15 +86,15 @@ class NvmlPicture:
         }
 
     def age_seconds(self) -> float | None:
-        """Seconds since the last tick was taken, whatever becomes of the wall clock; None before the first."""
+        """Seconds since the last tick was added, by the boot-time clock; None before the first."""
         return None if self._ticked_at is None else clock_gettime(CLOCK_BOOTTIME) - self._ticked_at
 
     def has_answer(self) -> bool:
-        """Whether NVML has said something: what its GPUs are, that there is none, or why it says nothing."""
+        """Whether there is an answer yet: a tick, a count of 0, or a failure."""
         return self.failure is not None or self.count == 0 or self.tick_at is not None
 
     def is_filling(self, now: float | None = None) -> bool:
-        """Whether a child has just counted the GPUs, and has had no time yet to read one."""
+        """Whether a child has just counted the GPUs and has not had time to read one."""
         if (
             self.failure is not None
             or not self.count
@@ -106,11 +106,11 @@ class NvmlPicture:
         return (monotonic() if now is None else now) - self._counted_at < DEADLINE_SECONDS
 
     def lost(self) -> list[int]:
-        """The GPUs that NVML calls lost, or that want a reset before they answer."""
+        """The indices of GPUs that NVML reports as lost, or as needing a reset."""
         return [index for index, device in self._devices.items() if _is_gone(device)]
 
     def answer(self, now: float | None = None) -> NvmlAnswer:
-        """NVML's answer, as `probe/nvml/answer.py` gives it."""
+        """NVML's answer so far, in the form of `probe/nvml/answer.py`."""
         late = self.late(now)
         waited = [seconds for _, seconds in late.values()]
         if self.starting is not None:
@@ -141,9 +141,9 @@ class NvmlPicture:
         return _silenced(device, why_late(call, known, seconds, attaching=attaching))
 
     def with_fast(self, device: Device) -> Device:
-        """The device of a snapshot with the newest fast readings, as it is where there are none.
+        """The device of a snapshot with the newest fast readings; unchanged where there are none.
 
-        What NVML does not have may have come from another source: a reading that is not supported changes nothing.
+        A reading that NVML does not support may have come from another source, and is kept.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -165,7 +165,7 @@ class NvmlPicture:
     def _add_failed(self, message: Mapping[str, Any], _now: float) -> bool:
         failure = read_sheet(NvmlFailure, message["document"])
         changed = failure != self.failure
-        self._forget()  # nothing that was known of the GPUs holds any more
+        self._forget()  # nothing known of the GPUs is valid any more
         self.failure = failure
         return changed
 
@@ -202,7 +202,7 @@ class NvmlPicture:
         self._fast.pop(index, None)
 
     def _add_fast(self, index: int, sheet: dict[str, Any]) -> bool:
-        """Take the newest readings in; True where the GPU as a whole has fallen silent, or answers again."""
+        """Add the newest readings; True where the GPU as a whole has fallen silent, or answers again."""
         before = self._devices.get(index)
         if before is None:
             return False
@@ -229,7 +229,7 @@ class NvmlPicture:
         for index in answered - late.keys():
             self._late.pop(index, None)
         for index, (call, seconds, unfinished) in late.items():
-            # A child that took another's place counts anew; the GPU has been silent for longer.
+            # A child that replaced another counts from zero; the GPU has been silent for longer.
             since = self._late[index][1] if index in self._late else now - seconds
             self._late[index] = (call, since)
             if unfinished is not None and index not in self._devices:
@@ -243,11 +243,11 @@ class NvmlPicture:
 
 
 def _is_gone(device: Device) -> bool:
-    """Whether NVML says that the GPU is lost, or wants a reset before it answers."""
+    """Whether NVML reports the GPU as lost, or as needing a reset."""
     return isinstance(device.responding, Missing) and device.responding.reason in GONE
 
 
 def _silenced(device: Device, why: Missing) -> Device:
-    """The device when it does not answer: who it is, and the reason in place of every reading."""
+    """The device when it does not answer: its identity, and the reason in place of every reading."""
     identity = {name: getattr(device, name) for name in _IDENTITY}
     return all_missing(Device, Missing(why.reason), id=device.id, responding=why, **identity)

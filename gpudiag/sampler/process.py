@@ -1,7 +1,7 @@
-"""One child of the sampler: started, heard, told, killed; never waited for without limit.
+"""One child process of the sampler, which is never waited for without limit.
 
 asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
-reaped, and that thread would never end. So children are plain and are looked after by hand.
+reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class ChildProcess:
         receive: Callable[["ChildProcess", dict[str, Any]], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it from the thread of the running event loop, which it dies with.
+        """Start it from the event loop's thread; it dies with that thread.
 
         Raises:
             OSError: no process can be started.
@@ -58,18 +58,18 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, command: Mapping[str, Any]) -> None:
-        """Write one command line; a child that reads no more will be noticed by its silence."""
+        """Write one command line; a child that no longer reads shows by its silence."""
         with contextlib.suppress(OSError):
             os.write(self._input, json.dumps(command).encode() + b"\n")
 
     def abandon(self) -> None:
-        """Kill it and read it no more; `is_reaped` says whether the kernel could end it."""
+        """Kill it and stop reading from it; `is_reaped` says whether it has ended."""
         self._end()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def is_reaped(self) -> bool:
-        """Whether the process is gone. One that is stuck in the driver stays until the driver lets go."""
+        """Whether the process has ended; one stuck in the driver stays until the driver's call returns."""
         return self._process.poll() is not None
 
     def how_it_ended(self) -> str:

@@ -1,6 +1,6 @@
-"""The last hour at 1 s and the last day at 10 s, of up to 16 GPUs, in plain arrays: 0.8 MB a GPU.
+"""The last hour at 1 s and the last day at 10 s, of up to 16 GPUs, in plain arrays: 0.8 MB per GPU.
 
-Inside an array NaN stands for "no reading"; nothing outside this file sees it: it is None there.
+In an array NaN stands for "no reading"; readers get None for it.
 """
 
 import math
@@ -12,13 +12,13 @@ from gpudiag.sampler.series import NAMES, SERIES, Kind
 
 MAX_DEVICES = 16
 MAX_POINTS = 2000  # of one series in one answer
-CLOCK_SECONDS = 60.0  # a clock that is set back by less is waited for
+CLOCK_SECONDS = 60.0  # if the clock is set back by less, samples are dropped until it has caught up
 _NAN = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """How fine, and how much of it is kept."""
+    """One resolution: seconds per slot, and how many slots are kept."""
 
     step_seconds: int
     slots: int
@@ -40,10 +40,10 @@ class DeviceRing:
         self._counts = [0] * len(NAMES)
 
     def add(self, at: float, sample: Sequence[float]) -> None:
-        """Remember one sample, in the order of NAMES, NaN where there is none.
+        """Store one sample, in the order of NAMES, NaN where there is no reading.
 
-        A sample from before the newest one is left out. Where it lies far before, the clock was ahead: what it had
-        dated in the future is forgotten, and the present is remembered.
+        A sample older than the newest one is dropped. If it is much older, the clock had been ahead: all
+        later samples are forgotten, and this one is stored.
         """
         newest = self.newest.get(FINE)
         if newest is not None and at < newest * FINE.step_seconds - CLOCK_SECONDS:
@@ -59,7 +59,7 @@ class DeviceRing:
             stored[coarse] = self._merged(place, SERIES[name], stored[coarse], value)
 
     def forget_after(self, at: float) -> None:
-        """Forget what is later than that."""
+        """Forget everything later than `at`, in Unix seconds."""
         for tier in TIERS:
             slot, before = int(at) // tier.step_seconds, self.newest.get(tier)
             if before is None or before <= slot:
@@ -80,7 +80,7 @@ class DeviceRing:
         return self._sums[place] / self._counts[place]
 
     def _advance(self, tier: Tier, at: float) -> bool:
-        """Make the slot of `at` the newest, with nothing between; False where it lies before."""
+        """Make the slot of `at` the newest and clear those in between; False where it is older."""
         slot = int(at) // tier.step_seconds
         before = self.newest.get(tier)
         if before is not None and slot < before:
@@ -93,7 +93,7 @@ class DeviceRing:
         return True
 
     def slots(self, tier: Tier, place: int, first: int, last: int) -> "array[float]":
-        """The values of the slots from `first` to `last`; NaN for one that is not kept."""
+        """The values of the slots from `first` to `last`, inclusive; NaN for one that is not kept."""
         newest = self.newest.get(tier, first - 1)
         begin, end = max(first, newest - tier.slots + 1), min(last, newest)
         if begin > end:
@@ -112,17 +112,17 @@ class Ring:
         self.devices: dict[str, DeviceRing] = {}
 
     def forget_after(self, at: float) -> None:
-        """Forget what every GPU has later than that: it was dated by a clock that was ahead."""
+        """Forget every GPU's samples later than `at` (Unix seconds): the clock was ahead then."""
         for device in self.devices.values():
             device.forget_after(at)
 
     def add(self, uuid: str, at: float, sample: Mapping[str, float]) -> tuple[float, ...] | None:
-        """Remember one sample; its values in the order of NAMES, or None where there is no room left."""
+        """Store one sample; its values in the order of NAMES, or None where there is no room for the GPU."""
         values = tuple(sample.get(name, _NAN) for name in NAMES)
         return values if self.add_values(uuid, at, values) else None
 
     def add_values(self, uuid: str, at: float, values: Sequence[float]) -> bool:
-        """Remember values in the order of NAMES; False where there is no room for another GPU."""
+        """Store values in the order of NAMES; False where there is no room for another GPU."""
         if uuid not in self.devices:
             if len(self.devices) >= MAX_DEVICES and not self._drop_oldest(at):
                 return False
@@ -131,7 +131,7 @@ class Ring:
         return True
 
     def _drop_oldest(self, at: float) -> bool:
-        """Forget a GPU that has not been here for a day."""
+        """Drop a GPU that has had no sample for a day; False where there is none."""
         stale = [
             uuid
             for uuid, ring in self.devices.items()
@@ -144,7 +144,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The slots that answer a question about a range of time: `count` points of `width` slots each."""
+    """The slots for a queried time range: `count` points of `width` slots each."""
 
     tier: Tier
     first_slot: int
@@ -163,14 +163,14 @@ class Window:
 
 
 def plan_window(from_at: float, to_at: float, step_seconds: float, now: float) -> Window:
-    """The slots for that range; the step is made as long as the points allow."""
+    """The slots for that range; the step is lengthened where there would be too many points."""
     recent = from_at >= now - FINE.slots and step_seconds < COARSE.step_seconds
     tier = FINE if recent else COARSE
     first = int(from_at) // tier.step_seconds
     last = max(first, int(to_at) // tier.step_seconds)
     wanted = max(1, math.ceil(step_seconds / tier.step_seconds))
     width = max(wanted, math.ceil((last - first + 1) / MAX_POINTS))
-    first -= first % width  # the same point for the same time, whatever the range
+    first -= first % width  # a time has the same point in every range
     return Window(tier, first, width, (last - first) // width + 1)
 
 

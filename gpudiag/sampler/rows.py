@@ -1,4 +1,4 @@
-"""The GPUs that a sampler's child asks: one row each, read by few threads, none of which others wait for."""
+"""The GPUs that a sampler's child asks: one row each, read by a few threads; a hung one blocks no other."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _XID_EVENTS = 8
 
 
 class Row:
-    """One GPU: its handle, what is being asked of it, and the answers that are not collected yet.
+    """One GPU: its handle, the call in progress, and the answers not collected yet.
 
-    `read` runs in any thread, one at a time; the thread that ticks reads the rest.
+    `read` runs in any thread, one at a time; the ticking thread uses the rest.
     """
 
     def __init__(self, pynvml: Any, index: int, event_set: Any, root: str) -> None:
-        """Know the GPU by its NVML index; it is looked up when it is first read."""
+        """Keep the GPU's NVML index; its handle is looked up at the first `read`."""
         self.index = index
         self.asking_since: float | None = None
         self.address: int | None = None  # of its handle, as events name it
@@ -38,18 +38,18 @@ class Row:
         self._root = root
         self._ask: WatchedAsk | None = None
         self._identity: tuple[dict[str, Any], dict[str, tuple[str, str]]] | None = None
-        self._unfinished: DeviceSheet | None = None  # of a GPU that was never read whole
+        self._unfinished: DeviceSheet | None = None  # of a GPU that was never read completely
         self._answers: dict[str, Any] = {}
         self._lock = Lock()
 
     @property
     def call(self) -> str:
-        """The call that is under way."""
+        """The call in progress, or the last one."""
         return self._ask.asking if self._ask is not None else HANDLE_CALL
 
     @property
     def gone(self) -> int | None:
-        """The NVML code that says that the driver itself has gone."""
+        """The NVML code that says that the driver itself has gone; else None."""
         return None if self._ask is None else self._ask.gone
 
     @property
@@ -58,7 +58,7 @@ class Row:
         return None if self._ask is None or self.lost else self._ask.handle
 
     def read(self, tier: str, rows: Sequence[Row]) -> None:
-        """Ask what that tier asks; `pop_answer` has the answers."""
+        """Read that tier's readings; `pop_answer` returns them."""
         self.asking_since = monotonic()
         try:
             if tier == PEERS:
@@ -71,14 +71,14 @@ class Row:
             self.asking_since = None
 
     def late(self, now: float) -> list[Any] | None:
-        """The call that is under way, for how many seconds, and what is known of a GPU never read whole."""
+        """The call in progress, its seconds, and what is known of a GPU never read completely; or None."""
         since, unfinished = self.asking_since, self._unfinished
         if since is None:
             return None
         return [self.call, now - since, None if unfinished is None else unfinished.document()]
 
     def pop_answer(self) -> dict[str, Any]:
-        """The answers since the last time, by tier."""
+        """The answers since the last call, by tier."""
         with self._lock:
             answers, self._answers = self._answers, {}
         return answers
@@ -94,7 +94,7 @@ class Row:
         self._give(FAST, sheet.document())
 
     def _read_slow(self) -> None:
-        """Read everything; a GPU that was lost is looked up again, for it may be back."""
+        """Read everything; a GPU that was lost is looked up again, as it may be back."""
         sheet = DeviceSheet()
         if self._ask is None or self.lost:
             self._ask = self._identity = None
@@ -108,10 +108,10 @@ class Row:
             self._unfinished = sheet
         ask, new = self._ask, self._unfinished is sheet
         ask.noted.forget()
-        ask.fields.clear()  # a field that is refused now must not be answered from the last time
+        ask.fields.clear()  # a field that is refused now must not keep its last value
         self._fill_identity(ask, sheet)
         read_state(ask, sheet)
-        if ask.noted.lost is not None and sheet.lost is None:  # met in a part of a reading
+        if ask.noted.lost is not None and sheet.lost is None:  # noticed in a part of a reading
             sheet.lost = ask.noted.lost
             sheet.mark("handle", *sheet.lost)
         self.lost = sheet.lost is not None
@@ -124,7 +124,7 @@ class Row:
 
     def _fill_identity(self, ask: WatchedAsk, sheet: DeviceSheet) -> None:
         if self._identity is None:
-            read_identity(ask, sheet)  # into the sheet itself: a GPU that hangs half way is named by it
+            read_identity(ask, sheet)  # into the sheet itself: it names a GPU that hangs half way
             if sheet.lost is None:
                 self._identity = (dict(sheet.values), dict(sheet.missing))
         else:
@@ -132,7 +132,7 @@ class Row:
             sheet.missing.update(self._identity[1])
 
     def _watch_events(self, ask: WatchedAsk) -> None:
-        """Have the event set told of this GPU's Xids, where GPU and driver have such events."""
+        """Register this GPU's Xids with the event set, where GPU and driver have such events."""
         self.address = ctypes.cast(ask.handle, ctypes.c_void_p).value
         if self._event_set is not None:
             DeviceSheet().read("events", ask, "nvmlDeviceRegisterEvents", _XID_EVENTS, self._event_set)
@@ -148,10 +148,10 @@ class Row:
 
 
 class Batch:
-    """Rows that are to be read once; threads take one after the other."""
+    """Rows to be read once; threads take them one by one."""
 
     def __init__(self, tier: str, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
-        """Plan to read `rows`; `everyone` is for questions about two GPUs."""
+        """Plan to read `rows`; `everyone` are all rows, for calls about two GPUs."""
         self.done = Event()
         self._tier = tier
         self._everyone = everyone
@@ -162,7 +162,7 @@ class Batch:
             self.done.set()
 
     def work(self) -> None:
-        """Read rows until none waits."""
+        """Read rows until none is left."""
         while True:
             with self._lock:
                 row = next(self._waiting, None)
@@ -176,10 +176,10 @@ class Batch:
 
 
 class Workers:
-    """Threads that read batches. One does it all where calls come back at once; others step in for it.
+    """Threads that read batches: one does it all while calls return at once; else others help.
 
-    On a driver that answers at once one thread is the quickest, for threads fight over the interpreter's
-    lock. A thread that a call never comes back to is lost; another takes its place.
+    On a driver that answers at once one thread is the quickest, as threads contend for the interpreter
+    lock. A thread whose call never returns is lost; another takes its place.
     """
 
     def __init__(self, most: int) -> None:
@@ -190,7 +190,7 @@ class Workers:
         self._lock = Lock()
 
     def run(self, batch: Batch, quick_seconds: float, patience_seconds: float) -> None:
-        """Read the batch; comes back when it is read, or when the patience ends."""
+        """Read the batch; return when it is done, or after `patience_seconds` with several threads."""
         self._set_to_work(batch)
         if batch.done.wait(quick_seconds):
             return
@@ -199,7 +199,7 @@ class Workers:
         batch.done.wait(patience_seconds)
 
     def _set_to_work(self, batch: Batch) -> bool:
-        """Have one more thread read the batch; False where there is none to be had."""
+        """Have one more thread read the batch; False where none is free and no more may be started."""
         with self._lock:
             if self._idle:
                 queue = self._idle.pop()

@@ -1,4 +1,4 @@
-"""The readings of a GPU that are remembered, and how several of them become one."""
+"""The readings of a GPU that are kept over time, and how several samples become one."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ class Kind(StrEnum):
     BITS = "bits"  # every bit that was set
 
 
-# What is counted or made of a reading that is no number.
+# Series derived from readings that are not numbers.
 _DERIVED = {"clocks_event_mask": Kind.BITS, "process_count": Kind.LAST}
 _READINGS = {one.name: Kind(one.history) for one in READINGS if one.history is not None}
 SERIES: dict[str, Kind] = _READINGS | _DERIVED
@@ -24,7 +24,7 @@ NAMES = tuple(SERIES)
 
 
 def sample_of(device: Device) -> dict[str, float]:
-    """The readings of one GPU that are there, by series; what is missing is left out."""
+    """The values of one GPU's readings, by series; missing readings are left out."""
     sample = {}
     for name in _READINGS:
         reading = getattr(device, name)

@@ -1,8 +1,8 @@
-"""The ring on disk: a whole copy every few minutes, a journal of the samples since, and what happened.
+"""The ring buffer on disk: a full copy every few minutes, a journal of the samples since, and a timeline.
 
-A copy is written beside the old one and takes its name; a journal record is whole or not there. So a
-kill costs the samples of the last seconds, and a full disk costs what could not be written, no more.
-Everything here blocks on the disk and is called from a thread of its own.
+A copy is written beside the old one and then renamed over it; a journal record is complete or ignored. So
+a kill costs the samples of the last seconds, and a full disk only what could not be written. Everything
+here blocks on the disk and is called from a thread of its own.
 """
 
 import json
@@ -24,7 +24,7 @@ _MAGIC = b"gpudiag readings 1\n"
 _RECORD = struct.Struct(f"<36sd{len(NAMES)}fI")  # UUID without its prefix, Unix time, values, checksum
 _HEADER = struct.Struct("<I")
 _VALUE_BYTES = array("f").itemsize
-_LAYOUT = zlib.crc32(" ".join(NAMES).encode())  # begins each checksum: a record of other series is none
+_LAYOUT = zlib.crc32(" ".join(NAMES).encode())  # seeds each checksum: a record of other series does not match
 _MAX_TIMELINE_BYTES = 1 << 20
 
 
@@ -45,12 +45,12 @@ class Spill:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Use that folder, and make it."""
+        """Use that folder, and make it if it is not there."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 
     def load(self) -> Ring:
-        """What was remembered; a file that cannot be read is as if it were not there."""
+        """The stored ring; a file that cannot be read is treated as absent."""
         ring = Ring()
         with suppress(OSError, ValueError, KeyError, struct.error, zlib.error, EOFError):
             ring = _parse_copy((self._folder / _COPY).read_bytes())
@@ -59,7 +59,7 @@ class Spill:
         return ring
 
     def save(self, ring: Ring) -> None:
-        """Write a whole copy, and begin the journal anew."""
+        """Write a full copy, and empty the journal."""
         newer = self._folder / f"{_COPY}.new"
         try:
             newer.write_bytes(_render_copy(ring))
@@ -73,7 +73,7 @@ class Spill:
         _append(self._folder / _JOURNAL, b"".join(map(_render_record, samples)))
 
     def append_timeline(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Add entries to the file of what happened."""
+        """Add entries to the timeline's file, and cut its older half once it is too large."""
         path = self._folder / _TIMELINE
         _append(path, b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
         if path.stat().st_size > _MAX_TIMELINE_BYTES:
@@ -82,7 +82,7 @@ class Spill:
             newer.replace(path)
 
     def load_timeline(self) -> list[dict[str, Any]]:
-        """What happened, oldest first; a line that was cut short is left out."""
+        """The timeline's entries, oldest first; a truncated line is left out."""
         entries = []
         with suppress(OSError):
             for line in (self._folder / _TIMELINE).read_bytes().splitlines():
@@ -142,7 +142,7 @@ def _parse_copy(data: bytes) -> Ring:
     """The ring of a copy.
 
     Raises:
-        ValueError, zlib.error, struct.error: it is none, or of another layout.
+        ValueError, zlib.error, struct.error: it is not a copy, or has another layout.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("not a copy of readings")
@@ -158,7 +158,7 @@ def _parse_copy(data: bytes) -> Ring:
         for tier, slot in zip(TIERS, newest, strict=True):
             if slot is not None:
                 device.newest[tier] = slot
-            # By name: what this version does not remember is left out, and what is new to it begins empty.
+            # By name: series that this version does not keep are skipped, and new ones start empty.
             for name in header["series"]:
                 stored = array("f", body[start : start + tier.slots * _VALUE_BYTES])
                 if len(stored) != tier.slots:

@@ -1,10 +1,9 @@
 """The sampler's child, kept alive and replaced: whatever it does, NVML is soon asked again.
 
-A child is replaced when it ends, when it falls silent, when a call does not come back (a fresh process
-may get an answer where an old one waits for ever), when GPUs are lost (nvmlInit alone finds them again)
-and when driver or GPUs change. A successor is heard before its predecessor is killed, so that healthy
-GPUs are seen all the while. Children that cannot be killed are counted: three, and no more are started
-until one has gone.
+A child is replaced when it ends, when it falls silent, when a call does not return (a fresh process may
+get an answer where an old one waits forever), when GPUs are lost (only nvmlInit finds them again) and
+when driver or GPUs change. A successor must report before its predecessor is killed, so that healthy GPUs
+are never unwatched. At three children that cannot be killed, no more are started until one has gone.
 """
 
 import asyncio
@@ -18,29 +17,29 @@ from gpudiag.sampler.tiers import FAST_SECONDS
 
 _MODULE = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
-_SILENT_SECONDS = 2.5  # beyond its own pace; then the child itself is stuck
-_WEDGED_SECONDS = 4.0  # a call that takes longer is not waited for any more
+_SILENT_SECONDS = 2.5  # beyond its own interval; then the child itself is stuck
+_WEDGED_SECONDS = 4.0  # a call that takes longer is given up
 _BETWEEN_SUCCESSORS_SECONDS = 6.0
 _LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first minute
 _LOST_LATER_SECONDS = 30.0
 _LOST_SOON = 60.0
-_SUCCESSOR_SECONDS = 3.0  # a successor that is not heard of by then goes
+_SUCCESSOR_SECONDS = 3.0  # a successor that has not reported by then is killed
 _MAX_STUCK = 3
 _RESTART_SECONDS = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end in a row
-_FAILED_SECONDS = 4.0  # after one that NVML refused: nothing will have changed at once
-_STEADY_SECONDS = 20.0  # a child that lived that long was well
+_FAILED_SECONDS = 4.0  # after a child that NVML refused: nothing changes that fast
+_STEADY_SECONDS = 20.0  # a child that lived that long was healthy
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What the picture says that a fresh child might mend."""
+    """Trouble in the picture that a fresh child might cure."""
 
     longest_silence_seconds: float = 0.0  # of a GPU, or of nvmlInit
     lost_for_seconds: float | None = None
 
 
 class Supervisor:
-    """One child of the sampler at a time, or two while one takes the other's place."""
+    """Runs one child of the sampler at a time, or two while one replaces the other."""
 
     def __init__(
         self,
@@ -48,11 +47,11 @@ class Supervisor:
         trouble: Callable[[], Trouble],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Pass every message of the current child to `receive`; `trouble` says what it has found."""
-        self.restarts = 0  # children that ended or were given up; a look for lost GPUs is no trouble
-        self.generation = 0  # children that took another's place, for whatever reason
+        """Pass every message of the current child to `receive`; `trouble` returns what is wrong now."""
+        self.restarts = 0  # children that ended or were given up; not those replaced to look for lost GPUs
+        self.generation = 0  # children that were replaced, for whatever reason
         self.stuck = 0
-        self.cannot_start: str | None = None  # why there is no child to ask
+        self.cannot_start: str | None = None  # why no child runs
         self._hand_on = receive
         self._trouble = trouble
         self._environment = environment
@@ -62,10 +61,10 @@ class Supervisor:
         self._abandoned: list[ChildProcess] = []
         self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
         self._ends_in_a_row = 0
-        self._failed = False  # the last word of the current child was that NVML cannot be asked
+        self._failed = False  # the current child's last message was that NVML failed
         self._start_at = 0.0
         self._renewed_at = 0.0
-        self._gives_up = False  # the successor is there because a call does not come back
+        self._gives_up = False  # the successor was started because a call does not return
 
     @property
     def pid(self) -> int | None:
@@ -73,7 +72,7 @@ class Supervisor:
         return None if self._current is None else self._current.pid
 
     def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
-        """How often to tick; paused asks nothing at all."""
+        """Set how often the child ticks; a paused one asks nothing."""
         pace = {"interval": interval_seconds, "paused": paused}
         if pace != self._pace:
             faster = paused is False and interval_seconds < self._pace["interval"]
@@ -83,7 +82,7 @@ class Supervisor:
                     child.send({**pace, "now": faster})
 
     async def run(self) -> None:
-        """Keep a child until cancelled; none is left behind then."""
+        """Keep a child running until cancelled, then kill it."""
         try:
             while True:
                 self._look(monotonic())
@@ -100,7 +99,7 @@ class Supervisor:
         self.count_stuck()
 
     def count_stuck(self) -> int:
-        """How many killed children the kernel has not ended yet; those that it has are reaped."""
+        """The number of killed children that have not ended yet; the others are reaped."""
         self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
         self.stuck = len(self._abandoned)
         return self.stuck
@@ -137,7 +136,7 @@ class Supervisor:
         self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
 
     def _renew(self, now: float) -> None:
-        """Start a successor where a fresh process might mend what the picture shows."""
+        """Start a successor where a fresh process might cure what the picture shows."""
         trouble, since = self._trouble(), now - self._renewed_at
         wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS
         if not wedged and not _looks_for_lost(trouble, since):
@@ -170,7 +169,7 @@ class Supervisor:
             return None
         try:
             child = ChildProcess(_MODULE, (), receive, self._environment)
-        except OSError as error:  # no process or no descriptor is left: tried again at the next look
+        except OSError as error:  # no more processes or descriptors: tried again at the next look
             self.cannot_start = f"the sampler's process cannot be started: {error.strerror or error}"
             return None
         child.send(self._pace)
@@ -193,7 +192,7 @@ class Supervisor:
 
 
 def _looks_for_lost(trouble: Trouble, since: float) -> bool:
-    """Whether it is time to look whether a lost GPU is back: soon at first, then less often."""
+    """Whether it is time to look for a lost GPU again: often at first, then less often."""
     if trouble.lost_for_seconds is None:
         return False
     return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)

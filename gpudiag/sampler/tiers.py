@@ -1,7 +1,7 @@
-"""What is read how often. Fast: what moves from second to second; slow: everything but the identity.
+"""How often each reading is read. Fast: what changes from second to second; slow: all but the identity.
 
-A fast tick is at most 12 NVML calls a GPU, for calls are not free to a training job: they serialise on
-the driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms a direction by design and is not asked.
+A fast tick makes at most 12 NVML calls per GPU, as they cost a training job time: they serialise on the
+driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ SLOW_SECONDS = 5.0
 
 MAX_FAST_CALLS = 12  # of one GPU; a test counts them
 
-# nvmlReturn_t after which the whole library is of no use any more: uninitialized, driver not loaded,
-# library and driver of different versions.
+# nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
+# driver of different versions.
 _LIFECYCLE_CODES = (1, 9, 18)
 
 
 class WatchedAsk(Ask):
-    """Questions about one GPU that notice when the driver itself has gone; `gone` is that NVML code."""
+    """An Ask that notices when the driver itself has gone; `gone` is then the NVML code."""
 
     gone: int | None = None
 
     def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
-        """What that function of pynvml returns for this GPU; `codes` are answers too.
+        """What that function of pynvml returns for this GPU; `codes` are no failures.
 
         Raises:
             pynvml.NVMLError: the driver does not answer it.
@@ -43,7 +43,7 @@ class WatchedAsk(Ask):
 
 
 def describe_processes(ask: Ask, sheet: DeviceSheet, root: str) -> dict[int, dict[str, Any]]:
-    """What /proc says about each process on the GPU, by pid; a stuck one may hold this up for ever."""
+    """What /proc says about each process on the GPU, by pid; a stuck process may block this forever."""
     described = {}
     for process in sheet.values.get("processes", ()):
         ask.asking = f"/proc/{process['pid']}"

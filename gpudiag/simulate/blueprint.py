@@ -1,7 +1,7 @@
 """A machine before its files are rendered: what machine files describe and faults change.
 
 A Blueprint holds each fact once. The host tree, the kernel log and torch's answer are rendered from it
-(host_tree.py, torch_answer.py), so that a fault that changes a GPU changes them all alike.
+(host/tree.py, torch_answer.py), so that a fault that changes a GPU changes them all alike.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ class GpuBlueprint:
     `link_lost`: it is on the bus, and its configuration space reads as ones.
     `initialized` False: the driver is bound to it, and could not start it.
     `context_error`: why CUDA cannot start a context on this GPU; None where it can.
-    `readings_of_kernel`: what the kernel still knows of a GPU that gives NVML no more readings.
+    `readings_of_kernel`: what the kernel still knows of a GPU that no longer gives NVML any readings.
     """
 
     gpu: SimulatedGpu
@@ -36,7 +36,7 @@ class GpuBlueprint:
 
     @property
     def kernel_view(self) -> Mapping[str, Any]:
-        """The readings as far as the kernel's own files repeat them: they outlive what NVML can read."""
+        """The readings that the kernel's own files repeat; they stay when NVML can no longer read the GPU."""
         return self.gpu.readings if self.readings_of_kernel is None else self.readings_of_kernel
 
     @property
@@ -50,7 +50,7 @@ class GpuBlueprint:
         return sysfs_address(self.bus_id)
 
     def with_readings(self, **readings: Any) -> "GpuBlueprint":
-        """This GPU with other values; what was missing and has a value now is missing no more."""
+        """This GPU with these values; a reading that gets a value is no longer missing."""
         missing = {name: reason for name, reason in self.gpu.missing.items() if name not in readings}
         gpu = replace(self.gpu, readings={**self.gpu.readings, **readings}, missing=missing)
         return replace(self, gpu=gpu)
@@ -116,7 +116,7 @@ class HostFacts:
     container_id: str | None = None
     cgroup: str = "0::/user.slice/user-1000.slice/session-4.scope"  # of gpudiag itself
     extra_files: Mapping[str, str] = field(default_factory=dict)
-    absent_files: tuple[str, ...] = ()  # what this machine does not show; a folder means all in it
+    absent_files: tuple[str, ...] = ()  # what this machine does not show; a folder means all that is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLines:
-    """Lines of the kernel log as a machine file has them: one, or `times` of them, the first `age_seconds` ago."""
+    """A machine file's entry for the kernel log: `times` lines, the first of them `age_seconds` ago."""
 
     age_seconds: float
     text: str
@@ -156,9 +156,9 @@ class LoggedLines:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The torch of the job's Python, and what keeps CUDA from starting, where something does.
+    """The torch of the job's Python, and what keeps CUDA from starting, if anything.
 
-    `cuda_error` is what torch says when CUDA cannot start; `hangs`: it never comes back.
+    `cuda_error` is what torch says when CUDA cannot start; `hangs`: CUDA never returns.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""The environment of programs on a simulated machine: the library and the tools first, no traces of this machine."""
+"""The environment of programs on a simulated machine: its library and tools first, no trace of the host."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpudiag.simulate.nvml.library import LIBRARY_NAME
 
-# Variables that hand out the GPUs of the machine outside; the scenario sets its own.
+# Variables that allocate the real machine's GPUs; the scenario sets its own.
 _ALLOCATION_NAMES = frozenset(
     {
         "CUDA_DEVICE_ORDER",
@@ -40,16 +40,16 @@ def build_environment(
 
 
 def is_allocation_variable(name: str) -> bool:
-    """Whether the variable hands out GPUs (or is one of a simulated machine around this one)."""
+    """Whether the variable allocates GPUs, or belongs to a simulated machine around this one."""
     if name == "GPUDIAG_SIMULATED_CALL_LOG":
-        return False  # whoever starts the session asks for it
+        return False  # set by the caller who starts the session
     return name in _ALLOCATION_NAMES or name == "GPUDIAG_HOST_ROOT" or name.startswith(_ALLOCATION_PREFIXES)
 
 
 def _paths_without_nvidia_smi(path: str, folder: Path) -> list[str]:
-    """The PATH outside; a folder on it with a real nvidia-smi is replaced by links to its other programs.
+    """The real machine's PATH; a folder with an nvidia-smi is replaced by links to its other programs.
 
-    Otherwise a machine without nvidia-smi, simulated on one that has it, would have it after all.
+    Otherwise a machine without nvidia-smi, simulated on one that has it, would find that one.
     """
     result = []
     for number, place in enumerate(filter(None, path.split(":"))):
@@ -66,7 +66,7 @@ def _paths_without_nvidia_smi(path: str, folder: Path) -> list[str]:
 
 
 def is_library_outside() -> bool:
-    """Whether the dynamic linker would find a real NVML library on the machine outside."""
+    """Whether the dynamic linker would find a real NVML library on this machine."""
     try:
         with open("/etc/ld.so.cache", "rb") as cache:
             if LIBRARY_NAME.encode() in cache.read():

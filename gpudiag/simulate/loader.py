@@ -65,7 +65,7 @@ def render_scenario(blueprint: Blueprint, now: datetime) -> Scenario:
 
 
 def _split(spec: str) -> list[str]:
-    """The machine and the faults of a spec; the name of a file may have a plus sign in it."""
+    """The machine's name and the faults of a spec; a file's name may itself contain a plus sign."""
     parts = spec.split("+")
     for count in range(len(parts), 0, -1):
         name = "+".join(parts[:count])
@@ -100,7 +100,7 @@ def _listed(layer: Any, name: str) -> list[str]:
 
 
 def _render_gpu(gpu: GpuBlueprint, number: int | None, blueprint: Blueprint, now: datetime) -> SimulatedGpu:
-    """The GPU with its processes described, and the readings that follow from its place."""
+    """The GPU with its processes described and the readings that follow from its NVML index `number`."""
     readings, missing = dict(gpu.gpu.readings), dict(gpu.gpu.missing)
     if "processes" in readings:
         readings["processes"] = [describe_process(entry, blueprint, now) for entry in readings["processes"]]
@@ -116,7 +116,7 @@ def _render_gpu(gpu: GpuBlueprint, number: int | None, blueprint: Blueprint, now
 
 
 def _refuse_unfit(readings: dict[str, Any], missing: dict[str, str], number: int | None, name: str) -> None:
-    """Fail where a reading is not what the model says it is."""
+    """Raise UsageError if a reading does not fit the model."""
     document = {**readings, **dict.fromkeys(missing), "missing": missing}
     try:
         decode(Device, document)

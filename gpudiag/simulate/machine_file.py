@@ -56,7 +56,7 @@ _TOP_KEYS = frozenset((
     "environment", "nvidia_smi_present", "kernel_log",
 ))  # fmt: skip
 _TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
-_MAX_BASES = 8  # how deep files may build on one another; a loop ends here too
+_MAX_BASES = 8  # how deep files may build on one another; stops a loop too
 
 
 def build(noun_type: type[_T], table: Any, file: str) -> _T:
@@ -83,7 +83,7 @@ def build(noun_type: type[_T], table: Any, file: str) -> _T:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a value may stand where the hint is; of lists and tables only that they are such."""
+    """Whether the value fits the type hint; the elements of lists and tables are not checked."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(_fits(member, value) for member in get_args(hint))
     if hint is float:
@@ -103,9 +103,9 @@ READINGS = tuple(
 
 
 def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBlueprint:
-    """The GPU that those layers describe, lowest first; `index` is its place on the machine.
+    """The GPU that the layers, lowest first, describe; `index` is its place on the machine.
 
-    A reading that no layer gives is not supported by it.
+    A reading that no layer gives is missing as NOT_SUPPORTED.
 
     Raises:
         UsageError: an unknown key, a GPU without an identity, or a reading that does not fit.
@@ -169,7 +169,7 @@ def _missing(said: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _expand(reading: str, value: Any, name: str) -> Any:
-    """The reading in full, where the file may write it in short."""
+    """The reading's full value, where the file may use a short form."""
     if reading not in _EXPANDED:
         return value
     try:
@@ -189,7 +189,7 @@ def _ecc_locations(entries: list[Any]) -> list[dict[str, Any]]:
 
 
 def _nvlinks(entry: Any) -> list[dict[str, Any]]:
-    """`{ count, remote_bus_ids, counters }` in short; links are dealt out to the far ends in turn."""
+    """The links of the short form `{ count, remote_bus_ids, counters }`; far ends are assigned in turn."""
     if isinstance(entry, list):
         return entry
     remotes = entry.get("remote_bus_ids")
@@ -209,19 +209,19 @@ def _histogram(banks: Mapping[str, int]) -> dict[str, int]:
 
 
 def _throttle_seconds(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Kinds that are not named were never the reason; boards without such limits do not count them."""
+    """Kinds that are not named are 0; `board_limit` and `reliability` then are not supported."""
     uncounted = {"board_limit": None, "reliability": None}
     missing = {name: "not_supported" for name in uncounted if name not in entry}
     return {"power": 0.0, "thermal": 0.0, "sync_boost": 0.0, **uncounted, **entry, "missing": missing}
 
 
 def _pcie_errors(entry: Mapping[str, int]) -> dict[str, int]:
-    """Kinds that are not named were not seen."""
+    """Kinds that are not named are 0."""
     return {**dict.fromkeys(_PCIE_ERRORS, 0), **entry}
 
 
 def _fabric(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Health and faults that are not said are not known: switches of NVLink 4 report none."""
+    """Members that are not given are not supported: NVLink 4 switches report no health and no faults."""
     said = {"clique_id": None, "cluster_uuid": None, "health": None, "faults": None, **entry}
     missing = {name: "not_supported" for name, value in said.items() if value is None}
     return {**said, "missing": missing} if missing else said
@@ -250,7 +250,7 @@ def read_layers(source: str | Path) -> list[Layer]:
     """The file of a base machine (by name) or of a user (by path) and all it builds on, lowest first.
 
     Raises:
-        UsageError: no such machine or file, not TOML, an unknown key, or bases without end.
+        UsageError: no such machine or file, not TOML, an unknown key, or bases that form a loop.
     """
     layers: list[Layer] = []
     while True:
@@ -264,10 +264,10 @@ def read_layers(source: str | Path) -> list[Layer]:
 
 
 def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
-    """The machine that those layers describe, lowest first.
+    """The machine that the layers, lowest first, describe.
 
     Raises:
-        UsageError: a layer says something that does not fit.
+        UsageError: a layer has a value that does not fit.
     """
     top = _merged(layers, name)
     host = _merge_section(layers, "host")
@@ -334,7 +334,7 @@ def _read_file(source: str | Path) -> Layer:
 
 
 def _refuse_misshapen(layer: Layer, source: str | Path) -> None:
-    """Fail where something that should be a table, or a list in one, is not."""
+    """Raise UsageError where a table, or a list in `missing`, is expected and something else stands."""
     tables = {key: layer[key] for key in _TABLES if key in layer}
     if isinstance(layer.get("gpus"), dict):
         tables |= {f"gpus.{number}": gpu for number, gpu in layer["gpus"].items()}
@@ -347,7 +347,7 @@ def _refuse_misshapen(layer: Layer, source: str | Path) -> None:
 
 
 def _base_of(base: Any, source: str | Path) -> str | Path:
-    """What `base` names: a machine that comes with gpudiag, else a file beside the one that says it."""
+    """What `base` names: a machine that comes with gpudiag, else a file beside the one that names it."""
     if not isinstance(base, str):
         raise UsageError(f"{source}: `base` should be a machine's name or a file, not {base!r}")
     if base in base_machines():
@@ -409,7 +409,7 @@ def _build_gpus(layers: list[Layer], name: str) -> tuple[GpuBlueprint, ...]:
 
 
 def _of_gpu(layer: Layer, index: int, number: int | None, name: str) -> dict[str, Any]:
-    """What a layer says of one GPU: `[gpu]`, its column of `[each]`, its own `[gpus.N]`."""
+    """What a layer says of one GPU: `[gpu]`, its values in `[each]`, its own `[gpus.N]`."""
     said = dict(layer.get("gpu", {}))
     for key, values in layer.get("each", {}).items():
         if not isinstance(values, list) or index >= len(values):

@@ -1,7 +1,7 @@
 """How a machine's readings move while it works: load, power and heat of busy GPUs, as on a real one.
 
-What a scenario says is the highest that a reading gets, so that nothing moves into a fault; a GPU that is
-too hot, slowed down, or idle stays as it is.
+A reading never rises above the scenario's value, so that none moves into a fault; a GPU that is too hot,
+slowed down or idle stays as it is.
 """
 
 import math
@@ -17,24 +17,24 @@ BUSY_PERCENT = 10
 _FALLING_SHARES = {"utilization_percent": 0.14, "memory_utilization_percent": 0.2, "power_draw_watts": 0.12}
 _FALLING_DEGREES = {"temperature_celsius": 4, "memory_temperature_celsius": 4}
 _RISING_DEGREES = "temperature_margin_celsius"
-# Seconds: a training step's ups and downs, slower than the second in which monitors look, and their drift.
+# Seconds: the ups and downs of training steps, slower than the 1 s at which monitors sample, and their drift.
 _SHORT_PERIOD_SECONDS = 11.0
 _LONG_PERIOD_SECONDS = 97.0
 
 
 def move_readings(scenario: Scenario, at_seconds: float) -> Scenario:
-    """The machine that many seconds after it was switched on; only readings of busy GPUs differ."""
+    """The machine `at_seconds` after it was started; only readings of busy GPUs change."""
     gpus = tuple(_moved(gpu, _fall(number, at_seconds)) for number, gpu in enumerate(scenario.gpus))
     return replace(scenario, gpus=gpus)
 
 
 def is_in_motion(scenario: Scenario) -> bool:
-    """Whether anything on the machine moves at all."""
+    """Whether any GPU of the machine is busy, so that its readings move."""
     return any(_moves(gpu.readings) for gpu in scenario.gpus)
 
 
 def _fall(number: int, at_seconds: float) -> float:
-    """0 where the load is as the scenario says, 1 where it is lowest; each GPU at its own moment."""
+    """How far the load has fallen: 0 as the scenario says, 1 at its lowest; each GPU has its own phase."""
     short = math.sin(2 * math.pi * (at_seconds / _SHORT_PERIOD_SECONDS + number / 5))
     long = math.sin(2 * math.pi * (at_seconds / _LONG_PERIOD_SECONDS + number / 3))
     return 0.5 + 0.3 * short + 0.2 * long

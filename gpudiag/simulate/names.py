@@ -1,4 +1,4 @@
-"""Names that people type: what is there, and which one was probably meant."""
+"""Names that people type: which one was probably meant, or which there are."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The programs of a simulated machine: found by their environment, killed when the machine is gone.
 
 A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
-was killed. So the machine's end is theirs: a guardian process waits for the end of the session's
+was killed. So programs must end with the machine: a guardian process waits for the end of the session's
 process, however it ends, and kills what is left.
 """
 
@@ -32,7 +32,7 @@ def kill_programs(folder: Path) -> None:
 
 
 def find_programs(folder: Path) -> list[int]:
-    """The pids of the programs that were started on the machine, this one left out."""
+    """The pids of the programs that run on the machine, other than this process."""
     mark = f"\0GPUDIAG_HOST_ROOT={folder}/root\0".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -53,7 +53,7 @@ def _read_environment(pid: str) -> bytes:
 
 @contextlib.contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """While it lasts, a guardian stands ready to end the machine if this process dies."""
+    """Within the context, a guardian process cleans up the machine if this process dies."""
     reader, writer = os.pipe()
     guardian = os.fork()
     if guardian == 0:
@@ -64,21 +64,21 @@ def guarded(folder: Path) -> Iterator[None]:
         yield
     finally:
         kill_programs(folder)
-        with contextlib.suppress(BrokenPipeError):  # somebody killed the guardian
+        with contextlib.suppress(BrokenPipeError):  # the guardian was killed
             os.write(writer, b"\n")
         os.close(writer)
         os.waitpid(guardian, 0)
 
 
 def _stand_guard(reader: int, folder: Path) -> None:
-    """The guardian: wait for a word or for the end of whoever could say it; never comes back."""
+    """The guardian: wait until the session writes a byte or dies; if it dies, clean up. Never returns."""
     try:
         os.setsid()  # away from the terminal and its signals
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):  # whoever reads our output is not to wait for the guardian
+        for standard in (0, 1, 2):  # a reader of our output must not wait for the guardian
             os.dup2(nowhere, standard)
         name_process("gpudiag-guard")
         if os.read(reader, 1) == b"":

@@ -71,7 +71,7 @@ def read_recorded(path: Path) -> Blueprint:
     """The machine that the document describes.
 
     Raises:
-        UsageError: the file cannot be read, is no such document, or NVML was not asked when it was made.
+        UsageError: the file cannot be read, is not such a document, or NVML was not asked when it was made.
     """
     try:
         noun = loads(path.read_text())
@@ -113,7 +113,7 @@ def _blueprint(snapshot: Snapshot, name: str) -> Blueprint:
 def _nvml(snapshot: Snapshot) -> SimulatedNvml:
     state = snapshot.source("nvml").state
     hangs = state is SourceState.TIMED_OUT and not snapshot.devices
-    # A library that does not start told no version; the kernel driver's is the nearest.
+    # A library that did not start gave no version; the kernel driver's is the nearest.
     driver = value_or(snapshot.driver_version, value_or(snapshot.machine.kernel_driver_version, ""))
     return SimulatedNvml(
         present=state is not SourceState.LIBRARY_ABSENT,
@@ -160,7 +160,7 @@ def _gpu(device: Device, on_bus: Mapping[str, PciDevice]) -> GpuBlueprint:
 
 
 def _in_cuda(device: Device, snapshot: Snapshot) -> dict[str, Any]:
-    """How CUDA sees the GPU: it does not list a lost one, and may start no context on another."""
+    """How CUDA sees the GPU: a lost one is not listed, and on another a context may not start."""
     if isinstance(device.responding, Missing) and device.responding.reason in _GONE:
         return {"cuda_lists_it": False}
     facts = snapshot.torch
@@ -281,7 +281,7 @@ def _function(device: PciDevice) -> PciFunction:
 
 
 def _interface(interface: Any) -> Interface:
-    """The record has no prefix lengths; the usual ones are put in their place."""
+    """The interface as recorded; the record has no prefix lengths, so the usual ones are used."""
     return Interface(
         name=interface.name,
         up=interface.up,

@@ -13,9 +13,8 @@ class CallFault:
     names and prefixes in `except_calls` are spared. A look-up of the GPU's handle
     (nvmlDeviceGetHandleBy*) is not a call on the GPU: `*` spares it, its name or prefix hits it.
     Where several faults match a call, the first one decides. `code` is the NVML return code to answer
-    with; `hang` never answers; `delay_seconds` answers late, `in_turn` not while another
-    such call waits; `nth` limits the fault to the nth call
-    (from 1), `from_nth` to that call and all later.
+    with; `hang` never answers; `delay_seconds` answers late, with `in_turn` one such call after the other;
+    `nth` limits the fault to the nth call (from 1), `from_nth` to that call and all later ones.
     """
 
     call: str
@@ -36,8 +35,8 @@ class SimulatedGpu:
     NVLinks, ECC locations, processes); a reading that NVML does not have is a `MissingReason` word
     in `missing`, as in that document. `visible` False: on the PCI bus, hidden from NVML.
     `minor_number` is the N of /dev/nvidiaN; `pci_device_id` and `pci_subsystem_id` are four and eight
-    hexadecimal digits (`2330`, `16c110de`); `xid_codes` are the Xids that a program which waits for
-    events (nvmlEventSetWait) is told, once each.
+    hexadecimal digits (`2330`, `16c110de`); `xid_codes` are the Xids that a program waiting for events
+    (nvmlEventSetWait) receives, once each.
     """
 
     readings: Mapping[str, Any]

@@ -32,7 +32,7 @@ _UNFINISHED_SECONDS = 600.0
 
 @contextlib.contextmanager
 def hold_folder() -> Iterator[Path]:
-    """A fresh folder for one session; it is gone at the end. Folders of dead sessions go first.
+    """A fresh folder for one session, removed at the end. Folders of dead sessions are removed first.
 
     Raises:
         UsageError: there is no folder that programs can be started from.
@@ -46,7 +46,7 @@ def hold_folder() -> Iterator[Path]:
     lock = os.open(unfinished / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Only under its final name is a folder looked at by others, and then the lock is held.
+        # Other sessions look at a folder only under its final name, and by then the lock is held.
         unfinished.rename(folder)
         yield folder
     finally:
@@ -55,7 +55,7 @@ def hold_folder() -> Iterator[Path]:
 
 
 def remove_dead_folders(parent: Path) -> None:
-    """Remove the folders whose session is dead, and kill what still runs there; what cannot be is left."""
+    """Remove the folders whose session is dead, and kill what still runs there, as far as possible."""
     for folder in parent.iterdir():
         if folder.name.startswith(_PREFIX) and _is_dead(folder):
             kill_programs(folder)
@@ -67,7 +67,7 @@ def remove_dead_folders(parent: Path) -> None:
 
 
 def _is_dead(folder: Path) -> bool:
-    """Whether nobody holds the folder's lock."""
+    """Whether no process holds the folder's lock."""
     try:
         lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def _is_dead(folder: Path) -> bool:
 
 
 def _parent_folder() -> Path:
-    """Where this user's sessions have their folders: a place that libraries may be loaded from.
+    """The folder of this user's sessions: one that libraries may be loaded from.
 
     Raises:
         UsageError: each place is not this user's own, not writable, or mounted noexec.
@@ -98,7 +98,7 @@ def _parent_folder() -> Path:
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = place.lstat()
-            # A folder that somebody else can write to could be given another library.
+            # Another user could put a library into a folder that they can write to.
             own = status.st_uid == os.getuid() and not status.st_mode & 0o022 and not place.is_symlink()
             may_execute = not os.statvfs(place).f_flag & os.ST_NOEXEC
             if own and may_execute and os.access(place, os.W_OK) and ":" not in str(place):
@@ -141,16 +141,16 @@ class Session:
 
     @property
     def library(self) -> Path:
-        """Where the NVML library is, or would be."""
+        """The path where the NVML library is, or would be."""
         return self.folder / "lib" / LIBRARY_NAME
 
     def update(self, scenario: Scenario) -> None:
         """Change the machine while programs run on it: readings, faults, Xids, host tree, torch.
 
-        Programs that run keep their environment and the symbols that they have.
+        Running programs keep their environment and the symbols that they have loaded.
 
         Raises:
-            UsageError: the scenario says something that NVML cannot say.
+            UsageError: the scenario has a value that NVML cannot express.
         """
         before, self.scenario = self.scenario, scenario
         self._xid_events += _new_xids(before, scenario)
@@ -178,7 +178,7 @@ class Session:
     def _write_library(self) -> None:
         if not self.scenario.nvml.present:
             if is_library_outside():
-                # An empty file ends the linker's search: it is no library, and none further on is tried.
+                # An empty file ends the linker's search: it is not a library, and the rest is not tried.
                 self.library.touch()
             return
         counts_file = self.folder / "lib" / "nvml.counts"
@@ -197,7 +197,7 @@ class Session:
         return self.folder / "lib" / "nvml.state"
 
     def _replace_state(self) -> None:
-        """Put a new state file in place; a word in the old one points programs to it."""
+        """Put a new state file in place; a flag in the old one makes programs open it."""
         newer = self._state_file().with_suffix(".new")
         newer.write_bytes(render_state(self.scenario, self._xid_events))
         try:
@@ -218,7 +218,7 @@ class Session:
         if self.scenario.nvidia_smi_present:
             start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import program as nvidia_smi"
             start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
-            # -I -S: neither the environment nor site-packages are looked at; it starts in milliseconds.
+            # -I -S: without the environment and site-packages it starts in milliseconds.
             _write_program(nvidia_smi, f"{python} -I -S -c '{start}' {parent}")
         _write_program(self.folder / "bin" / "gpudiag", f"{python} -m gpudiag")
 
@@ -242,14 +242,14 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(scenario: Scenario, outside: Mapping[str, str] | None = None) -> Iterator[Session]:
-    """A simulated machine to start programs on; its folder is gone at the end.
+    """A simulated machine to start programs on; its folder is removed at the end.
 
     `outside` is the environment that the machine's own is made from (default: this process's). After
     a kill -9 the folder stays; the next session removes it.
 
     Raises:
-        UsageError: the library cannot be built, its files cannot be written, or the scenario says something that
-            NVML cannot say.
+        UsageError: the library cannot be built, its files cannot be written, or the scenario has a value that
+            NVML cannot express.
     """
     with hold_folder() as folder:
         try:
@@ -267,7 +267,7 @@ def _uuid(readings: Mapping[str, object]) -> str:
 
 
 def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
-    """The Xids that a GPU has now and had not before: what was added, or all where the list changed."""
+    """(UUID, Xid) of each Xid that is new: those appended to a GPU's list, or all where the list changed."""
     known = {_uuid(gpu.readings): gpu.xid_codes for gpu in before.gpus}
     events = []
     for gpu in after.gpus:
@@ -278,7 +278,7 @@ def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
 
 
 def _place(root: Path, path: str) -> Path:
-    """Where a path of the host tree is; its folder exists.
+    """The file for a path of the host tree, in a folder that exists.
 
     Raises:
         UsageError: the path leads out of the tree.
@@ -292,7 +292,7 @@ def _place(root: Path, path: str) -> Path:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file at once: a reader sees the old text or the new one."""
+    """Replace the file atomically: a reader sees the old text or the new one."""
     newer = path.with_name(path.name + ".new")
     newer.write_text(text, encoding="utf-8")
     newer.replace(path)

@@ -15,8 +15,8 @@ from gpudiag.units import KIB, MIB
 
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
-# What a CUDA context takes of a GPU's memory before anything is allocated; by design, the real figure
-# depends on the GPU and the driver and is of this order.
+# What a CUDA context takes of a GPU's memory before anything is allocated; own choice, of the order of the
+# real figure, which depends on GPU and driver.
 _CONTEXT_BYTES = 512 * MIB
 _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"
@@ -25,7 +25,7 @@ _NOT_TOLD_BY_TORCH = ("memory_used_bytes", "utilization_percent", "driver_versio
 
 
 def select_visible(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """The positions in `uuids` that the variable leaves, in its order; all where it is not set."""
+    """The positions in `uuids` that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is unset."""
     if value is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
@@ -94,7 +94,7 @@ def _add_build(document: dict[str, Any], blueprint: Blueprint) -> None:
 
 
 def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, Any]]:
-    """Fill in what torch counts; the answer is one view per CUDA device."""
+    """Fill in what torch counts, and return one view per CUDA device."""
     counts = ("cuda_available", "device_count", "nvml_device_count", "context_starts")
     if blueprint.torch.hangs:
         for name in counts:
@@ -105,7 +105,7 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     error = _cuda_error(blueprint)
     if blueprint.torch.cuda_runtime_version is None or error is not None:
         document["cuda_available"] = False
-        # torch.cuda.device_count() believes NVML, where NVML answers.
+        # torch.cuda.device_count() takes NVML's count, where NVML answers.
         document["device_count"] = (nvml_count or 0) if blueprint.torch.cuda_runtime_version else 0
         reason, detail = ("error", error) if error else ("not_supported", _CPU_BUILD)
         _put(document, "context_starts", None, reason, detail)
@@ -119,7 +119,7 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     errors = [gpu.context_error for gpu, _ in devices if gpu.context_error]
     errors += [_INVALID_ORDINAL if devices else _NO_GPUS] * (len(views) - len(devices))
     started = True if views and not errors else None
-    # As the torch probe says it of a machine where some do.
+    # As the torch probe words it where contexts start on some GPUs.
     where = f"on {len(errors)} of {len(views)} GPUs: " if len(errors) < len(views) else ""
     _put(document, "context_starts", started, "error", f"{where}{errors[0]}" if errors else _NO_GPUS)
     return views if document["cuda_available"] else []
@@ -167,7 +167,7 @@ def _view(
 
 
 def _broken_view(at: int, error: str) -> dict[str, Any]:
-    """A GPU on which no context starts, which is all that CUDA says of it."""
+    """The view of a GPU on which no context starts: every reading is missing with that error."""
     view = _empty_view(at)
     for name in ("uuid", "bus_id", "name", "memory_total_bytes", "memory_free_bytes", "context_starts"):
         _put(view, name, None, "error", error)
@@ -191,7 +191,7 @@ def _memory(memory: Mapping[str, Any], blueprint: Blueprint) -> tuple[int, int]:
 
 
 def _put(document: dict[str, Any], name: str, value: Any, reason: str, detail: str) -> None:
-    """A value, or null with its reason."""
+    """Set a value, or null with its reason."""
     document[name] = value
     if value is None:
         document["missing"][name] = reason

@@ -1,1 +1,1 @@
-"""What this machine remembers: runs, baselines, its GPUs; on the disk or in PostgreSQL."""
+"""The stored history of this machine: runs, baselines, its GPUs; on disk or in PostgreSQL."""

@@ -1,4 +1,4 @@
-"""What a run measured, to be the baseline of later ones, and how the machine was in its last good run."""
+"""A run's samples, the baseline of later runs, and the machine's state in its last good run."""
 
 from collections.abc import Iterator
 from time import monotonic
@@ -12,7 +12,7 @@ from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.store.state_folder import DiskThread
 
-_AGAIN_SECONDS = 60.0  # a preflight of the command line may have been good meanwhile
+_AGAIN_SECONDS = 60.0  # another process's preflight may have been good since
 
 
 def samples_of(measures: Measures) -> tuple[Sample, ...]:
@@ -42,11 +42,11 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
 
 
 def _collective_samples(measures: Measures) -> Iterator[Sample]:
-    """The largest size of each operation and dtype: small ones measure latency, which is noise here."""
+    """A sample of the largest size per operation and dtype: small ones measure latency, noise here."""
     collective = measures.collective
     if isinstance(collective, Missing):
         return
-    # Here, for who only reads a good state judges nothing.
+    # Imported here: code that only reads a good state does not need it.
     from gpudiag.checks.ranks.collective_speed import metric_name
 
     largest = {(result.op, result.dtype): result for result in collective.results}
@@ -70,10 +70,10 @@ def _uuid(uuid: str | Missing) -> str | None:
 
 
 class GoodState:
-    """The newest good state in the store; read by a thread that nothing waits for."""
+    """The newest good state in the store, read by a background thread."""
 
     def __init__(self, store: str | None) -> None:
-        """Read from that store, if there is one, as `look` asks."""
+        """Read from that store, if there is one, when `look` is called."""
         self.warning = ""
         self.baseline: Reading[Snapshot] = NOT_ASKED
         self._store = store
@@ -82,7 +82,7 @@ class GoodState:
         self._disk = DiskThread("the machine's good state is not read", self._warn)
 
     def look(self, machine: str) -> None:
-        """Have that machine's state read if it is due; to be called every second or so."""
+        """Have that machine's state read if it is due; call it about every second."""
         store = self._store
         due = self._asked_at is None or monotonic() - self._asked_at > _AGAIN_SECONDS
         if store is not None and due:
@@ -90,7 +90,7 @@ class GoodState:
             self._disk.do(lambda: self._read(store, machine))
 
     def ask_soon(self) -> None:
-        """A run ended: it may have been a good one."""
+        """Make the next `look` read: a run has ended, perhaps a good one."""
         self._asked_at = None
 
     def _read(self, store: str, machine: str) -> None:

@@ -1,7 +1,7 @@
 """The store of runs: SQLAlchemy on SQLite, or on PostgreSQL by URL. Blocking; `history.py` guards it.
 
 A run is written in one transaction with its samples, so that a crash in the middle of a write leaves
-the run before it and nothing of its own. Times are seconds since the epoch, documents are compressed.
+nothing of that run, and all earlier ones. Times are seconds since the epoch, documents are compressed.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ _kernel_events = sql.Table(
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to be stored: how it ended, what it measured, and the GPUs that worked."""
+    """A run to be stored: its outcome, its samples, and the GPUs that worked."""
 
     machine: str
     kind: str
@@ -109,7 +109,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshots:
-    """The documents that a judgement compares with: the newest, and that of the last good run."""
+    """The snapshots that a judgement compares with, as JSON: the newest, and the last good run's."""
 
     last: str | None
     good: str | None
@@ -119,7 +119,7 @@ def parse_store_url(text: str) -> URL:
     """The URL of a store; a plain path is an SQLite file.
 
     Raises:
-        UsageError: it is no URL, or of a database that gpudiag does not store in.
+        UsageError: it is not a URL, or names a database that gpudiag does not support.
     """
     try:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
@@ -138,16 +138,16 @@ def parse_store_url(text: str) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """The store in words: its file, or its address without the password."""
+    """The store's place for messages: its file, or its address without the password."""
     is_file = url.get_backend_name() == "sqlite" and url.database
     return str(url.database) if is_file else mask_text(url.render_as_string(hide_password=True))
 
 
 def require_driver(url: URL) -> None:
-    """Return where the store's database has its driver here.
+    """Raise UsageError unless the store's database driver is installed.
 
     Raises:
-        UsageError: it has not, with the extra to install.
+        UsageError: the driver is not installed; the hint names the extra that has it.
     """
     if url.get_backend_name() == "postgresql" and find_spec("psycopg") is None:
         raise UsageError("psycopg is not installed, and PostgreSQL needs it", hint=_POSTGRESQL_HINT)
@@ -157,11 +157,11 @@ class Store:
     """One open store.
 
     Raises:
-        StoreError: it cannot be opened, read or written; with the cause in the database's words.
+        StoreError: it cannot be opened, read or written; it has the cause in the database's words.
     """
 
     def __init__(self, url: URL, *, read_only: bool = False) -> None:
-        """Open the store at `url`, and make its tables where it is new; `read_only` makes nothing."""
+        """Open the store at `url`, and create its tables where it is new; `read_only` creates nothing."""
         self.place = place_of(url)
         with store_errors(self.place):
             self._engine = open_engine(url, read_only=read_only)
@@ -176,7 +176,7 @@ class Store:
         self._engine.dispose()
 
     def add_run(self, run: NewRun) -> None:
-        """Write a run with all that belongs to it, or nothing of it."""
+        """Write a run with all that belongs to it, in one transaction."""
         with store_errors(self.place), self._engine.begin() as connection:
             values = {
                 "machine": run.machine,
@@ -204,7 +204,7 @@ class Store:
             _prune(connection, run.machine, run.kind)
 
     def read_history(self, machine: str) -> History:
-        """What the store holds about that machine, without its snapshots."""
+        """What the store holds about that machine, without snapshots."""
         if self._empty:
             return History(machine, self.place)
         with store_errors(self.place), self._engine.connect() as connection:
@@ -249,7 +249,7 @@ class Store:
 
 @contextlib.contextmanager
 def store_errors(place: str) -> Iterator[None]:
-    """Turn what SQLAlchemy, its drivers and the file system raise into one sentence."""
+    """Turn what SQLAlchemy, its drivers and the file system raise into a one-line StoreError."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError, zlib.error) as error:
@@ -264,10 +264,10 @@ def store_errors(place: str) -> Iterator[None]:
 
 
 def open_engine(url: URL, *, read_only: bool) -> sql.Engine:
-    """An engine for the store at `url`; an SQLite file is made with its folder unless `read_only`.
+    """An engine for the store at `url`; an SQLite file's folder is created unless `read_only`.
 
     Raises:
-        StoreError: there is no driver for it.
+        StoreError: SQLAlchemy has no driver for it.
     """
     if url.get_backend_name() != "sqlite":
         try:
@@ -285,7 +285,7 @@ def open_engine(url: URL, *, read_only: bool) -> sql.Engine:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    """Write-ahead log: a reader never waits for a writer, and a killed writer leaves no half of a run."""
+    """Use a write-ahead log: readers never wait for a writer, and a killed writer leaves no partial run."""
     cursor = connection.cursor()
     with contextlib.suppress(sqlite3.OperationalError):  # a read-only database keeps the mode that it has
         cursor.execute("PRAGMA journal_mode=WAL")
@@ -302,7 +302,7 @@ def _note_gpu(connection: sql.Connection, machine: str, gpu: KnownGpu) -> None:
 
 
 def _note_good_state(connection: sql.Connection, machine: str, at: float, snapshot: Any) -> None:
-    """Keep the state in the place of the one before: a machine that is sick for long is compared with it."""
+    """Replace the machine's good state; it is kept however many bad runs follow."""
     values = {"at": at, "snapshot": snapshot}
     same = _good_states.c.machine == machine
     if connection.execute(sql.update(_good_states).where(same).values(values)).rowcount == 0:
@@ -310,7 +310,7 @@ def _note_good_state(connection: sql.Connection, machine: str, at: float, snapsh
 
 
 def _note_event(connection: sql.Connection, machine: str, event: KernelEvent) -> None:
-    """Keep an event that is not there yet; one without a time could not be told from a repeat."""
+    """Store an event that is not stored yet; one without a time is skipped, as it could be a repeat."""
     if isinstance(event.at, Missing):
         return
     alike = (_kernel_events.c.machine == machine) & (_kernel_events.c.text == event.text)
@@ -327,7 +327,7 @@ def _note_event(connection: sql.Connection, machine: str, event: KernelEvent) ->
 
 
 def _prune(connection: sql.Connection, machine: str, kind: str) -> None:
-    """Forget the runs, and before them the snapshots, that are too many."""
+    """Delete the oldest runs, kernel events and snapshots, those beyond the numbers kept."""
     same = (_runs.c.machine == machine) & (_runs.c.kind == kind)
     ids = sql.select(_runs.c.id).where(same).order_by(_runs.c.id.desc())
     oldest_kept = connection.execute(ids.offset(KEPT_RUNS).limit(1)).scalar()

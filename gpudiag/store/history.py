@@ -1,7 +1,7 @@
-"""The history of this machine, read and written beside the work: it never fails or delays a verdict.
+"""The history of this machine, read and written in the background: it never fails or delays a verdict.
 
-The store may lie on a disk that is full or hung, or on a server that is down, so a guarded child with
-a deadline touches it. What goes wrong is one line for the user.
+The store may be on a full or hung disk, or on a server that is down, so only a guarded child with a
+deadline accesses it. What goes wrong is one line for the user.
 """
 
 import json
@@ -33,17 +33,17 @@ _FILE = "history.db"
 
 
 def default_store() -> str:
-    """The store where none is named: an SQLite file in the state directory."""
+    """The path of the default store: an SQLite file in the state directory."""
     return str(state_directory() / _FILE)
 
 
 def machine_key(snapshot: Snapshot) -> str:
-    """The name under which a machine's history is kept; a simulated one has its own."""
+    """The key of a machine's history: its host name, or its own name if it is simulated."""
     return snapshot.host if snapshot.simulated is None else f"simulated {snapshot.simulated}"
 
 
 class HistoryKeeper:
-    """One store, read while the machine is being looked at, and written once there is a verdict.
+    """One store, read while the machine is probed, and written once there is a verdict.
 
     One child does both: the database library takes longer to load than a run takes to write.
     """
@@ -62,19 +62,19 @@ class HistoryKeeper:
         self._warned = False
 
     def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
-        """The history, or why there is none; and a warning for the user, empty where all is well."""
+        """The history, or why there is none, and a warning for the user, empty if all is well."""
         wait_for_message(self._child, self._started + deadline_seconds)
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
                 return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
-        # Not ERROR: what is remembered of a machine is never why it is not fit.
+        # Not ERROR: an unreadable history never makes a machine unfit.
         reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
         return Missing(MissingReason.SOURCE_ABSENT, reason), words
 
     def write(self, run: "RunFacts", deadline_seconds: float = WRITE_SECONDS) -> str:
-        """Store the run; what went wrong in one line, empty where it was stored or reading it failed before."""
+        """Store the run; a warning in one line, empty if it was stored or an earlier call has warned."""
         if self._warned:
             return ""
         if self._child.ending is None:
@@ -87,7 +87,7 @@ class HistoryKeeper:
         return self._give_up("written")
 
     def close(self) -> None:
-        """End the child, whatever it is doing."""
+        """Kill the child, whatever it is doing."""
         self._child.give_up()
         for descriptor in (self._run, self._go_read, self._go):
             os.close(descriptor)
@@ -101,7 +101,7 @@ class HistoryKeeper:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run to be stored; `good`: later runs are compared with how the machine was in it."""
+    """A run to be stored; with `good`, later runs are compared with its snapshot."""
 
     snapshot: Snapshot
     kind: str  # preflight or nccl-test
@@ -128,17 +128,17 @@ class RunFacts:
 
 
 def record_run(store: str, run: RunFacts, deadline_seconds: float = WRITE_SECONDS) -> str:
-    """Store one run; what went wrong in one line, empty where it was stored."""
+    """Store one run; a warning in one line, empty if it was stored."""
     child = run_guarded("gpudiag.store.history:write_run", deadline_seconds, store, run.encoded())
     stored = any(kind == "stored" for kind, *_ in child.messages)
     return "" if stored else _failure(child, "written")
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:
-    """What is stored about that machine.
+    """The stored history of that machine.
 
     Raises:
-        StoreError: the store cannot be read, or not in time.
+        StoreError: the store cannot be read, or not by the deadline.
     """
     keeper = HistoryKeeper(store, machine)
     try:
@@ -195,12 +195,12 @@ def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
 
 
 def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[str] = ()) -> None:
-    """Return when the child has said something, has ended, or the time is over; it is not given up.
+    """Return when the child has sent a message or ended, or at `deadline` (`time.monotonic`); never kills it.
 
-    Messages of the kinds `besides` do not count: that a question is asked is no answer.
+    Messages of the kinds in `besides`, such as announcements of a call, do not count.
     """
     while child.ending is None and all(kind in besides for kind, *_ in child.messages):
-        # What has come is taken in also when the time is over: the caller may have been busy elsewhere.
+        # Also past the deadline, read what has come: the caller may have been busy elsewhere.
         ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
         if not ready:
             return
@@ -210,9 +210,9 @@ def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[s
 
 
 def _xids(snapshot: Snapshot) -> list[KernelEvent]:
-    """The GPU faults in the kernel log, which forgets them with the next boot; each with the board it is about.
+    """The Xids in the kernel log, which loses them at the next boot, each with its GPU's UUID.
 
-    Of a flood only so many as can be written in time: the gravest, and of these the newest.
+    Of a flood, only as many as can be written in time: the most severe, and of these the newest.
     """
     log = snapshot.kernel_log
     faults = [] if isinstance(log, Missing) else [event for event in log if event.xid_code is not None]
@@ -229,7 +229,7 @@ def _xids(snapshot: Snapshot) -> list[KernelEvent]:
 
 
 def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
-    """A stored snapshot; one that this version cannot read is a reason, and no more than that."""
+    """A stored snapshot, or the reason why there is none that this version can read."""
     if text is None:
         return Missing(MissingReason.SOURCE_ABSENT, f"no {which} run of this machine is stored")
     try:

@@ -1,8 +1,7 @@
 """The GPUs that this machine had in its last good run: a small file beside the history.
 
-`gpudiag list` and the bare command read it, for they may not wait for the history's library to load. It is
-read by a guarded child, because the disk may hang, and whatever is wrong with it is a reason for no more
-than not knowing.
+`gpudiag list` and the bare command read it, as they cannot wait for the database library to load. A guarded
+child reads it, because the disk may hang; if that fails, the known GPUs are merely missing, with the reason.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from gpudiag.store.state_folder import SYSTEM_DIRECTORY, VARIABLE, own_machine_k
 if TYPE_CHECKING:
     from gpudiag.model.reading import Reading
 
-# It has been read long before the GPUs have; a disk that hangs costs no more than this.
+# It is usually read long before the GPUs are; a hung disk costs no more than this.
 _GRACE_SECONDS = 0.1
 _NOTING_SECONDS = 0.5
 
 
 def known_gpus_file(machine: str, directory: Path | None = None) -> Path:
-    """Where the GPUs of that machine are noted; machines that share a home have a file each."""
+    """The path of the file of that machine's GPUs; machines that share a home have a file each."""
     import zlib
 
     return (directory or state_directory()) / f"gpus-{zlib.crc32(machine.encode()):08x}.json"
 
 
 def write_known_gpus(machine: str, known: KnownGpus) -> None:
-    """Note the GPUs of a good run, whole or not at all.
+    """Write the GPUs of a good run to the file, atomically.
 
     Raises:
         OSError: the file cannot be written.
@@ -54,32 +53,32 @@ def write_known_gpus(machine: str, known: KnownGpus) -> None:
 
 
 def start_noting(machine: str, known: KnownGpus) -> GuardedChild:
-    """A child that notes the GPUs of a good run; give it to `finish_noting`."""
+    """A child that writes the GPUs of a good run to the file; give it to `finish_noting`."""
     return start_guarded("gpudiag.store.known_gpus:note_known_gpus", machine, encode(known))
 
 
 def note_known_gpus(emit: Any, machine: str, known: dict[str, Any]) -> None:
-    """In a guarded child: write the note; a store that cannot be written is told of by the history."""
+    """In a guarded child: write the file; if it cannot be written, the history's warning says so."""
     with contextlib.suppress(OSError):
         write_known_gpus(machine, decode(KnownGpus, known))
     emit(("noted",))
 
 
 def finish_noting(child: GuardedChild) -> None:
-    """Wait until the note is written, for no longer than a disk that works takes."""
+    """Wait until the file is written, for at most `_NOTING_SECONDS`, then end the child."""
     _await_message(child, _NOTING_SECONDS)
     child.give_up()
 
 
 def start_known_gpus() -> GuardedChild:
-    """A child that reads what is noted of this machine; give it to `finish_known_gpus` after the look."""
+    """A child that reads this machine's known GPUs; give it to `finish_known_gpus` after the snapshot."""
     return start_guarded("gpudiag.store.known_gpus:stream_known_gpus")
 
 
 def stream_known_gpus(emit: Any) -> None:
     """In a guarded child: emit `("known", text)`, or `("none", why)`."""
     machine = own_machine_key()
-    # A prolog notes as root what any user's listing wants to know.
+    # A prolog writes the file as root; any user's listing needs it.
     elsewhere = () if os.environ.get(VARIABLE) else (SYSTEM_DIRECTORY,)
     for directory in (state_directory(), *elsewhere):
         try:
@@ -95,7 +94,7 @@ def stream_known_gpus(emit: Any) -> None:
 
 
 def finish_known_gpus(child: GuardedChild) -> Reading[KnownGpus]:
-    """What the child has read; it is not waited for."""
+    """The known GPUs that the child has read, or why there are none; waits `_GRACE_SECONDS` at most."""
     _await_message(child, _GRACE_SECONDS)
     child.give_up()
     for kind, text in child.messages:

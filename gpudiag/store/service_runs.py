@@ -1,4 +1,4 @@
-"""The runs of the service in the store, beside what they measured: who ran what, and how it ended."""
+"""The service's runs in the store, besides their samples: who ran what, and how it ended."""
 
 import json
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ class RunRecords:
     """
 
     def __init__(self, store: str) -> None:
-        """Use the store at that URL or path; it is opened by the first call."""
+        """Use the store at that URL or path; the first call opens it."""
         self._url = parse_store_url(store)
         self._place = place_of(self._url)
         self._engine: sql.Engine | None = None
 
     def save(self, machine: str, service: str, run: Run) -> None:
-        """Write one run as it is now."""
+        """Insert or update one run."""
         values = {
             "machine": machine,
             "service": service,

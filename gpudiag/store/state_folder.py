@@ -1,4 +1,4 @@
-"""Where gpudiag keeps what it remembers on this machine, and work on the disk that nothing waits for."""
+"""The folder of gpudiag's state on this machine, and a thread for disk work in the background."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ _WAITING_JOBS = 50
 
 
 def state_directory(environment: Mapping[str, str] | None = None, user_id: int | None = None) -> Path:
-    """$GPUDIAG_STATE_DIR, else /var/lib/gpudiag as root, else the XDG state directory; not yet made.
+    """$GPUDIAG_STATE_DIR, else /var/lib/gpudiag as root, else the XDG state directory; it may not exist yet.
 
-    XDG Base Directory Specification 0.8: $XDG_STATE_HOME, by default ~/.local/state; a path that is not
-    absolute is to be ignored.
+    XDG Base Directory Specification 0.8: $XDG_STATE_HOME, by default ~/.local/state; a relative path is
+    ignored.
     """
     environment = os.environ if environment is None else environment
     own = environment.get(VARIABLE, "")
@@ -34,13 +34,13 @@ def state_directory(environment: Mapping[str, str] | None = None, user_id: int |
 
 
 def own_machine_key() -> str:
-    """The name under which what is known of this machine is kept; a simulated one has its own."""
+    """The key of this machine's stored state: its host name, or its own name if it is simulated."""
     simulated = os.environ.get(SIMULATED)
     return f"simulated {simulated}" if simulated else os.uname().nodename
 
 
 class DiskThread:
-    """One thread that does job after job; what fails is one warning, which the next success takes back."""
+    """One thread that does jobs in order; a failed one sets the warning, and the next success clears it."""
 
     def __init__(self, failure: str, warn: Callable[[str], None]) -> None:
         """Begin a warning with `failure`, such as `readings are not written`."""
@@ -50,14 +50,14 @@ class DiskThread:
         Thread(target=self._live, daemon=True, name=failure).start()
 
     def do(self, job: Callable[[], None] | Event) -> None:
-        """Have the job done, or the event set, after those before it; where too many wait, it is dropped."""
+        """Queue the job, or an event to set; where the queue is full, it is dropped with a warning."""
         try:
             self._jobs.put_nowait(job)
         except Full:
             self._warn(f"{self._failure}: the disk does not answer")
 
     def wait(self, seconds: float) -> bool:
-        """Whether what was asked so far is done within that time."""
+        """Whether all jobs queued so far are done within `seconds`."""
         done = Event()
         self.do(done)
         if done.wait(seconds):

@@ -73,7 +73,7 @@ def _status(
 
 
 def classify_run(run: Mapping[str, Any], view_count: int) -> tuple[SourceState, str | None]:
-    """The state, and what nvidia-smi said beside its rows, for a run: its status, lines, GPUtil's error."""
+    """The state, and what nvidia-smi printed besides rows; `run`: exit status, lines, GPUtil's error."""
     sentences = [line.strip() for line in run["lines"] if line.strip() and not is_row(line)]
     said = sentences[0] if sentences else ""
     status, error = run["status"], run["error"]
@@ -99,7 +99,7 @@ def _cells_by_index(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _view(gpu: Mapping[str, Any], cells: list[str]) -> DeviceView:
-    """One GPU as GPUtil shows it; `cells` are the words of nvidia-smi that it was made from."""
+    """One GPU as GPUtil shows it; `cells` are the row of nvidia-smi that it was made from."""
     load = _number(gpu, "load", cells)
     return DeviceView(
         source=SOURCE,

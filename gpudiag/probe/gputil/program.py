@@ -1,12 +1,12 @@
 """The real `GPUtil.getGPUs()`, run as a program of its own: the only file that imports GPUtil.
 
-`python gputil.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
+`python program.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
 
     ["absent", WORDS]                    GPUtil is not installed, or nvidia-smi is not there
     ["gpus", [{...}, ...], {...}]        what getGPUs() returned, and the run of nvidia-smi behind it
     ["finished", SECONDS]
 
-It imports nothing of gpudiag, so that it is started by path and costs no more than it must.
+It imports nothing of gpudiag, so that it can be started by path and starts fast.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _load() -> Any:
     """The module GPUtil.GPUtil; None where it is not installed.
 
     GPUtil 1.4.0 imports distutils, gone from Python 3.12, for one function that it calls on Windows
-    only. A stand-in serves, and spares the import of setuptools where that offers its own.
+    only. A stub serves, and saves importing setuptools where that provides its own.
     """
     spawn = types.ModuleType("distutils.spawn")
     spawn.find_executable = shutil.which  # type: ignore[attr-defined]
@@ -72,9 +72,9 @@ def _load() -> Any:
 
 
 def _recording(popen: Any, runs: list[dict[str, Any]]) -> Any:
-    """GPUtil's Popen, but nvidia-smi dies with us, and its status and output are kept.
+    """A subclass of GPUtil's Popen: nvidia-smi dies with us, and its status and output are kept in `runs`.
 
-    GPUtil reads neither the status nor, beyond the columns that it splits, the words.
+    GPUtil ignores the exit status, and all output but the columns that it splits.
     """
 
     class RecordingPopen(popen):  # type: ignore[misc]
@@ -91,7 +91,7 @@ def _recording(popen: Any, runs: list[dict[str, Any]]) -> Any:
 
 
 def _parse_alone(gputil: Any, line: str) -> list[Any]:
-    """What GPUtil makes of one line of nvidia-smi alone, for one bad line makes it drop them all."""
+    """The GPUs that GPUtil reads from one line of nvidia-smi; one bad line among many makes it drop all."""
 
     class OneLine:
         def __init__(self, argv: Any, **options: Any) -> None:

@@ -44,7 +44,7 @@ def read_container(root: str = "/") -> dict[str, Any] | None:
 
 
 def _runtime(root: str, cgroup: str, mounted: list[str]) -> str | None:
-    # Kubernetes runs on another runtime, whose marks are there as well: it is asked for first.
+    # Kubernetes runs on another runtime, whose marks are there as well: look for Kubernetes first.
     evidence = "\n".join((cgroup, *mounted))
     by_piece = next((name for piece, name in _PIECES if piece.search(evidence)), None)
     if by_piece == "kubernetes":
@@ -64,13 +64,13 @@ def _word_of_init(root: str) -> str | None:
 
 
 def parse_mounted_roots(mountinfo: str) -> list[str]:
-    """Where the files that a runtime mounts come from: field 4 of proc_pid_mountinfo(5) for each of them."""
+    """The source paths of the files that a runtime mounts: field 4 of proc_pid_mountinfo(5) for each."""
     rows = (line.split() for line in mountinfo.splitlines())
     return [row[3] for row in rows if len(row) > 4 and row[4] in _MOUNTED]
 
 
 def _text(root: str, name: str) -> str:
-    """A file's text; nothing where it cannot be read, which is no evidence of a container."""
+    """A file's text; empty where it cannot be read, which is no evidence of a container."""
     try:
         with open(os.path.join(root, name), errors="replace") as file:
             return file.read()

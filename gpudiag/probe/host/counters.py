@@ -1,4 +1,4 @@
-"""Counters of the host that rise when something gets in the way of ranks: network, steal, throttling."""
+"""Host counters that rise when something slows or kills ranks: network, steal, throttling, OOM kills."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse_protocol(text: str, protocol: str, counter: str) -> int:
 
 
 def parse_interfaces(text: str) -> tuple[int, int]:
-    """Errors and drops of all interfaces together, received and transmitted, of /proc/net/dev."""
+    """The errors and drops of all interfaces, both directions summed, from /proc/net/dev."""
     errors = drops = 0
     for line in text.splitlines()[2:]:
         numbers = line.partition(":")[2].split()
@@ -56,7 +56,7 @@ def parse_interfaces(text: str) -> tuple[int, int]:
 
 
 def parse_steal_seconds(text: str) -> float:
-    """Processor time that the hypervisor gave to others, of /proc/stat.
+    """Steal time in seconds, from /proc/stat: processor time that the hypervisor gave to others.
 
     Raises:
         Absent: there is no such column.
@@ -68,10 +68,10 @@ def parse_steal_seconds(text: str) -> float:
 
 
 def parse_throttled_seconds(text: str) -> float:
-    """The time that a control group's processes were held back, of its cpu.stat (version 2, or 1).
+    """The seconds for which a control group was throttled, from its cpu.stat (cgroup v2 or v1).
 
     Raises:
-        Absent: the group has no quota to be held back by.
+        Absent: the group counts no throttling.
     """
     counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
     if "throttled_usec" in counts:
@@ -95,7 +95,7 @@ def parse_vmstat(text: str, counter: str) -> int:
 
 
 def _read_throttled_seconds(root: str) -> float:
-    """Of the control group that this process is in."""
+    """The throttled seconds of this process's control group."""
     for line in _text(root, "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "" and os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")):

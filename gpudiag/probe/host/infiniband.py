@@ -60,7 +60,7 @@ def parse_state(text: str) -> str:
     """The word of a state such as `4: ACTIVE`.
 
     Raises:
-        Absent: it is not written so.
+        Absent: it has no colon.
     """
     _, colon, word = text.partition(":")
     if not colon:
@@ -69,7 +69,7 @@ def parse_state(text: str) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """Gbit/s of a rate such as `400 Gb/sec (4X NDR)`.
+    """The Gbit/s in a rate such as `400 Gb/sec (4X NDR)`.
 
     Raises:
         Absent: the port has no rate.

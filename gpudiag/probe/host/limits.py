@@ -1,4 +1,4 @@
-"""What the kernel lets this process and its control group use, and the room on its file systems."""
+"""The limits of this process and its control group, and the free space on its file systems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIMULATED_FILE = "run/gpudiag/filesystems"
 
 
 def read_process_limits(root: str = "/") -> dict[str, Any]:
-    """The soft limits of this process, by /proc/self/limits (proc(5)); None is unlimited."""
+    """The soft limits of this process, from /proc/self/limits (proc(5)); None is unlimited."""
     text = _text(os.path.join(root, "proc/self/limits"))
     sheet = Sheet()
     for field, name in _LIMIT_NAMES:
@@ -34,7 +34,7 @@ def read_process_limits(root: str = "/") -> dict[str, Any]:
 
 
 def parse_limit(text: str, name: str) -> int | None:
-    """The soft limit of that name; None where it is unlimited.
+    """The soft limit called `name`; None where it is unlimited.
 
     Raises:
         Absent: there is no such line.
@@ -75,7 +75,7 @@ def read_cgroup(root: str = "/") -> dict[str, Any]:
 
 
 def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
-    """The version of the hierarchy that limits us, and this process's path by controller ("" in v2)."""
+    """The cgroup version in use, and this process's path by controller ("" in v2)."""
     paths: dict[str, str] = {}
     for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -88,9 +88,9 @@ def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
 
 
 def _upwards(root: str, top: str, path: str) -> list[str]:
-    """The directories of the group and of all above it that are visible, innermost first.
+    """The visible directories of the group and its ancestors, innermost first.
 
-    In a container with a name space of its own the path may name what is not visible: the top is then it.
+    In a container with its own cgroup namespace the path may not be visible: only the top is then left.
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     candidates = ["/".join((top, *parts[:depth])) for depth in range(len(parts), -1, -1)]
@@ -120,7 +120,7 @@ def _nearest(groups: list[str], name: str) -> str:
 
 
 def parse_maximum(text: str) -> int | None:
-    """A limit of cgroup v2 (`max` is none), or of v1 (a number near 2**63 is none)."""
+    """A cgroup's limit; None for `max` (v2) or a number near 2**63 (v1)."""
     word = text.strip()
     if word == "max" or int(word) >= _V1_NO_LIMIT:
         return None
@@ -134,7 +134,7 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def _quota_v1(groups: list[str]) -> float | None:
-    """The same by the two files of cgroup v1; a quota of -1 is none."""
+    """Processors that the tightest cgroup v1 quota allows; None where no group sets one (-1)."""
     quotas = []
     for group in groups:
         if os.path.exists(os.path.join(group, "cpu.cfs_quota_us")):
@@ -165,10 +165,10 @@ def read_filesystems(root: str, environment: Mapping[str, str]) -> list[dict[str
 
 
 def read_shared_memory_available(root: str = "/") -> int:
-    """Bytes that are left in /dev/shm.
+    """The bytes available in /dev/shm.
 
     Raises:
-        Absent: it is not mounted, or not told.
+        Absent: nothing under this root says.
     """
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)

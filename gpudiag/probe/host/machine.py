@@ -1,7 +1,7 @@
 """Facts about the machine around the GPUs, all read under one root.
 
-Run in a guarded child, for a sick network card or PCI bus can block a read of its files. The facts
-are plain data here; `machine.py` makes the noun of them.
+Run in a guarded child: a faulty network card or PCI bus can block a read of its files. The facts are
+plain data here; `machine_answer.py` makes a noun of them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _processor(root: str) -> str:
 
 
 def _architecture(root: str) -> str:
-    """The machine's architecture; another root tells it by the names in its kernel's version file."""
+    """The machine's architecture; under another root, by names in its /proc/version and /proc/cpuinfo."""
     if root == "/":
         return os.uname().machine
     text = _text(root, "proc/version") + _text(root, "proc/cpuinfo")[:_CPUINFO_BYTES]
@@ -111,7 +111,7 @@ def parse_meminfo(text: str, field: str) -> int:
 
 
 def _shared_memory(root: str) -> int:
-    """Bytes of /dev/shm: what the kernel says here, what the mount's options say under another root."""
+    """The size of /dev/shm in bytes: from the kernel here, from the mount's options under another root."""
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
         return shm.f_blocks * shm.f_frsize
@@ -132,7 +132,7 @@ def parse_modules(text: str) -> list[str]:
 
 
 def _device_nodes(root: str) -> list[str]:
-    """The GPU device nodes there are, `/dev/nvidia0` and so on, in the order of their numbers."""
+    """The GPU device nodes, `/dev/nvidia0` and so on, in the order of their numbers."""
     names = [name for name in os.listdir(os.path.join(root, "dev")) if _DEVICE_NODE.fullmatch(name)]
     return [f"/dev/{name}" for name in sorted(names, key=_by_number)]
 

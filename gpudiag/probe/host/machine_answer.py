@@ -14,7 +14,7 @@ SOURCE = "host"
 
 
 def machine_of(child: GuardedChild, environment: Mapping[str, str]) -> tuple[Machine, SourceStatus]:
-    """The machine that an ended child of `host.stream_machine` describes, and how that went."""
+    """The machine that an ended child of `host.machine.stream_machine` describes, and the source's status."""
     allocation = read_allocation(environment)
     document = next((facts for kind, facts in child.messages if kind == "machine"), None)
     if document is not None:

@@ -25,7 +25,7 @@ _PUBLIC_BYTES = 64  # what the kernel shows of the configuration space without C
 # PCI Express Base Specification 6.0: extended capabilities start at 0x100; ACS is number 0x000d, its
 # control register is at offset 6; bits 2 and 3 redirect peer requests and completions.
 _EXTENDED = 0x100
-_MAX_CAPABILITIES = 64  # a damaged list may point in circles
+_MAX_CAPABILITIES = 64  # a corrupt list may loop
 
 
 def read_pci_devices(root: str = "/") -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
 
 
 def parse_error_total(text: str, name: str) -> int:
-    """The total in a file of AER counts, lines of `NAME COUNT` (kernel documentation, sysfs-bus-pci-devices-aer).
+    """The total in a file of AER counts, lines of `NAME COUNT` (kernel docs, sysfs-bus-pci-devices-aer).
 
     Raises:
         Absent: it has no line of that name.
@@ -125,7 +125,7 @@ def parse_width(text: str) -> int:
     """The number of lanes of a link.
 
     Raises:
-        Absent: it is none that PCIe has, as on a link whose registers read as ones.
+        Absent: PCIe has no such width, as on a link whose registers read as all ones.
     """
     width = int(text)
     if width not in _WIDTHS:

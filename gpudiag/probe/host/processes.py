@@ -1,7 +1,7 @@
 """What /proc says about a process that NVML lists: user, command, container, start.
 
 Run in a guarded child: reading the command line of a process that is stuck in the driver can itself
-block for ever.
+block forever.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def user_name(uid: int, root: str = "/") -> str:
         pass  # no passwd file here, or not one that can be read: the name service may still know
     if root != "/":
         return str(uid)
-    import pwd  # asks the name service, which may be a server that is slow
+    import pwd  # asks the name service, which may be a slow server
 
     try:
         return pwd.getpwuid(uid).pw_name
@@ -90,7 +90,7 @@ def user_name(uid: int, root: str = "/") -> str:
 
 
 def _command(directory: str) -> str:
-    """The command line without its secrets; for a process that has none (a zombie, a kernel thread) its name in brackets."""
+    """The command line, secrets masked; where there is none (zombie, kernel thread), the name in brackets."""
     words = _text(directory, "cmdline").strip("\0").split("\0")
     shown = " ".join(mask_words(words)) if words != [""] else f"[{_text(directory, 'comm').strip()}]"
     return escape_controls(shown)

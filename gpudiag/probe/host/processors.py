@@ -58,7 +58,7 @@ def _governors(root: str) -> list[str]:
 
 
 def _is_virtual(root: str) -> bool:
-    """Whether the processor says that a hypervisor runs it (x86), or the firmware's tree does (Arm)."""
+    """Whether a hypervisor shows, in sysfs, in the device tree (Arm) or in the processor's flags (x86)."""
     if os.path.exists(os.path.join(root, "sys/hypervisor/type")):
         return True
     if os.path.exists(os.path.join(root, "proc/device-tree/hypervisor")):

@@ -16,7 +16,7 @@ _SYNCHRONIZED_FILE = "run/systemd/timesync/synchronized"
 # The kernel keeps 15 characters of a program's name. Reading `comm` cannot block, as `cmdline` can.
 _COMMAND = "nv-fabricmanager"[:15]
 _LOG = "var/log/fabricmanager.log"
-_LOG_BYTES = 1 << 20  # of its end
+_LOG_BYTES = 1 << 20  # read from its end
 _VERSION = re.compile(rb"fabric manager version\D{0,8}(\d+\.[\d.]+\d)", re.IGNORECASE)
 
 
@@ -31,7 +31,7 @@ def read_clock(root: str = "/") -> dict[str, Any]:
 
 
 def _is_synchronized(root: str) -> bool:
-    """What adjtimex(2) says; under another root, whether systemd-timesyncd left its sign.
+    """Whether the clock is synchronized, by adjtimex(2); under another root, by systemd-timesyncd's file.
 
     Raises:
         Absent: nothing under this root says it.
@@ -68,12 +68,12 @@ def _command(root: str, pid: str) -> str:
     try:
         with open(os.path.join(root, "proc", pid, "comm")) as file:
             return file.read().strip()
-    except OSError:  # it ended meanwhile, or is hidden from this user
+    except OSError:  # it has just ended, or is hidden from this user
         return ""
 
 
 def _version(root: str) -> str:
-    """The version that it wrote to its log when it last started.
+    """The version that the fabric manager logged when it last started.
 
     Raises:
         Absent: the log does not say.

@@ -23,7 +23,7 @@ _SIMULATED_USER = "ann"  # the user whose jobs run on simulated machines
 
 
 def read_settings(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """A document of model.Settings: the variables of those families, and NCCL's configuration files."""
+    """A document of model.Settings: the variables with these prefixes or names, and NCCL's files."""
     sheet = Sheet()
     sheet.values["environment"] = {
         name: _shown(name, value)
@@ -54,7 +54,7 @@ def parse_nccl_file(text: str) -> dict[str, str]:
 
 
 def _shown(name: str, value: str) -> str:
-    """The value, or only that there is one where it is a secret."""
+    """The value with secrets masked; `(set)` where the name marks it as a secret."""
     return _SET if any(word in name.upper() for word in _SECRET_WORDS) else mask_text(value)
 
 
@@ -69,7 +69,7 @@ def read_user(root: str = "/") -> str:
 
 
 def read_name_addresses(root: str = "/") -> list[str]:
-    """The addresses that the host's own name resolves to: what other ranks, and gloo, would be told.
+    """The addresses that the host's own name resolves to, which other ranks and gloo would use.
 
     Raises:
         Absent: the name does not resolve.
@@ -85,7 +85,7 @@ def read_name_addresses(root: str = "/") -> list[str]:
 
 
 def _in_hosts_file(root: str) -> list[str]:
-    """The same by the host tree's own files, for nothing else may be asked there."""
+    """The same from the host tree's /etc/hosts, the only source there."""
     with open(os.path.join(root, "proc/sys/kernel/hostname")) as file:
         name = file.read().strip()
     with open(os.path.join(root, "etc/hosts")) as file:

@@ -1,6 +1,6 @@
 """How the host is set up and how it is doing: what only a judgement of the host needs.
 
-Run in a guarded child: asking a network file system or a name server can block for ever. Each topic is
+Run in a guarded child: asking a network file system or a name server can block forever. Each topic is
 read in a thread of its own and sent when it is done, so that one that hangs costs only itself.
 """
 

@@ -7,7 +7,7 @@ from gpudiag.probe.guard import GuardedChild
 
 
 def host_state_of(child: GuardedChild | None) -> Reading[HostState]:
-    """What an ended child of `host_state.stream_host_state` read; None: the host's state was not asked."""
+    """What an ended child of `host.state.stream_host_state` read; NOT_ASKED where `child` is None."""
     if child is None:
         return NOT_ASKED
     topics = [sheet for kind, sheet in child.messages if kind == "topic"]

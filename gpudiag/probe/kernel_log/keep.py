@@ -1,8 +1,9 @@
 """Which lines of a kernel log are kept where there are thousands: a few of each kind, GPU and code.
 
-A flood of one kind must not hide a single line of another. Lines that differ only in their numbers are one group, and
-of each stretch of a group its first line (the root of a burst) and its last are kept, with how many came between.
-Lines of different Xids, GPUs, units or links are never in one group, so nothing has to know which of them is grave.
+A flood of one kind must not hide a single line of another. Lines that differ only in their numbers are one
+group, and of each stretch of a group its first line (the root of a burst) and its last are kept, with how
+many came between. Lines of different Xids, GPUs, units or links are never in one group, so nothing here needs
+to know which are serious.
 """
 
 import re
@@ -42,7 +43,7 @@ _Key = tuple[bytes, ...]
 
 
 class Line(NamedTuple):
-    """A line of a log: when it was logged, in seconds since 1970, and its place among lines of one moment."""
+    """A line of a log: when it was logged, in seconds since 1970, and its order among lines of one time."""
 
     seconds: float
     order: int
@@ -50,7 +51,7 @@ class Line(NamedTuple):
 
 
 class KeptLine(NamedTuple):
-    """A line that was kept, and for how many that were not it stands, up to when."""
+    """A kept line, which stands for `more` lines left out, up to `until` (seconds since 1970)."""
 
     seconds: float
     order: int
@@ -61,13 +62,13 @@ class KeptLine(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """Lines of one group without a long silence between them, told newest first."""
+    """Lines of one group with no long gap between them, added newest first."""
 
     first: Line
     last: Line
     pid: bytes
     count: int = 1
-    equal: int = 0  # of the others, those with the very words of the last
+    equal: int = 0  # of the others, those with the same text as the last
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class _Group:
 
 @dataclass(slots=True)
 class KeptLines:
-    """The telling lines of a log, within bounds; they are taken newest first."""
+    """The lines of a log that say something, within limits; they are added newest first."""
 
     _groups: dict[_Key, _Group] = field(default_factory=dict)
     _group_of: dict[_Key, _Group] = field(default_factory=dict)  # of the shapes that share one, too
@@ -96,7 +97,7 @@ class KeptLines:
     _dull: set[_Key] = field(default_factory=set)
 
     def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
-        """Look at one line, in which `marker` stands; `about` is the GPU that the line before it named."""
+        """Add one line that holds `marker`, if it says something; `about` is the GPU named just before it."""
         key = _key_of(line.text, marker, about)
         group = self._group_of.get(key)
         if group is None:
@@ -110,17 +111,17 @@ class KeptLines:
         _add(group, line)
 
     def has_code(self, match: re.Match[bytes]) -> bool:
-        """Whether a line with that code was taken, of that part; `match` is one of `CODE`."""
+        """Whether a line with that code, about that GPU or switch, was added; `match` is one of `CODE`."""
         return (_name_of(match), match[1]) in self._codes
 
     def lines(self) -> Iterator[KeptLine]:
-        """The lines that were kept, in no order."""
+        """The lines that were kept, in no particular order."""
         for group in self._groups.values():
             for stretch in group.stretches():
                 yield from _ends(stretch)
 
     def left_out(self) -> tuple[int, int]:
-        """How many lines were left out: equal to one that was kept, and alike but for their numbers."""
+        """Two counts of lines left out: equal to a kept line, and equal to one but for their numbers."""
         equal = alike = 0
         for group in self._groups.values():
             for stretch in group.stretches():
@@ -131,7 +132,7 @@ class KeptLines:
         return equal, alike
 
     def _new_group(self, key: _Key) -> _Group:
-        """The group of a shape that is new; where its code has too many, one that it shares."""
+        """The group for a new shape; a shared one where its code has too many groups."""
         code = key[0] if key[0] in self._groups_of or len(self._groups_of) < MAX_CODES else b""
         count = self._groups_of.setdefault(code, 0)
         shared: _Key = (code, *key[1:])
@@ -148,7 +149,7 @@ class KeptLines:
 
 
 def _key_of(text: bytes, marker: bytes, about: bytes) -> _Key:
-    """The code, the part, the words of a line without its numbers, and those numbers that tell parts apart."""
+    """A line's code, its GPU or switch, its text without numbers, and numbers that tell parts apart."""
     code = CODE.search(text)
     if code is None:
         address = _ADDRESS_END.search(text)
@@ -168,7 +169,7 @@ def _name_of(code: re.Match[bytes]) -> bytes:
 
 
 def _add(group: _Group, line: Line) -> None:
-    """Put a line that is older than all before it into its stretch."""
+    """Add a line, older than all those added before, to its stretch."""
     stretches = group.oldest or group.newest
     job = _job_of(line.text)
     if stretches:
@@ -188,7 +189,7 @@ def _add(group: _Group, line: Line) -> None:
 
 
 def _join(stretches: list[_Stretch], older: _Stretch) -> None:
-    """Add a stretch to those between, to the last of them where they are one without their jobs, or are too many."""
+    """Append an older stretch; merge it into the last one if it is near in time, or if there are too many."""
     joined = stretches[-1] if stretches else None
     is_near = joined is not None and joined.first.seconds - older.last.seconds <= _SILENCE_SECONDS
     if joined is None or (not is_near and len(stretches) < MAX_STRETCHES):

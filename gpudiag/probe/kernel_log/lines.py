@@ -14,7 +14,7 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 
 MAX_TEXT_CHARACTERS = 1000
-# A line without one of these words is no event: the log is searched for them, and its other lines are never looked at.
+# A line without one of these words is no event: the log is searched for them, and other lines are skipped.
 MARKERS = (
     "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
     "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error",
@@ -125,19 +125,19 @@ _MACHINE_CHECK_SEVERITIES = {
 
 _PCIE_SECTION = "pcie"
 _SECTIONS = (_PCIE_SECTION, "memory", "processor")
-# Lines that are no events, and that tell what another line is about.
+# Lines that are not events, but say what another line is about.
 _CONTEXT_PATTERNS = (
     _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN,
 )  # fmt: skip
 
 
 def parse_kernel_lines(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent]:
-    """The events among those lines of one log, in order; each line comes with its time."""
+    """The events in the lines of one log, in order; each line comes with its time."""
     return (event for event in parse_each_line(lines) if event is not None)
 
 
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
-    """For each of those lines of one log its event, or None: what the lines before it name is known to it."""
+    """Each line's event or None, for the lines of one log; a GPU named in an earlier line is filled in."""
     gpu_named_before: str | None = None
     boards: dict[str, str] = {}
     lines = list(lines)
@@ -179,7 +179,7 @@ def says_something(text: str) -> bool:
 
 
 def gpu_named_last(log: bytes, end: int) -> bytes:
-    """The address of the GPU that the driver named in one of the few lines of `log` before `end`; empty for none."""
+    """The address of the GPU that the driver named last, within 1000 bytes before `end`; empty for none."""
     named = log.rfind(b"The NVIDIA GPU ", max(0, end - 1000), end)
     match = _ADDRESS_NAMED.match(log, named) if named >= 0 else None
     return match[1] if match else b""
@@ -266,7 +266,7 @@ def _gpu_not_started(text: str, at: Reading[datetime]) -> KernelEvent | None:
 
 
 def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:
-    """What a record of the firmware is about, by its lines: a PCI Express device, the memory, the processor."""
+    """The event of a firmware record, with what its lines say it is about: PCIe device, memory, processor."""
     for text in following:
         match = _RECORD_PATTERN.search(text)
         if match is None or match["record"] != record:
@@ -301,7 +301,7 @@ def _pcie_error(text: str, at: Reading[datetime]) -> KernelEvent | None:
 
 def _machine_check(text: str, at: Reading[datetime]) -> KernelEvent | None:
     record = _RECORD_PATTERN.search(text)
-    if record:  # one line of several tells how bad it is; the others are taken with it
+    if record:  # one of its lines gives the severity; `_of_record` reads the others
         told = _RECORD_SEVERITY_PATTERN.search(record["words"])
         if told is None:
             return None
@@ -332,7 +332,7 @@ def _severity_of_machine_check(match: re.Match[str], text: str) -> str | None:
 def _without_process(
     kind: KernelEventKind, pattern: re.Pattern[str]
 ) -> Callable[[str, Reading[datetime]], KernelEvent | None]:
-    """A parser for lines that are one kind of event, and name nobody."""
+    """A parser for lines that are one kind of event, and name no process."""
     return lambda text, at: KernelEvent(kind=kind, at=at, text=text) if pattern.search(text) else None
 
 

@@ -1,6 +1,6 @@
 """Where a kernel log is kept: each place gives its lines in chunks, the newest first.
 
-The newest come first because the reader may run out of time, and then it is the oldest lines that it has not seen.
+The newest come first because the reader may run out of time: then only the oldest lines are unread.
 """
 
 import errno
@@ -49,7 +49,7 @@ class Place(Protocol):
     """One place where the kernel's lines are kept."""
 
     name: str  # its path, without the first slash
-    complete: bool  # once its chunks were read: whether nothing of this boot is missing before them
+    complete: bool  # after its chunks were read: whether they reach back to the boot
 
     def chunks(self) -> Iterator[bytes]:
         """Whole lines, the newest chunk first; in a chunk the oldest line comes first.
@@ -59,14 +59,14 @@ class Place(Protocol):
         """
 
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
-        """When the kernel wrote that line, in seconds since 1970, and its text; None for another's line."""
+        """The time of a kernel line, in seconds since 1970, and its text; None for another program's line."""
 
     def stamp(self, line: bytes) -> float | None:
-        """When a line was written, whoever wrote it."""
+        """The time of any program's line, in seconds since 1970; None where it has none."""
 
 
 def places(root: Path, boot_seconds: float) -> Iterator[Place]:
-    """Each place that there may be, the most current first; a file is followed by what it was before it was rotated."""
+    """Each possible place, the most current first; a file is followed by its rotated predecessors."""
     yield Ring(root / RING, boot_seconds)
     for name in _FILES:
         for path in _rotated(root / name, boot_seconds):
@@ -95,7 +95,7 @@ class Ring:
         yield from self._noting_first(reversed(chunks))
 
     def _noting_first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The chunks; records are numbered from the boot on, so that the first tells whether the ring forgot some."""
+        """The chunks; sets `complete` by the oldest record, whose number is 0 if none was overwritten."""
         chunk = b""
         for chunk in chunks:
             yield chunk
@@ -103,7 +103,7 @@ class Ring:
         self.complete = first is not None and int(first["sequence"]) == 0
 
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
-        """A record's moment and text, which may have several lines."""
+        """A record's time, in seconds since 1970, and its text, which may have several lines."""
         match = _KMSG_RECORD.match(line)
         if match is None:  # a line that starts with a space is the dictionary of the record above it
             return None
@@ -113,7 +113,7 @@ class Ring:
         return self.boot_seconds + int(match["microseconds"]) / 1e6, text
 
     def stamp(self, line: bytes) -> float | None:
-        """The record's moment."""
+        """The record's time, in seconds since 1970."""
         parsed = self.parse(line)
         return None if parsed is None else parsed[0]
 
@@ -126,12 +126,12 @@ class _Tagged:
         self._hours: dict[str, float] = {}
 
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
-        """The kernel's own line; other programs may quote the kernel."""
+        """Time and text of the kernel's own line; None for other programs, which may quote the kernel."""
         match = _KERNEL_LINE.match(line)
         return None if match is None else (self._seconds(match), match["text"])
 
     def stamp(self, line: bytes) -> float | None:
-        """When any program wrote that line."""
+        """The time of any program's line, in seconds since 1970."""
         match = _ANY_LINE.match(line)
         return None if match is None else self._seconds(match)
 
@@ -146,7 +146,7 @@ class _Tagged:
             return self._written_until
 
     def _bsd(self, stamp: str) -> float:
-        """A stamp without a year, in local time: in the latest year that is not in the future."""
+        """Seconds since 1970 for a local stamp without a year: the latest year that is not in the future."""
         hour, minutes, seconds = stamp.split(":")
         if hour not in self._hours:
             self._hours[hour] = self._begin_of(hour)
@@ -268,7 +268,7 @@ def _whole_ring(descriptor: int) -> list[bytes]:
 
 
 def _rotated(path: Path, boot_seconds: float) -> Iterator[Path]:
-    """The file, and what it was called before it was rotated since the boot, newest first."""
+    """The file, then those rotated from it since the boot, newest first."""
     if path.exists():
         yield path
     try:

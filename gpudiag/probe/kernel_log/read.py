@@ -60,7 +60,7 @@ def start_kernel_log(
 
 
 def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
-    """What an ended child has found."""
+    """The reading of an ended child of `start_kernel_log`."""
     if child.ending != "finished":
         return _not_read(child)
     refusals = [message for message in child.messages if message[0] == "refused"]
@@ -70,13 +70,13 @@ def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
     kept = sorted(KeptLine(*line) for log in logs for line in log[3])
     (boot,) = (message for message in child.messages if message[0] == "boot")
     events = tuple(_events(kept, boot[1], boot[2]))
-    # What was not looked at is no "no events": the state says so beside what was found.
+    # Unread lines may hold events: the state says so beside the events that were found.
     state = SourceState.TIMED_OUT if any(log[6] == NOT_READ for log in logs) else SourceState.OK
     return KernelLogReading(events, SourceStatus(SOURCE, state, _words(logs), child.seconds))
 
 
 def _events(kept: list[KeptLine], boot_id: str | None, boot_began: float) -> Iterator[KernelEvent]:
-    """The events among the lines that were kept, each with when its boot logged it and how many it stands for."""
+    """The events in the kept lines, each with its time since boot and how many lines it stands for."""
     parsed = parse_each_line((_moment(line.seconds), line.text) for line in kept)
     for line, event in zip(kept, parsed, strict=True):
         if event is not None:
@@ -117,11 +117,11 @@ def _refused(refusals: list[Any], seconds: float) -> KernelLogReading:
 
 
 def stream_kernel_log(emit: Callable[[Any], None], root_text: str, deadline_seconds: float) -> None:
-    """Emit the log's telling lines before that deadline; runs in a guarded child.
+    """Emit the lines of the log that say something, before that deadline; runs in a guarded child.
 
-    Messages: `("boot", its id, when it began)`, `("log", place, first_seconds, [kept line, ...], repeated, alike,
-    unread)` for each log that was read, times as seconds since 1970, with how many lines were left out and what became of the oldest; `("refused",
-    place, denied, why)` for each that was not.
+    Messages, times in seconds since 1970: `("boot", its id, when it began)`; for each log that was read
+    `("log", place, first_seconds, [kept line, ...], repeated, alike, unread)`, with how many lines were left
+    out and what became of the oldest; for each that was not, `("refused", place, denied, why)`.
     """
     until = monotonic() + deadline_seconds * READING_SHARE
     root = Path(root_text)
@@ -151,7 +151,7 @@ class _Log:
     """One log while it is read, newest lines first."""
 
     def __init__(self, place: Place, not_before: float, before: float | None) -> None:
-        """Nothing before the boot counts, and nothing after `before`, which another log has told."""
+        """Take only lines from `not_before` (the boot) up to `before`, from where another log was read."""
         self.kept = KeptLines()
         self.first_seconds: float | None = None
         self.is_whole = False  # it reaches back to the boot
@@ -162,7 +162,7 @@ class _Log:
         self._order = 0
 
     def read(self, until: float, skim_until: float) -> None:
-        """Read it, the newest chunk at least, until then; skim what is older, until `skim_until`.
+        """Read until `until`, at least the newest chunk; then skim older ones until `skim_until`.
 
         Raises:
             OSError: it cannot be read.
@@ -198,7 +198,7 @@ class _Log:
         return self._not_before <= seconds and (self._before is None or seconds < self._before)
 
     def _add(self, chunk: bytes, lines: list[tuple[int, int, bytes]]) -> None:
-        """Give those of the chunk's lines to the ones that are kept, newest first."""
+        """Offer the chunk's lines at those (begin, end, marker) to `kept`, newest first."""
         for start, end, marker in reversed(lines):
             parsed = self._place.parse(chunk[start:end])
             if parsed is None or not self._is_of_interest(parsed[0]):
@@ -210,7 +210,7 @@ class _Log:
                 self.kept.add(Line(seconds, self._order, part[:MAX_TEXT_CHARACTERS]), marker, about)
 
     def _new_codes(self, chunk: bytes) -> list[tuple[int, int, bytes]]:
-        """Where those lines are that have a code on a part that no line has had yet."""
+        """(begin, end, marker) of each line whose code no line about that GPU or switch has had yet."""
         found = []
         for match in CODE.finditer(chunk):
             if not self.kept.has_code(match):
@@ -221,7 +221,7 @@ class _Log:
 
 
 def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
-    """Where those lines begin and end that have one of the markers, and which one, in the chunk's order."""
+    """(begin, end, marker) of each line that holds a marker, in the chunk's order."""
     found: dict[int, tuple[int, bytes]] = {}
     for marker in _MARKERS:
         at = chunk.find(marker)

@@ -14,7 +14,7 @@ from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
 SOURCE = "nvml"
 GONE = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
-# A GPU that gives none of these answers nothing that anybody can work with.
+# A GPU that gives none of these gives nothing to work with.
 _VITAL_FIELDS = (
     "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
     "sm_clock_mhz",
@@ -29,7 +29,7 @@ _NOT_DESCRIBED = {
 
 @noun
 class NvmlFailure:
-    """What nvmlInit, or the question for the number of GPUs, raised."""
+    """Why NVML could not list the GPUs: what nvmlInit or a call right after it raised, or a timeout."""
 
     state: SourceState
     words: str  # NVML's own
@@ -63,7 +63,7 @@ class NvmlAnswer:
 
 
 class Asked(Protocol):
-    """Whoever asked NVML: the messages of `nvml.stream_nvml`, and how that ended; see GuardedChild."""
+    """A child that asked NVML: the messages of `child.stream_nvml`, and how it ended; see GuardedChild."""
 
     messages: list[Any]
     ending: str | None
@@ -73,9 +73,9 @@ class Asked(Protocol):
 
 
 def nvml_answer_of(child: Asked | None) -> NvmlAnswer:
-    """The answer of an ended child of `nvml.stream_nvml`; GPUs that came late are rows with the reason.
+    """The answer of an ended child of `child.stream_nvml`; late GPUs are rows with the reason.
 
-    None: NVML was not asked.
+    `child` is None where NVML was not asked.
     """
     if child is None:
         return NvmlAnswer(
@@ -93,7 +93,7 @@ def make_answer(
     failed_calls: Mapping[int, Mapping[str, str]],
     seconds: float,
 ) -> NvmlAnswer:
-    """The answer of these parts; no `devices`: NVML has not counted them."""
+    """The answer made of these parts; `devices` is None where NVML has not counted them."""
     rows = () if devices is None else tuple(devices)
     state = SourceState.OK if failure is None else failure.state
     if failure is None and not rows:
@@ -151,9 +151,9 @@ def whole_device(index: int, sheet: dict[str, Any], described: Mapping[int, dict
 
 
 def unread_device(index: int, sheet: dict[str, Any], why: Missing) -> Device:
-    """The row of a GPU that was not read whole: what came, and the reason for the rest.
+    """The row of a GPU that was not read completely: what came, and the reason for the rest.
 
-    The words of the reason stand in `responding` alone.
+    Only `responding` has the reason's detail.
     """
     not_nvmls = {"nvml_index": index, "missing": {"cuda_ordinal": MissingReason.NOT_ASKED.value}}
     device = read_sheet(Device, join_sheets(not_nvmls, sheet), Missing(why.reason))
@@ -161,11 +161,11 @@ def unread_device(index: int, sheet: dict[str, Any], why: Missing) -> Device:
 
 
 def responding_of(device: Device) -> Reading[bool]:
-    """True, or the reason why the GPU as a whole gives nothing, by its readings."""
+    """True, or the reason why the GPU as a whole does not respond, by its readings."""
     readings = [device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _OWN_READINGS)]
     gone = [reading for reading in readings if isinstance(reading, Missing) and reading.reason in GONE]
     if gone:
-        return next((why for why in gone if why.detail), gone[0])  # the words stand where it was noticed
+        return next((why for why in gone if why.detail), gone[0])  # the detail is where the loss was noticed
     vital = [getattr(device, name) for name in _VITAL_FIELDS]
     absent = [why for why in vital if isinstance(why, Missing)]
     failed = [why for why in absent if why.reason is MissingReason.ERROR]
@@ -178,7 +178,7 @@ _OWN_READINGS = tuple(name for name in Device.__match_args__ if name not in ("id
 
 
 def why_late(call: str, known: int, seconds: float, *, attaching: bool = False) -> Missing:
-    """Why a GPU has not been read whole: after `known` readings, the last call may have just begun."""
+    """Why a GPU was not read completely; after `known` readings, the last call may have only just begun."""
     if attaching and call == HANDLE_CALL:
         words = f"no handle yet after {seconds:.1f} s; it may take {SECONDS_PER_GPU:.0f} s a GPU"
         return Missing(MissingReason.ATTACHING, words)
@@ -248,9 +248,9 @@ class _Messages:
         self._late_peers[index] = (call, other)
 
     def _stuck_pairs(self) -> dict[int, str]:
-        """The GPUs that a question about two of them hangs on, and in what words.
+        """The detail for each GPU that is blamed for a hanging call about two GPUs.
 
-        Where several questions about one GPU hang, it is that GPU, and not those it was asked with.
+        Where several calls about one GPU hang, that GPU is blamed, and not its peers.
         """
         if self._child.ending != "timed_out":
             return {}
@@ -265,7 +265,7 @@ class _Messages:
         return stuck
 
     def failure(self) -> NvmlFailure | None:
-        """Why there is no count of GPUs, or why the child did not live to read them all."""
+        """Why there is no count of GPUs, or why the child crashed before it had read them all; else None."""
         child = self._child
         if self._failed is not None:
             return self._failed

@@ -1,4 +1,4 @@
-"""Asking NVML: calls by name, fields in one batch, and the gate for everything that NVML raises."""
+"""Asking NVML: calls by name, fields in one batch, and a reason for everything that NVML raises."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ REASON_OF_CODE = {
     10: TIMED_OUT,
     LIBRARY_NOT_FOUND: SOURCE_ABSENT,
     13: FUNCTION_NOT_FOUND,
-    CORRUPTED_INFOROM: SOURCE_ABSENT,  # what holds the answer cannot be read; driver.firmware tells it
+    CORRUPTED_INFOROM: SOURCE_ABSENT,  # what holds the answer cannot be read; driver.firmware reports it
     15: DEVICE_LOST,
-    16: RESET_REQUIRED,  # it is on the bus, and no longer usable before that
+    16: RESET_REQUIRED,  # it is on the bus, but not usable until it is reset
     17: NO_PERMISSION,  # the operating system has blocked the request
     22: NOT_SUPPORTED,  # ECC of a virtual GPU
     24: NOT_SUPPORTED,  # frequency
@@ -116,13 +116,13 @@ class CorruptedInforom(Absent):
 
 
 class DeviceSheet(Sheet):
-    """The readings of one GPU; once the GPU is lost, or wants a reset first, it is asked nothing more.
+    """The readings of one GPU; once the GPU is lost, or needs a reset, it is asked nothing more.
 
-    `inforom_corrupted`: some call has answered that the InfoROM is, whichever call it was.
+    `inforom_corrupted`: whether any call has answered that the InfoROM is corrupted.
     """
 
     def __init__(self) -> None:
-        """Start empty, with NVML's gate."""
+        """Start empty; `reason_of` here turns NVML's errors into reasons."""
         super().__init__(self._reason_of_nvml)
         self.lost: tuple[str, str] | None = None
         self.inforom_corrupted = False
@@ -141,14 +141,14 @@ class DeviceSheet(Sheet):
         super().read_together(fields, function, *arguments)
         reason = self.missing.get(fields[0])
         if reason is not None and reason[0] in _GONE:
-            self.lost = (reason[0], "")  # the words stand where it was noticed
+            self.lost = (reason[0], "")  # the detail is where the loss was noticed
 
 
 class Noted:
-    """What was met while one GPU was asked, by its own handle or by those of its MIG devices.
+    """What came up while one GPU was asked, by its own handle or by those of its MIG devices.
 
-    `asking` names the call that is under way, for the row of a GPU that hangs. `failed` are the calls that NVML
-    answered with an error, and its words; `lost` is why the whole GPU answers nothing any more.
+    `asking` names the call in progress, for the row of a GPU that hangs. `failed` are the calls that NVML
+    answered with an error, and its words; `lost` is why the whole GPU no longer answers.
     """
 
     def __init__(self) -> None:
@@ -156,11 +156,11 @@ class Noted:
         self.asking = ""
         self.failed: dict[str, str] = {}
         self.lost: tuple[str, str] | None = None
-        self.lost_in = ""  # the call that was answered so
+        self.lost_in = ""  # the call that noticed it
         self.inforom_corrupted = False
 
     def forget(self) -> None:
-        """Note anew: the GPU is asked everything once more."""
+        """Clear the notes: the GPU is about to be asked everything again."""
         self.failed, self.lost, self.lost_in = {}, None, ""
 
     def note(self, call: str, reason: str, words: str) -> None:
@@ -184,7 +184,7 @@ class Ask:
 
     @property
     def asking(self) -> str:
-        """The call that is under way, or was the last."""
+        """The call in progress, or the last one."""
         return self.noted.asking
 
     @asking.setter
@@ -205,7 +205,7 @@ class Ask:
         return self.allowing((), name, *arguments, **named)
 
     def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
-        """The same for a question to which these codes of NVML are answers too: nothing went wrong."""
+        """The same, where these NVML codes are normal answers: raised, but not noted as failures."""
         self.asking = name
         try:
             return getattr(self.pynvml, name)(self.handle, *arguments, **named)
@@ -238,15 +238,15 @@ class Ask:
         return enable_state(self(name))
 
     def once(self, key: Any, question: Callable[[], Any]) -> Any:
-        """What the question answered when it first was answered; whoever asks for hours asks it once."""
+        """The question's first answer, cached under `key`: a caller that runs for hours asks it once."""
         if key not in self.kept:
             self.kept[key] = question()
         return self.kept[key]
 
     def first_of(self, *questions: Callable[[], Any]) -> Any:
-        """The first answer among the newer and the older way to ask the same; the first error if none.
+        """The first answer among the newer and older calls for the same thing; the first error if none.
 
-        Only a question that the driver or pynvml does not know is asked in another way.
+        The next call is tried only where the driver or pynvml does not know the one before.
         """
         return first_known(reason_of, *questions)
 
@@ -256,7 +256,7 @@ class Ask:
         Raises:
             pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
         """
-        # What is refused together is asked singly: a batch that fails is nothing yet.
+        # The fields of a refused batch are asked for singly, so the batch's failure is not noted.
         for value in self.allowing(range(_MAX_CODE), "nvmlDeviceGetFieldValues", list(field_ids)):
             self.fields[value.fieldId] = value
 
@@ -334,7 +334,7 @@ def as_text(read: Callable[[], Any]) -> str:
 
 
 def known(number: int) -> int:
-    """`number`, where it is not NVML's all-ones value for "not available".
+    """`number`, unless it is NVML's all-ones value for "not available".
 
     Raises:
         Absent: it is.

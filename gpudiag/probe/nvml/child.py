@@ -2,17 +2,17 @@
 
 `stream_nvml` sends, as plain data:
 
-    ("asking", CALL)              the call about no GPU that is made next: one that hangs is named by it
+    ("asking", CALL)              the call about no single GPU that is made next, to name one that hangs
     ("library", {...})            versions, once nvmlInit came back
-    ("failed", {...})             instead: what nvmlInit or the first question raised, and nothing follows
+    ("failed", {...})             what nvmlInit or a call before "count" raised; nothing follows
     ("count", N)
     ("attaching", AT)             now the GPUs' handles are asked for (`time.monotonic`)
-    ("attached", INDEX, AT)       one has come, or was refused
+    ("attached", INDEX, AT)       a handle has come, or was refused
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc says about one process on a GPU
     ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all of them are read
-    ("late_peers", INDEX, CALL, OTHER)  a question about this GPU and that other one that has not come back
+    ("late_peers", INDEX, CALL, OTHER)  a call about this GPU and that other one that has not returned
 
 A sheet's `failed_calls` are the calls that NVML answered with an error, each with NVML's words.
 A call that never returns holds up one thread; every other GPU is then asked in a thread of its own.
@@ -52,9 +52,9 @@ Emit = Callable[[Any], None]
 
 _LIBRARY = "libnvidia-ml.so.1"
 _QUICK_SECONDS = 0.02  # a GPU that takes longer must not hold up the others
-_PATIENCE_SECONDS = 0.25  # without news of any; then the GPUs that are read are asked about each other
+_PATIENCE_SECONDS = 0.25  # without news of any; then the GPUs read so far are asked about each other
 _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
-_LATE_AFTER_SECONDS = 0.05  # how often the rows that are not whole are sent, for the case of a hang
+_LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
 _INSTALL = "install nvidia-ml-py (pip install nvidia-ml-py), not the package named pynvml"
 
 
@@ -71,7 +71,7 @@ def stream_nvml(emit: Emit, root: str = "/") -> None:
         emit(("library", read_library(pynvml, announce)))
         announce("nvmlDeviceGetCount")
         count = pynvml.nvmlDeviceGetCount()
-    except Exception as error:  # noqa: BLE001 - the gate judges it
+    except Exception as error:  # noqa: BLE001 - describe_failure judges it
         emit(("failed", describe_failure(error)))
         return
     emit(("count", count))
@@ -81,7 +81,7 @@ def stream_nvml(emit: Emit, root: str = "/") -> None:
     _start_for_each(rows, lambda row: row.read(emit, root), lambda row: row.done)
     attachment.wait()
     _await(rows, lambda row: row.done, lambda row: row.send_late(emit), patience_seconds=_PATIENCE_SECONDS)
-    # Only now, and only of those that are read: a question about two GPUs, one of which hangs, would cost both.
+    # Only now, and only for those already read: a call about two GPUs would cost both if one hangs.
     read = [row for row in rows if row.done.is_set()]
     _start_for_each(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
     _await(read, lambda row: row.peers_done, lambda row: row.send_late_peers(emit))
@@ -89,10 +89,10 @@ def stream_nvml(emit: Emit, root: str = "/") -> None:
 
 
 def _start_for_each(rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event]) -> None:
-    """Do it for every GPU, one after the other in one thread; as soon as one takes long, each in its own.
+    """Call `act` for every GPU, in turn in one thread; once one takes long, in several threads.
 
     On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight
-    threads, which fight for the interpreter's lock (4.7 against 8 ms, simulated H100s).
+    threads, which contend for the interpreter lock (4.7 against 8 ms, simulated H100s).
     """
     waiting = iter(rows)
 
@@ -114,7 +114,7 @@ def _await(
     *,
     patience_seconds: float = float("inf"),
 ) -> None:
-    """Return when all are done, or after that long without news; report those that are late meanwhile."""
+    """Return when all are done, or after `patience_seconds` without news; meanwhile report late ones."""
     heard = monotonic()
     while late := [row for row in rows if not done(row).is_set()]:
         if done(late[0]).wait(_LATE_AFTER_SECONDS):
@@ -126,7 +126,7 @@ def _await(
 
 
 class _Attachment:
-    """The time in which the driver may have to attach the GPUs: killed then, it would have to start anew."""
+    """The wait while the driver may be attaching GPUs: if killed then, it would have to start over."""
 
     def __init__(self, rows: list[_Row], emit: Emit) -> None:
         self._rows = rows
@@ -134,21 +134,21 @@ class _Attachment:
         self._outliving = Outliving(emit, round(SECONDS_PER_GPU * len(rows) + _KEPT_SECONDS))
 
     def wait(self) -> None:
-        """Come back when every GPU has given its handle, or as long as one may take where others came at once.
+        """Return when every GPU has given its handle, or, where others came at once, after a short wait.
 
-        Where it takes long, this process outlives its parent meanwhile, and keeps the GPUs attached for a while
-        where nobody listens any more: the next program finds them awake.
+        If it takes long, this process may outlive its parent, and then keeps the GPUs attached for a while:
+        the next program finds them awake.
         """
         began = monotonic()
         while late := [row for row in self._rows if not row.attached.is_set()]:
             if late[0].attached.wait(_LATE_AFTER_SECONDS):
                 continue
-            with suppress(OSError):  # given up: it goes on
+            with suppress(OSError):  # the parent has given it up; it goes on
                 for row in late:
                     row.send_late(self._emit)
             waited = monotonic() - began
             if len(late) < len(self._rows) and waited > _PATIENCE_SECONDS and not self._outliving.begun:
-                return  # the driver is awake: these hang, and the others are to be asked about each other
+                return  # the driver is awake: these hang, and the others can be asked about each other
             if waited > COLD_SECONDS and not self._outliving.begun:
                 self._outliving.begin()
         if self._outliving.begun:
@@ -164,7 +164,7 @@ class _Row:
         self._sheet = DeviceSheet()
         self._ask: Ask | None = None
         self._sent_late: object = None
-        self._about = index  # the other GPU of the question that is under way
+        self._about = index  # the other GPU of the call in progress
         self.attached = Event()
         self.done = Event()
         self.peers_done = Event()
@@ -173,7 +173,7 @@ class _Row:
         """Ask for everything, send the row, then describe its processes."""
         self._sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self._index)
         handle = self._sheet.values.pop("handle", None)
-        with suppress(OSError):  # nobody listens any more, and the other GPUs are to be attached all the same
+        with suppress(OSError):  # the parent has gone; still attach the other GPUs
             emit(("attached", self._index, monotonic()))
         self.attached.set()
         if handle is not None:
@@ -185,7 +185,7 @@ class _Row:
         self.done.set()
 
     def _document(self) -> dict[str, Any]:
-        """The sheet, with the calls that failed; a loss that only a part of a reading met is the whole GPU's."""
+        """The sheet with its failed calls; a loss noticed in part of a reading counts for the whole GPU."""
         noted = None if self._ask is None else self._ask.noted
         if noted is not None and noted.lost is not None and self._sheet.lost is None:
             self._sheet.lost = noted.lost
@@ -198,7 +198,7 @@ class _Row:
         others = [row for row in rows if row is not self and row.handle is not None]
         if self._ask is not None and self._sheet.lost is None and others:
             peers, noted = [], self._ask.noted
-            noted.inforom_corrupted = False  # that of its readings is told with them
+            noted.inforom_corrupted = False  # what its readings found was sent with them
             for other in others:
                 self._about = other._index
                 peers.append(read_peer(self._ask, other.bus_id, other.handle))
@@ -211,7 +211,7 @@ class _Row:
         self.peers_done.set()
 
     def _answers_no_more(self, ask: Ask) -> bool:
-        """Whether this GPU was lost, and not another one that it was asked about."""
+        """Whether it is this GPU that was lost, and not the peer in the call."""
         noted, self._about = ask.noted, self._index
         (_, words), call, noted.lost = noted.lost or ("", ""), noted.lost_in, None
         DeviceSheet().read("alone", ask, "nvmlDeviceGetUtilizationRates")
@@ -220,7 +220,7 @@ class _Row:
         return noted.lost is not None
 
     def send_late_peers(self, emit: Emit) -> bool:
-        """Send the question about two GPUs that has not come back, if it is another one than before."""
+        """Send the call about two GPUs that has not returned, if it is new; whether it was."""
         call = self._ask.asking if self._ask else ""
         if (call, self._about) != self._sent_late:
             self._sent_late = (call, self._about)
@@ -240,7 +240,7 @@ class _Row:
         return str(self._sheet.values.get("bus_id", ""))
 
     def send_late(self, emit: Emit) -> bool:
-        """Send what is known so far, and the call that the GPU has not answered, if either is new."""
+        """Send what is known so far and the unanswered call, if either is new; whether one was."""
         call = self._ask.asking if self._ask else HANDLE_CALL
         document = self._sheet.document()
         document.pop("handle", None)
@@ -267,9 +267,9 @@ def load_pynvml() -> Any:
 
 @contextmanager
 def _without_ctypes_util() -> Iterator[None]:
-    """A stand-in for ctypes.util while pynvml is loaded: a third of its time, for what it never calls here.
+    """Replace ctypes.util by a stub while pynvml is imported, which saves a third of the import time.
 
-    The real one brings subprocess, tempfile and shutil along; pynvml has it for Windows.
+    The real one imports subprocess, tempfile and shutil; pynvml uses it only on Windows.
     """
     if "ctypes.util" in sys.modules:
         yield
@@ -300,7 +300,7 @@ def read_library(pynvml: Any, announce: Callable[[str], None] = lambda call: Non
     sheet.read("nvml_version", as_text, lambda: ask("nvmlSystemGetNVMLVersion"))
     sheet.read("cuda_driver_version", lambda: _cuda_version(ask("nvmlSystemGetCudaDriverVersion_v2")))
     sheet.read("confidential_computing", lambda: enable_state(ask("nvmlSystemGetConfComputeState").ccFeature))
-    if noted.lost is not None:  # no GPU was asked: whatever was lost, the call failed
+    if noted.lost is not None:  # no GPU was asked: count the loss as a failed call
         noted.failed.setdefault(noted.lost_in, noted.lost[1])
     return {**sheet.document(), "failed_calls": noted.failed}
 
@@ -316,7 +316,7 @@ def describe_failure(error: Exception) -> dict[str, Any]:
     words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
     if code == LIBRARY_NOT_FOUND:
         broken = _why_not_loaded()
-        if broken is not None:  # a file of that name is here, and NVML's code for that is the same
+        if broken is not None:  # the file is there and cannot be loaded; NVML's code is the same
             state, code, words = "failed", None, broken
     return {"state": state, "code": code, "words": words, "library": _library_path()}
 

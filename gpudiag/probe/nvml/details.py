@@ -1,4 +1,4 @@
-"""What the checks want to know of a GPU beyond what people look at: firmware, repairs, limits, errors, fabric."""
+"""Readings of a GPU that mainly the checks need: firmware, repairs, limits, errors, fabric."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TRUE = 1
 
 
 def read_brand(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in what the driver takes the product for."""
+    """Fill in the product brand that the driver reports."""
     sheet.read("brand", _brand, ask)
 
 
@@ -58,7 +58,7 @@ def read_gsp_modes(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def read_inforom_valid(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in whether the InfoROM is whole, as the driver first said.
+    """Fill in whether the InfoROM is intact, by the driver's first answer.
 
     The call reads the GPU's flash: the service must not make it every five seconds.
     """
@@ -66,7 +66,7 @@ def read_inforom_valid(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def conclude_inforom(ask: Ask, sheet: DeviceSheet) -> None:
-    """Call the InfoROM corrupted where any call said so, and not only the one that is made for it."""
+    """Mark the InfoROM corrupted if any call said so, not only the one that validates it."""
     if sheet.inforom_corrupted or ask.noted.inforom_corrupted:
         sheet.values["inforom_valid"] = False
         sheet.missing.pop("inforom_valid", None)
@@ -100,7 +100,7 @@ def _sram_threshold(ask: Ask) -> bool:
 
 
 def read_throttle_seconds(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in for how long each cause has held the clocks down."""
+    """Fill in the seconds for which each cause has held the clocks down."""
     sheet.read("throttle_seconds", _throttle_seconds, ask)
 
 
@@ -222,7 +222,7 @@ _READ, _NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
 
 
 def read_peer(ask: Ask, bus_id: str, handle: object) -> dict[str, object]:
-    """What lies between this GPU and another, given by bus id and handle: the path, and whether it can be read."""
+    """The path from this GPU to another, given by bus id and handle, and its peer-to-peer statuses."""
     sheet = Sheet(reason_of)
     sheet.values["bus_id"] = bus_id
     sheet.read("path", _path, ask, handle)

@@ -88,7 +88,7 @@ def _read_event_reasons(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _event_reasons(ask: Ask) -> list[str]:
-    """The words for the bits of the mask of reasons why the clocks are not higher."""
+    """The words for the bits set in the mask of reasons why the clocks are not higher."""
     mask = ask.first_of(
         lambda: ask("nvmlDeviceGetCurrentClocksEventReasons"),
         lambda: ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
@@ -148,7 +148,7 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
     """Fill in every reading of the plan."""
     fields = fields_of(plan)
     if fields:
-        # On a sheet that nobody looks at: where the batch fails, each field is asked for singly.
+        # On a throwaway sheet: where the batch fails, each field is asked for singly.
         DeviceSheet().read("batch", ask.read_fields, fields)
     for question, readings in plan:
         if isinstance(question, ByHand):
@@ -213,10 +213,10 @@ def _given(raw: Any, question: Call | Field) -> Any:
 
 _ONCE = plan_of_tier("once")
 _FAST = plan_of_tier("fast")
-_DECIDES = plan_of("recovery_action")  # whether it can be used
+_DECIDES = plan_of("recovery_action")  # whether the GPU can be used
 _SLOW = [asked for asked in plan_of_tier("slow") if asked not in _DECIDES]
 _STATE = [*_DECIDES, *_FAST, *sorted(_SLOW, key=lambda asked: isinstance(asked[0], ByHand))]
-# What a test wants to see of the GPU that it strains: 7 calls.
+# What a test reads of the GPU under load: 7 calls.
 _STRAINED = plan_of(
     "temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "sm_clock_mhz",
     "clocks_event_reasons", "pcie_generation", "pcie_width",
@@ -230,7 +230,7 @@ def read_device(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in who the GPU is; UUID and bus id first, for they name the row if nothing else comes."""
+    """Fill in the GPU's identity; UUID and bus id first: they name the row if nothing else comes."""
     read_plan(ask, sheet, _ONCE)
 
 
@@ -247,5 +247,5 @@ def read_fast(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def read_sensors(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in clock, heat, power and PCIe link of a GPU that a test strains."""
+    """Fill in clock, temperatures, power and PCIe link of a GPU under a test's load."""
     read_plan(ask, sheet, _STRAINED)

@@ -45,7 +45,7 @@ def read_links(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _links(ask: Ask) -> list[dict[str, object]]:
-    """One entry a link.
+    """One entry per link.
 
     Raises:
         Absent: the GPU has none.
@@ -71,7 +71,7 @@ def _link_count(ask: Ask) -> int:
 def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
     """States and error counters of all links, as far as one call answers them; the rest is asked singly.
 
-    Singly they are 90 calls on a GPU of 18 links, each of which takes the driver's lock.
+    One by one that would be 90 calls on a GPU with 18 links, each of which takes the driver's lock.
     """
     wanted: dict[tuple[str, int], Any] = {("active", link): (_STATE_FIELD, link) for link in range(count)}
     for name, rows in _COUNTER_FIELDS.items():
@@ -92,7 +92,7 @@ def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
 
 
 def _link(ask: Ask, link: int, together: dict[tuple[str, int], int]) -> dict[str, object] | None:
-    """The readings of one link; None for a number that stands for no link of this GPU."""
+    """The readings of one link; None where this GPU has no link of that number."""
     sheet = Sheet(_link_reason)
     sheet.read("active", _is_active, ask, link, together.get(("active", link)))
     reason = sheet.missing.get("active")
@@ -126,7 +126,7 @@ def _error_count(ask: Ask, link: int, counter: int) -> int:
 
 
 def _link_reason(error: Exception) -> tuple[str, str]:
-    """NVML's gate, but an invalid argument is a link or a counter that is not there."""
+    """`reason_of`, but NOT_SUPPORTED for an invalid argument: a link or a counter that is not there."""
     reason, detail = reason_of(error)
     return (NOT_SUPPORTED, detail) if getattr(error, "value", None) == 2 else (reason, detail)
 

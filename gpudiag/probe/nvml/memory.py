@@ -25,7 +25,7 @@ _MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"
 
 _NO_INSTANCE = (6, 2)  # nvmlReturn_t, not found and invalid argument: no instance at this index
 
-# What a process is, and the function that lists such; a process in several lists is what the first says.
+# Each kind of process and the function that lists it; a process in several lists is of the first one's kind.
 _LISTS = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses"),
     ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
@@ -69,7 +69,7 @@ def _memory_v2(ask: Ask) -> tuple[object, int]:
 
 
 def read_ecc_locations(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in the ECC counts by place; the totals have been asked for."""
+    """Fill in the ECC counts by place; the totals must have been read before."""
     sheet.read("ecc_locations", _ecc_locations, ask, sheet)
 
 
@@ -124,7 +124,7 @@ def _retired_pages(ask: Ask, field_id: int, cause: int) -> int:
 
 
 def read_instances(ask: Ask, sheet: DeviceSheet) -> None:
-    """Fill in the MIG instances, once the mode is known; a GPU whose mode is off has an empty list of them."""
+    """Fill in the MIG instances, an empty list where MIG is off; the mode must have been read before."""
     sheet.read("mig_instances", _instances, ask, sheet)
 
 
@@ -138,7 +138,7 @@ def _instances(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
 
 
 def _handle(ask: Ask, index: int) -> object | None:
-    """The handle at one index; None for a gap, for indices are sparse."""
+    """The handle at one index; None for a gap, as indices are sparse."""
     try:
         handle: object = ask.allowing(_NO_INSTANCE, "nvmlDeviceGetMigDeviceHandleByIndex", index)
     except Exception as error:
@@ -171,17 +171,17 @@ def read_processes(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _processes(ask: Ask) -> list[dict[str, Any]]:
-    """One entry a process and GPU instance, by pid.
+    """One entry per process and GPU instance, by pid.
 
     Raises:
-        Absent: a list that this GPU keeps could not be had; no list then means no answer, never nobody.
+        Absent: a list that this GPU keeps could not be read, which never means "no processes".
     """
     found: dict[tuple[int, object], dict[str, Any]] = {}
     reasons = []
     for kind, function in _LISTS:
         try:
             listed = ask.first_of(partial(ask, f"{function}_v3"), partial(ask, f"{function}_v2"))
-        except Exception as error:  # noqa: BLE001 - the gate judges it
+        except Exception as error:  # noqa: BLE001 - reason_of judges it
             reasons.append(reason_of(error))
             continue
         for process in listed:

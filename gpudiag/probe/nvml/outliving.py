@@ -11,7 +11,7 @@ from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
 
 
 class Outliving:
-    """A child that goes on when its parent ends or gives it up, for that long at most; see `begin`."""
+    """Lets a child go on for `at_most_seconds` after its parent ends or gives it up; see `begin`."""
 
     def __init__(self, emit: Callable[[Any], None], at_most_seconds: int) -> None:
         """Start as a child that dies with its parent."""
@@ -21,7 +21,7 @@ class Outliving:
         self._parent = os.getppid()
 
     def begin(self) -> None:
-        """Be left alone from now on. The alarm ends even a process whose threads hang in a library."""
+        """Outlive the parent from now on. The alarm ends even a process whose threads hang in a library."""
         import ctypes
         import signal
 
@@ -32,7 +32,7 @@ class Outliving:
         self._send(outlives=True)
 
     def end(self, keep_seconds: float) -> None:
-        """Die with the parent again; without one that listens, stay for that long and end."""
+        """Die with the parent again; if it has gone, stay for `keep_seconds` and exit."""
         import signal
 
         if os.getppid() != self._parent or not self._send(outlives=False):
@@ -45,6 +45,6 @@ class Outliving:
     def _send(self, *, outlives: bool) -> bool:
         try:
             self._emit((OUTLIVES, outlives))
-        except OSError:  # nobody listens any more
+        except OSError:  # the parent no longer reads
             return False
         return True

@@ -35,7 +35,7 @@ class TorchAnswer:
 
 
 def start_torch(environment: Mapping[str, str], python: str | None = None) -> GuardedChild:
-    """A child in which torch is asked, by this interpreter or by the one whose torch is to be judged."""
+    """A child that asks torch, in this interpreter or in `python`, the one whose torch is judged."""
     return start_program([python or sys.executable, _PROGRAM], environment)
 
 
@@ -71,7 +71,7 @@ def _device_messages(child: GuardedChild) -> list[Any]:
 
 
 def _why_late(child: GuardedChild) -> Missing:
-    """Why an answer is missing that an ended child did not give."""
+    """Why an ended child did not give an answer."""
     if child.ending == "timed_out":
         return Missing(MissingReason.TIMED_OUT, f"no answer within {child.seconds:.1f} s")
     return Missing(MissingReason.ERROR, f"asking torch failed: {_last_line(child)}")
@@ -100,7 +100,7 @@ def _last_line(child: GuardedChild) -> str:
 
 
 def _view(ordinal: int, sheet: dict[str, Any] | None, late: Missing) -> DeviceView:
-    """One GPU as torch shows it; `late` is why the sheet of a GPU did not come."""
+    """One GPU as torch shows it; `late` is the reason where its sheet did not come."""
     given: dict[str, Any] = {"source": SOURCE, "source_index": ordinal}
     for field in ("memory_used_bytes", "utilization_percent", "driver_version"):
         given[field] = Missing(MissingReason.NOT_SUPPORTED, "torch does not tell")

@@ -1,6 +1,6 @@
 """What torch is and what it sees, run as a program by the interpreter whose torch is asked.
 
-`PYTHON torch_cuda.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
+`PYTHON program.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
 
     ["absent", WORDS]          torch is not installed there
     ["build", {...}]           model.TorchFacts, as far as the build tells it
@@ -9,9 +9,8 @@
     ["finished", SECONDS]
 
 torch is imported once, in a process that never touches CUDA. Every question that does is asked in a
-fork of it, one per GPU, so that a context that hangs or crashes costs only its GPU and is gone, with
-the memory that it held, at once. It runs under any interpreter from Python 3.9 on and imports nothing
-of gpudiag.
+fork of it, one per GPU, so that a context that hangs or crashes costs only its own GPU, and its memory is
+freed at once. The program runs under any interpreter from Python 3.9 on and imports nothing of gpudiag.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def read_device(torch: Any, ordinal: int) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(ordinal)
     except Exception as error:  # noqa: BLE001 - CUDA's words are the answer
         return _broken_device(_first_line(error))
-    # These need no context: of a GPU on which none starts they say which one it is.
+    # These need no context, and identify a GPU on which none starts.
     _read(view, "uuid", lambda: f"GPU-{properties.uuid}")
     _read(view, "bus_id", lambda: _bus_id(properties))
     try:
@@ -134,7 +133,7 @@ def _bus_id(properties: Any) -> str:
 
 
 def _read(document: dict[str, Any], field: str, read: Callable[[], Any], not_here: str | None = None) -> None:
-    """Fill one field, or the reason why it is missing; `not_here` says why it need not be tried."""
+    """Fill one field, or the reason why it is missing; `not_here` is a reason not to try at all."""
     document[field] = None
     if not_here:
         reason, detail = "not_supported", not_here
@@ -158,7 +157,7 @@ def _not_negative(count: int) -> int:
 
 
 def _fork(run: Callable[[], Any]) -> int:
-    """The pid of a fork that runs one question and is gone."""
+    """The pid of a fork that runs one question and exits."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

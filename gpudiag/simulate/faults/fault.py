@@ -1,4 +1,4 @@
-"""What a fault is: its kind, and one fault as somebody asked for it."""
+"""What a fault is: its kind, and one fault as a spec asks for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Fault:
         return self.gpu
 
     def refuse(self, why: str, hint: str = "") -> UsageError:
-        """The error that this fault cannot happen on this machine, and why."""
+        """The UsageError to raise where this fault cannot happen on this machine, with the reason."""
         return UsageError(f"fault {self.text!r}: {why}", hint=hint)
 
 
@@ -31,9 +31,9 @@ class Fault:
 class FaultKind:
     """A kind of fault that a spec can name.
 
-    `arguments` is written as for a person: `N`, `N:SECONDS`, `N[:LINK]`, `LIST`, or nothing. Two
+    `arguments` is written as in a usage line: `N`, `N:SECONDS`, `N[:LINK]`, `LIST`, or nothing. Two
     faults of one `group` exclude each other: on the same GPU, where the kind is about a GPU, else on
-    the machine. `silences`: nothing else can be said of that GPU, but what the kernel logged.
+    the machine. `silences`: with it, that GPU can have no other fault but a logged Xid.
     """
 
     name: str
@@ -46,7 +46,7 @@ class FaultKind:
 
     @property
     def usage(self) -> str:
-        """How it is written: `nvlink-down:N[:LINK]`."""
+        """Its usage line: `nvlink-down:N[:LINK]`."""
         return f"{self.name}:{self.arguments}" if self.arguments else self.name
 
     @property
@@ -61,5 +61,5 @@ def has(gpu: GpuBlueprint, *names: str) -> bool:
 
 
 def only_known(gpu: GpuBlueprint, **readings: object) -> GpuBlueprint:
-    """That GPU with other values for those readings that it has; the rest stay missing."""
+    """The GPU with new values for those of the readings that it has; the rest stay missing."""
     return gpu.with_readings(**{name: value for name, value in readings.items() if has(gpu, name)})

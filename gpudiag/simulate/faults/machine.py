@@ -105,7 +105,7 @@ def start_no_gpu(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def hang_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """The first call, nvmlInit, never comes back, nor does CUDA."""
+    """The first call, nvmlInit, never returns, nor does CUDA."""
     _need_driver(blueprint, fault)
     faults = (*blueprint.nvml.faults, CallFault("nvmlInit*", hang=True))
     blueprint = replace(blueprint, nvml=replace(blueprint.nvml, faults=faults))
@@ -119,7 +119,7 @@ def slow_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def cool_down(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """Nothing holds the GPUs: the driver attaches each for that many seconds, one after the other, when it is asked for."""
+    """Nothing holds the GPUs: at its first handle each takes that many seconds to attach, one by one."""
     _need_driver(blueprint, fault)
     seconds = float(fault.argument or 0)
     attached = CallFault("nvmlDeviceGetHandleBy*", delay_seconds=seconds, in_turn=True, nth=1)
@@ -133,7 +133,7 @@ def cool_down(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def install_old_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """The oldest driver branch that runs these GPUs: it lacks what NVML learned since."""
+    """The oldest driver branch that runs these GPUs: it lacks what NVML has gained since."""
     _need_driver(blueprint, fault)
     branch = _branch_for(blueprint, fault)
     host = blueprint.host
@@ -153,7 +153,7 @@ def install_old_driver(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """NVML is fine and CUDA does not start; behind NVSwitches because the fabric manager does not run."""
+    """NVML works but CUDA does not start; with NVSwitches, because the fabric manager does not run."""
     if blueprint.torch.cuda_runtime_version is None:
         raise fault.refuse("torch there is a CPU build")
     if not any(_FABRIC_MANAGER in process.argv[0] for process in blueprint.processes):
@@ -175,7 +175,7 @@ def remove_torch(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def reorder_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """CUDA numbers the GPUs otherwise than NVML: the last one, which it takes for the fastest, first."""
+    """CUDA numbers the GPUs differently from NVML: the last one, which it takes for the fastest, first."""
     if len(blueprint.listed()) < 2:
         raise fault.refuse("it takes two GPUs to have an order")
     if blueprint.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
@@ -204,7 +204,7 @@ def _unexpected(number: int) -> str:
 
 
 def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Fault) -> Blueprint:
-    """NVIDIA's modules, files and nodes gone, its functions on the bus bound to `driver` or to none."""
+    """The machine without NVIDIA's modules, files and nodes; its GPUs are bound to `driver` or to none."""
     _need_driver(blueprint, fault)
     host = blueprint.host
     functions = tuple(
@@ -229,7 +229,7 @@ def _is_nvidias(function: PciFunction) -> bool:
 
 
 def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:
-    """The GPU waits for the fabric manager; one that keeps no account of the fabric is as before."""
+    """The GPU waiting for the fabric manager; unchanged if it has no fabric reading."""
     fabric = gpu.gpu.readings.get("fabric")
     return gpu if fabric is None else gpu.with_readings(fabric={**fabric, "state": "in_progress"})
 

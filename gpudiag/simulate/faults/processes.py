@@ -1,4 +1,4 @@
-"""Processes on a GPU: one that trains, one that only holds memory, one that is dead and holds it still."""
+"""Processes on a GPU: one that trains, one that only holds memory, one that is dead and still holds it."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from gpudiag.units import GIB, MIB
 _HOUR = 3600.0
 _FIRST_PID = {"busy": 41200, "idle-holder": 41300, "zombie": 41400}
 _BUSY_DEGREES = 30
-_WITHOUT_LIMIT_FACTOR = 8  # power under load where the GPU has no limit to go to
+_WITHOUT_LIMIT_FACTOR = 8  # power under load where the GPU has no limit
 
 
 def train(blueprint: Blueprint, fault: Fault) -> Blueprint:
@@ -42,7 +42,7 @@ def hold(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def leave_zombie(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """A process is dead, is not reaped, and the GPU's memory is not given back."""
+    """A process is dead but not reaped, and its GPU memory is not freed."""
     process = HostProcess(
         pid=_pid(fault), user="ann", uid=1000, argv=("python",), age_seconds=2 * _HOUR, state="Z"
     )
@@ -59,14 +59,14 @@ def _nodes(blueprint: Blueprint, fault: Fault) -> tuple[str, ...]:
 
 
 def _with_process(blueprint: Blueprint, process: HostProcess) -> Blueprint:
-    """The process under /proc; in a container NVML names the host's pid, which /proc there does not know."""
+    """The machine with the process in /proc; unchanged in a container, whose /proc lacks the host's pids."""
     if blueprint.host.container_runtime is not None:
         return blueprint
     return replace(blueprint, processes=(*blueprint.processes, process))
 
 
 def _holding(gpu: GpuBlueprint, pid: int, share: float) -> GpuBlueprint:
-    """The GPU with a process on it that holds that share of its free memory."""
+    """The GPU with a process on it that holds `share` of its free memory."""
     readings = gpu.gpu.readings
     entry: dict[str, Any] = {"pid": pid, "kind": "compute"}
     instances = readings.get("mig_instances") or []
@@ -88,7 +88,7 @@ def _filled(instance: dict[str, Any], held: int) -> dict[str, Any]:
 
 
 def _moved(memory: Any, held: int) -> dict[str, int]:
-    """Used and free memory once `held` bytes went from one to the other."""
+    """Used and free memory once `held` bytes have moved from free to used."""
     if "memory_free_bytes" not in memory:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Faults that show in what a GPU says of itself: heat, power, memory errors, links, Xids and their recovery."""
+"""Faults that show in a GPU's own readings: heat, power, memory errors, links, Xids and their recovery."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +10,16 @@ from gpudiag.simulate.faults.fault import Fault, has, only_known
 from gpudiag.simulate.host.driver import xid_line
 
 XID_RECOVERY_ACTION = 154
-# The Xids behind which a driver logs an Xid 154, by the first branch that does (NVIDIA's Xid catalog, column
-# "Xid 154 linkage"), where the catalog says that a reset clears them; a GPU off the bus wants a reboot, as
-# public kernel logs of 2026 have it. Those that end with the job (94) or with a remapped row (63) ask for nothing here.
+# The Xids after which a driver logs an Xid 154, and the first branch that does (NVIDIA's Xid catalog, column
+# "Xid 154 linkage"), where the catalog says that a reset clears them; a GPU off the bus needs a reboot, by
+# public kernel logs of 2026. Those that end with the job (94) or a remapped row (63) ask for nothing here.
 _RESET_SINCE = {48: 565, 62: 565, 64: 565, 74: 565, 95: 565, 110: 565, 120: 565, 136: 565, 109: 570, 143: 575}
 _REBOOT_SINCE = {79: 565}
 _UNKNOWN_TO_DRIVER = ("not_supported", "function_not_found")
 
 _SECONDS_AGO = 640.0
 _DEGREES_TOO_HOT = 4  # beyond the limit: past the slowdown offset of every board we know (-2, -3)
-_THROTTLED_SHARE = 4  # a GPU with its power brake on runs at a quarter of its clock and less
+_THROTTLED_SHARE = 4  # a GPU with its power brake on runs at a quarter of its clock or less
 _CAP_SHARE = 0.6
 _CORRECTED_ERRORS = 4711
 _BUSY_OR_UNAVAILABLE = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"  # cudaError 46
@@ -29,7 +29,7 @@ _LINK_ERRORS = {"crc_flit_errors": 1843, "crc_data_errors": 12, "replay_errors":
 
 
 def ask_for_recovery(blueprint: Blueprint) -> Blueprint:
-    """This machine with what its driver asks for after the Xids of its GPUs; an older driver asks for nothing."""
+    """The machine with the recovery that its driver asks for after Xids; older drivers ask for none."""
     for gpu in blueprint.listed():
         cause, action = _request(gpu, int(blueprint.nvml.driver_version.split(".")[0]))
         if cause is not None:
@@ -43,13 +43,13 @@ def ask_for_recovery(blueprint: Blueprint) -> Blueprint:
 
 
 def recovery_text(action: str) -> str:
-    """What Xid 154 says for that action."""
+    """The text of an Xid 154 that asks for that action."""
     number = RECOVERY_ACTIONS.index(action)
     return f"GPU recovery action changed from 0x0 (None) to 0x{number:x} ({ACTIONS_IN_XID_154[action]})"
 
 
 def _request(gpu: GpuBlueprint, branch: int) -> tuple[int | None, str]:
-    """The Xid because of which the driver asks for something, and what; None: it asks for nothing."""
+    """The Xid for which the driver asks for a recovery, and the action; None where it asks for none."""
     codes = gpu.gpu.xid_codes
     unknown = gpu.gpu.missing.get("recovery_action") in _UNKNOWN_TO_DRIVER
     if unknown or XID_RECOVERY_ACTION in codes:
@@ -67,7 +67,7 @@ def _asking(gpu: GpuBlueprint, action: str) -> GpuBlueprint:
 
 
 def _age_seconds(blueprint: Blueprint, gpu: GpuBlueprint, code: int) -> float:
-    """How long ago the Xid was logged, the last time."""
+    """Seconds since the Xid was last logged for the GPU."""
     start = xid_line(gpu, code, 0.0, "").text
     return min((line.age_seconds for line in blueprint.kernel_log if _is_xid(line, start)), default=0.0)
 
@@ -154,7 +154,7 @@ def remap_row(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def fail_remap(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """A row of memory could not be replaced, for no spare row is left in its bank (Xid 64)."""
+    """A row of memory could not be replaced, as no spare row is left in its bank (Xid 64)."""
 
     def change(gpu: GpuBlueprint) -> GpuBlueprint:
         _need(fault, gpu, "row_remap_failed")
@@ -184,7 +184,7 @@ def log_xid(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def want_recovery(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """NVML says what must be done before the GPU is fit again (Xid 154)."""
+    """NVML asks for a recovery action before the GPU can be used again (Xid 154)."""
     action = fault.argument or ""
     if action not in RECOVERY_ACTIONS:
         raise fault.refuse(f"{action!r} is no recovery action", f"one of {', '.join(RECOVERY_ACTIONS)}")
@@ -208,7 +208,7 @@ def switch_ecc_off(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def pend_mig(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """MIG mode was switched, and waits for a reset to take effect."""
+    """MIG mode was switched, which takes effect at the next reset."""
 
     def change(gpu: GpuBlueprint) -> GpuBlueprint:
         _need(fault, gpu, "mig_mode")
@@ -235,13 +235,13 @@ def _degrees_to_limit(readings: Any) -> int:
 
 
 def _reasons(gpu: GpuBlueprint, *added: str) -> list[str]:
-    """The reasons for the clock with those added; a GPU that is held down is not idle at its ease."""
+    """The GPU's clock event reasons with those added, without `gpu_idle`."""
     kept = [reason for reason in gpu.gpu.readings.get("clocks_event_reasons", ()) if reason != "gpu_idle"]
     return [*kept, *(reason for reason in added if reason not in kept)]
 
 
 def _clocks(gpu: GpuBlueprint, share: int) -> dict[str, int]:
-    """The clocks at that part of their maximum, where they are not lower anyway."""
+    """The clocks in MHz at 1/`share` of their maximum, where they are not lower anyway."""
     lowered = {}
     for name in ("graphics_clock_mhz", "sm_clock_mhz"):
         maximum = gpu.gpu.readings.get(name.replace("_mhz", "_max_mhz"))
@@ -274,7 +274,7 @@ def _counted(place: dict[str, Any], severity: str, errors: int) -> dict[str, Any
 
 
 def _spoil_row(gpu: GpuBlueprint) -> GpuBlueprint:
-    """A row is marked for replacement; on GPUs before Ampere, a page."""
+    """The GPU with a row marked for replacement; before Ampere, a page."""
     readings = gpu.gpu.readings
     return only_known(
         gpu,
@@ -320,7 +320,7 @@ def slow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """One NVLink of the GPU, or all of them, did not come up: NVML says so, and nothing else does.
+    """One NVLink of the GPU, or all of them, did not come up: only NVML says so.
 
     A link that fails under traffic is logged too: `xid:N:74`, on Blackwell 144 to 150.
     """

@@ -13,7 +13,7 @@ from gpudiag.simulate.scenario import CallFault
 _GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _FELL_OFF_SECONDS_AGO = 1260.0
 _XID_OFF_THE_BUS = 79
-# Who the GPU is was read before it was lost; NVML answers it from memory.
+# The GPU's identity was read before it was lost; NVML answers it from memory.
 IDENTITY_CALLS = (
     "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo*", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetName", "nvmlDeviceGetSerial",
@@ -24,7 +24,7 @@ _IDENTITY_READINGS = (*_KERNEL_READINGS, "name", "serial")
 
 
 def lose(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """The GPU fell off the bus: NVML answers 15 for all but its identity, Xid 79 is in the kernel log."""
+    """The GPU fell off the bus: NVML answers 15 to all but identity calls, Xid 79 is in the kernel log."""
     lost = blueprint.listed()[fault.on]
     address = lost.sysfs_address
     blueprint = blueprint.change_gpu(fault.on, _lost)
@@ -62,13 +62,13 @@ def remove(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def hang(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """No call on the GPU comes back, CUDA's first among them; the kernel's own files still name it."""
+    """No call on the GPU returns, nor does CUDA start; the kernel's own files still name it."""
     blueprint = blueprint.change_gpu(fault.on, _hung)
     return replace(blueprint, torch=replace(blueprint.torch, hangs=True))
 
 
 def hang_call(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """One NVML function on the GPU never comes back."""
+    """One NVML function never returns for the GPU."""
     function = fault.argument or ""
     if not filter_names(exported_functions(), function):  # a name, or nvmlDeviceGetMemory*
         near = get_close_matches(function, exported_functions(), n=1)

@@ -2,8 +2,8 @@
 
 Faults are applied in the order of the table, whatever the order in which they were written, so that
 `busy:3+hot:3` and `hot:3+busy:3` are the same machine. Each changes the GPU's readings, its calls, the
-host tree, the kernel log and torch's answer together, as the real fault would. Last comes
-what the driver asks for after all of them.
+host tree, the kernel log and torch's answer together, as the real fault would. Last comes the recovery
+that the driver asks for after all of them.
 """
 
 import re
@@ -81,7 +81,7 @@ FAULTS = (
     FaultKind("xid", "N:CODE", "the driver reports that Xid", fault_readings.log_xid, repeatable=True),
     FaultKind("hang", "N", "no NVML call on it comes back", fault_silence.hang, silences=True),
     FaultKind("lost", "N", "fell off the bus: NVML answers 15, Xid 79", fault_silence.lose, silences=True),
-    # the last of those about one GPU, for it changes what the later GPUs are called
+    # the last of those about one GPU, as it renumbers the later GPUs
     FaultKind("gone", "N", "neither on the PCI bus nor in NVML", fault_silence.remove, silences=True),
     # the whole machine
     FaultKind(
@@ -148,7 +148,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def apply_faults(blueprint: Blueprint, faults: Iterable[Fault]) -> Blueprint:
-    """That machine with those faults; GPUs are numbered as NVML numbers them on the machine without.
+    """The machine with the faults; their GPU numbers are NVML's on the machine without faults.
 
     Raises:
         UsageError: a fault names a GPU that is not there, or cannot happen on that machine.
@@ -189,7 +189,7 @@ def _refuse_conflicts(faults: list[Fault]) -> None:
 
 
 def _conflict(first: Fault, second: Fault) -> str | None:
-    """Why two faults cannot both be, or None."""
+    """Why two faults exclude each other, or None."""
     if first.text == second.text:
         return "it is the same fault twice"
     if first.gpu != second.gpu:

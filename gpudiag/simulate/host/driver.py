@@ -1,4 +1,4 @@
-"""What the NVIDIA kernel driver shows of itself, and the kernel log that it writes into."""
+"""The NVIDIA kernel driver's files, and the kernel log that it writes to."""
 
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
 
@@ -13,7 +13,7 @@ _UNREAD_VBIOS = "??.??.??.??.??"
 _DRIVER_LOADED_AT_SECONDS = 12.4
 _ERROR = 3
 
-# What the driver prints behind the number of an Xid. https://docs.nvidia.com/deploy/xid-errors, and
+# What the driver prints after the number of an Xid. https://docs.nvidia.com/deploy/xid-errors, and
 # public kernel logs of drivers 525 to 580.
 _XID_TEXTS = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 2, SM 1): Out Of Range Address",
@@ -97,7 +97,7 @@ def _information(gpu: GpuBlueprint, blueprint: Blueprint) -> str:
 
 
 def xid_line(gpu: GpuBlueprint, code: int, age_seconds: float, text: str | None = None) -> KernelLine:
-    """The line that the driver logs for an Xid on that GPU; a code without a known text has none."""
+    """The line that the driver logs for an Xid on that GPU; without words where the code's are not known."""
     if text is None and code == 63 and "retired_pages_uncorrected" in gpu.gpu.readings:
         text = _PAGE_RETIREMENT_TEXT
     words = _XID_TEXTS.get(code, "") if text is None else text
@@ -123,7 +123,7 @@ def render_kernel_log(blueprint: Blueprint) -> dict[str, str]:
 
 
 def _driver_lines(blueprint: Blueprint) -> list[tuple[float, KernelLine]]:
-    """What the driver says when it is loaded."""
+    """What the driver logs when it is loaded, each line with its seconds since boot."""
     if blueprint.host.kernel_driver_version is None:
         return []
     texts = [f"NVRM: loading {driver_build(blueprint)}"]

@@ -7,9 +7,9 @@ from gpudiag.simulate.host.pci import cpulist
 from gpudiag.simulate.host.processes import boot_time
 from gpudiag.units import KIB
 
-# Users that every machine here knows; a process may bring more.
+# The users of every simulated machine; a process may add more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
-# The kernel names no ARM core in words (arch/arm64/include/asm/cputype.h).
+# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h).
 _ARM_PARTS = {"Cortex-X925": "0xd85", "Neoverse-V2": "0xd4f"}
 
 

@@ -94,7 +94,7 @@ def _inet4(interfaces: tuple[Interface, ...]) -> list[tuple[str, IPv4Interface]]
 
 
 def _routes(interfaces: tuple[Interface, ...]) -> str:
-    """/proc/net/route: the networks that are on a link; addresses are written byte by byte reversed."""
+    """/proc/net/route: the directly attached networks; addresses are in reversed byte order."""
     lines = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"]
     for name, address in _inet4(interfaces):
         if not address.is_loopback and address.network.prefixlen < 32:

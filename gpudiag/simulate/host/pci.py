@@ -35,7 +35,7 @@ def speed_text(generation: int) -> str:
 
 
 def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, position: int) -> str:
-    """The directory that the GPU is in: its slot's root port, or the root of a bus that shows no slot."""
+    """The GPU's parent directory: its slot's root port, or the root of a bus that shows no slot."""
     domain = gpu.sysfs_address.split(":")[0]
     root = f"sys/devices/pci{domain}:00"
     readings = gpu.kernel_view
@@ -57,7 +57,7 @@ def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBluepri
 
 
 def cpulist(host: HostFacts, node: int) -> str:
-    """The processors of a NUMA node as a kernel list, `56-111`; for node -1, all that there are."""
+    """The processors of a NUMA node as a kernel list, `56-111`; all processors for node -1."""
     if node < 0:
         return f"0-{host.logical_processors - 1}"
     share = host.logical_processors // host.sockets
@@ -95,7 +95,7 @@ def _add_gpu(
 
 
 def _add_error_counts(files: dict[str, str], path: str, counts: Mapping[str, int]) -> None:
-    """The kernel's counts of PCIe errors; all of a kind are booked as one of its causes."""
+    """Add the kernel's counts of PCIe errors; all errors of a kind are counted under one cause."""
     for file, cause, total, name in (
         ("aer_dev_correctable", "RxErr", "TOTAL_ERR_COR", "correctable"),
         ("aer_dev_nonfatal", "CmpltTO", "TOTAL_ERR_NONFATAL", "nonfatal"),
@@ -106,7 +106,7 @@ def _add_error_counts(files: dict[str, str], path: str, counts: Mapping[str, int
 
 
 def _add_iommu_group(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, path: str) -> None:
-    """A group of its own for each GPU, passed through as `iommu=pt` on the kernel's command line says."""
+    """Add an IOMMU group for the GPU alone, in passthrough mode as `iommu=pt` on the command line says."""
     group = f"sys/kernel/iommu_groups/{int(gpu.sysfs_address.split(':')[1], 16)}"
     files[f"{group}/type"] = "identity\n"
     links[f"{group}/devices/{gpu.sysfs_address}"] = "../../../../../" + path

@@ -1,4 +1,4 @@
-"""Processes: their directories under /proc, and what a GPU's process list says of them."""
+"""Processes: their directories under /proc, and their entries in a GPU's process list."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ _NOT_OURS = ("user", "command", "container_id", "started_at", "state")
 
 
 def boot_time(host: HostFacts, now: datetime) -> int:
-    """When the machine booted, in whole seconds since 1970, as /proc/stat says it."""
+    """The machine's boot time in whole seconds since 1970, as in /proc/stat."""
     return int(now.timestamp() - host.uptime_seconds)
 
 
@@ -75,7 +75,7 @@ def _render_process(process: HostProcess, host: HostFacts) -> dict[str, str]:
 
 
 def _name(process: HostProcess) -> str:
-    """The kernel's name of it: the program's file name, cut to 15 characters."""
+    """The kernel's name for the process: the program's file name, cut to 15 characters."""
     return process.argv[0].rsplit("/", 1)[-1][:15]
 
 
@@ -88,7 +88,7 @@ def _status(process: HostProcess) -> str:
 
 
 def _stat(process: HostProcess, host: HostFacts) -> str:
-    """proc_pid_stat(5): the start, field 22, follows 18 fields behind the state."""
+    """proc_pid_stat(5): 18 fields lie between the state and the start, field 22."""
     start = _start_ticks(process, host)
     return f"{process.pid} ({_name(process)}) {process.state} 1 {process.pid} " + "0 " * 16 + f"{start} 0 0\n"
 

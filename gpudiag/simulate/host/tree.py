@@ -1,7 +1,7 @@
 """The files of a simulated machine, rendered from its Blueprint in the kernel's own formats.
 
-One file per topic does the rendering: host_proc (/proc and /etc), host_pci (/sys/devices), host_network,
-host_processes (/proc/PID), kernel_log (/dev/kmsg). What probe/host/machine.py and its neighbours read is here.
+One file per topic renders them: machine.py (/proc, /etc, /sys), pci.py (/sys/devices), network.py,
+processes.py (/proc/PID), driver.py (/dev/kmsg). They are the files that probe/host reads.
 """
 
 from datetime import datetime
@@ -22,7 +22,7 @@ _BRIDGE_CLASS = "0680"
 
 
 def render_services(blueprint: Blueprint) -> dict[str, str]:
-    """The files of a host whose disks have room, whose clock is set, and whose NVSwitches are managed."""
+    """The files of a host with free disk space, a synchronized clock and a running fabric manager."""
     host = blueprint.host
     files = {_FILESYSTEMS: _filesystems(host)}
     if host.container_runtime is not None:

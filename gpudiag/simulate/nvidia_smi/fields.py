@@ -26,14 +26,14 @@ _MARGIN_VERSION = 8 | 1 << 24  # nvmlMarginTemperature_v1_t
 
 
 def read_margin(gpu: Gpu) -> int:
-    """Degrees Celsius to the thermal limit."""
+    """The margin to the thermal limit, in degrees Celsius."""
     margin = (ctypes.c_int * 2)(_MARGIN_VERSION)
     gpu.nvml.call("nvmlDeviceGetMarginTemperature", gpu.handle, ctypes.byref(margin))
     return margin[1]
 
 
 def read_temperature(gpu: Gpu) -> int:
-    """Degrees Celsius of the GPU's core."""
+    """The temperature of the GPU's core, in degrees Celsius."""
     try:
         reading = (ctypes.c_int * 3)(12 | 1 << 24, 0)  # nvmlTemperature_v1_t: version, sensor, value
         gpu.nvml.call("nvmlDeviceGetTemperatureV", gpu.handle, ctypes.byref(reading))
@@ -43,7 +43,7 @@ def read_temperature(gpu: Gpu) -> int:
 
 
 def read_recovery_action(gpu: Gpu) -> str:
-    """What the driver asks for, in nvidia-smi's words."""
+    """The recovery action that the driver asks for, in nvidia-smi's words."""
     return ACTIONS_IN_NVIDIA_SMI.get(word_of(RECOVERY_ACTIONS, gpu.field(_RECOVERY_ACTION)), _UNKNOWN)
 
 
@@ -79,7 +79,7 @@ def watts(milliwatts: int) -> str:
 
 
 def mebibytes(gpu: Gpu, part: str) -> int:
-    """MiB of one part of the memory, rounded up: in real output the parts add up to one more than the total."""
+    """One part of the memory in MiB, rounded up: in real output the parts sum to one more than the total."""
     memory = gpu.memory_bytes()
     if part not in memory:
         raise NvmlError(NOT_SUPPORTED)
@@ -92,7 +92,7 @@ def capability(gpu: Gpu) -> str:
     return f"{major}.{minor}"
 
 
-# name -> how it is read, and the unit that is printed behind it
+# name -> how it is read, and the unit that is printed after it
 FIELDS: dict[str, tuple[Reader, str]] = {
     "index": (lambda gpu: gpu.nvml_index, ""),
     "uuid": (lambda gpu: gpu.text("GetUUID"), ""),
@@ -165,7 +165,7 @@ FIELDS: dict[str, tuple[Reader, str]] = {
     "pcie.link.width.current": (lambda gpu: gpu.number("GetCurrPcieLinkWidth"), ""),
     "pcie.link.width.max": (lambda gpu: gpu.number("GetMaxPcieLinkWidth"), ""),
 }
-# Other names that nvidia-smi takes for the same fields.
+# Other names that nvidia-smi accepts for the same fields.
 ALIASES = {
     "gpu_uuid": "uuid",
     "gpu_name": "name",

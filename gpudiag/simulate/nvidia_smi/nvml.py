@@ -1,7 +1,7 @@
 """NVML as the simulated nvidia-smi asks it: ctypes alone, so that a GPU tool starts in milliseconds.
 
-Nothing of gpudiag is imported here, nor dataclasses, nor typing: GPUtil starts nvidia-smi for each
-look at the GPUs.
+Nothing of gpudiag is imported here, nor dataclasses, nor typing: GPUtil starts nvidia-smi each time it
+reads the GPUs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Gpu:
         return self.nvml.number(f"nvmlDevice{name}", self.handle, *map(ctypes.c_uint, arguments), kind=kind)
 
     def wide(self, name: str, *arguments: int) -> int:
-        """As `number`, of a call that gives an unsigned long long."""
+        """Like `number`, for a call that gives an unsigned long long."""
         return self.number(name, *arguments, kind=ctypes.c_ulonglong)
 
     def pair(self, name: str, *arguments: int) -> tuple[int, int]:
@@ -115,7 +115,7 @@ class Gpu:
         return self.nvml.text(f"nvmlDevice{name}", self.handle)
 
     def numbers(self, name: str, count: int, *arguments: int) -> tuple[int, ...]:
-        """That many unsigned ints, which the call gives in one struct."""
+        """The `count` unsigned ints that the call gives in one struct."""
         values = (ctypes.c_uint * count)()
         self.nvml.call(f"nvmlDevice{name}", self.handle, *map(ctypes.c_uint, arguments), ctypes.byref(values))
         return tuple(values)
@@ -185,7 +185,7 @@ class Gpu:
 
 
 def words_of(nvml: Nvml, code: int) -> str:
-    """How nvidia-smi says in a cell that there is no value."""
+    """What nvidia-smi prints in a cell without a value."""
     if code == NOT_SUPPORTED:
         return "N/A"
     return nvml.error_text(code)

@@ -1,8 +1,8 @@
 """The simulated nvidia-smi: what people and GPUtil ask of the real one, with its texts and statuses.
 
-It asks the NVML library that the environment gives it, as any program does. What it can: no
-argument (a table), -L, -q -x and --query-gpu=FIELD,... --format=csv[,noheader][,nounits], each with
--i. Return codes as in nvidia-smi(1), "RETURN VALUE"; 18 as seen with mismatched versions.
+It asks the NVML library that the environment gives it, as any program does. It takes: no argument
+(a table), -L, -q -x and --query-gpu=FIELD,... --format=csv[,noheader][,nounits], each with -i.
+Return codes as in nvidia-smi(1), "RETURN VALUE"; 18 as seen with mismatched versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Make sure that the latest NVIDIA driver is installed and running.
 
 
 class UnsupportedError(Exception):
-    """An argument that nvidia-smi, or this one, does not take."""
+    """An argument that nvidia-smi, or this simulated one, does not take."""
 
 
 class _Request:
@@ -62,7 +62,7 @@ class _Request:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one command line; the exit status."""
+    """Answer one command line, and return the exit status."""
     try:
         request = _Request(arguments)
         _refuse_unknown(request)
@@ -107,7 +107,7 @@ def _status(code: int) -> int:
 
 
 def _answer(nvml: Nvml, request: _Request) -> int:
-    """Print what was asked; nvidia-smi stops at the first GPU whose handle it cannot have."""
+    """Print what was asked; nvidia-smi stops at the first GPU whose handle it cannot get."""
     gpus = []
     for nvml_index in range(nvml.number("nvmlDeviceGetCount_v2")):
         try:
@@ -135,7 +135,7 @@ def _answer(nvml: Nvml, request: _Request) -> int:
 
 
 def _names_of(gpu: Gpu) -> tuple[str, ...]:
-    """What -i may call the GPU: index, UUID, bus id."""
+    """The names that -i accepts for the GPU: index, UUID, bus id."""
     return str(gpu.nvml_index), gpu.text("GetUUID"), gpu.bus_id(), gpu.bus_id().lower()
 
 

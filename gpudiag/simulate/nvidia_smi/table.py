@@ -13,7 +13,7 @@ _RULE = "+" + "-" * _WIDTH + "+"
 
 
 def render_table(nvml: Nvml, gpus: list[Gpu]) -> str:
-    """Driver, GPUs and processes, in nvidia-smi's order, two lines a GPU."""
+    """The table of driver, GPUs and processes in nvidia-smi's order, two lines per GPU."""
     major, minor = divmod(nvml.number("nvmlSystemGetCudaDriverVersion_v2"), 1000)
     driver = nvml.text("nvmlSystemGetDriverVersion")
     title = f"NVIDIA-SMI {driver}      Driver Version: {driver}      CUDA Version: {major}.{minor // 10}"
@@ -76,7 +76,7 @@ def _name_of(gpu: Gpu, pid: int) -> str:
 
 
 def _cell(gpu: Gpu, name: str, unit: str = "") -> str:
-    """The value with its unit; N/A for what the GPU does not have, ERR! for what it does not say."""
+    """The value with its unit; N/A for what the GPU does not have, ERR! where the call failed."""
     field = find_field(name)
     try:
         value = str(field[0](gpu)) if field else _NOT_THERE

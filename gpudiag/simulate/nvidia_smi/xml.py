@@ -25,7 +25,7 @@ class _Writer:
         self.is_lost = False
 
     def words(self, code: int) -> str:
-        """nvidia-smi's words for a reading that is not there."""
+        """nvidia-smi's words for a missing reading."""
         self.is_lost |= code == GPU_IS_LOST
         return words_of(self.gpu.nvml, code)
 

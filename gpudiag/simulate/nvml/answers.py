@@ -21,7 +21,7 @@ _HEADER = struct.Struct("<8sIIQIIIIQQQQQ")
 _SLOT = struct.Struct("<QIIiIII")
 _FAULT = struct.Struct("<QQIiIIII")
 _EVENT = struct.Struct("<IIQQ")
-SUPERSEDED_OFFSET = 12  # in the header: set to 1 once a newer file has taken the name
+SUPERSEDED_OFFSET = 12  # in the header: set to 1 once a newer file has replaced this one
 
 NO_SUBJECT = 0xFFFFFFFF
 ANY_SUBJECT = 0xFFFFFFFE
@@ -58,7 +58,7 @@ class Refusal:
 
     @classmethod
     def for_reason(cls, reason: str) -> "Refusal":
-        """How NVML says that a reading is missing for this reason; TIMED_OUT never comes back.
+        """The Refusal with which NVML says that a reading is missing for this reason; TIMED_OUT hangs.
 
         Raises:
             UsageError: there is no such reason.
@@ -95,7 +95,7 @@ def both(first: Any, second: Any) -> Any:
 
 
 def hash_text(value: str) -> int:
-    """The part of a key that stands for a text; upper and lower case are the same."""
+    """The part of a key that stands for a text, regardless of case."""
     result = _HASH_SEED
     for byte in value.lower().encode():
         result = (result ^ byte) * _HASH_PRIME & _MASK
@@ -103,7 +103,7 @@ def hash_text(value: str) -> int:
 
 
 def hash_key(parts: Iterable[int]) -> int:
-    """The key of a call whose arguments that select the answer are these."""
+    """The key of a call, from the arguments that select its answer."""
     result = _HASH_SEED
     for part in parts:
         result = (result ^ part & _MASK) * _HASH_PRIME & _MASK
@@ -123,7 +123,7 @@ class AnswerTable:
     )
 
     def answer(self, function: str, subject: int, value: bytes | Refusal, keys: Iterable[int] = ()) -> None:
-        """Let the call answer these bytes, or refuse; `keys` are the arguments that select the answer."""
+        """Make the call answer these bytes, or refuse; `keys` are the arguments that select the answer."""
         self._put(function, subject, value, hash_key(keys))
 
     def reply(
@@ -134,11 +134,11 @@ class AnswerTable:
         encode: Callable[[_T], bytes],
         keys: Iterable[int] = (),
     ) -> None:
-        """Let the call answer the encoded reading, or refuse as the reading is refused."""
+        """Make the call answer the encoded reading, or refuse where the reading is a Refusal."""
         self.answer(function, subject, reading if isinstance(reading, Refusal) else encode(reading), keys)
 
     def refuse_all(self, function: str, subject: int, refusal: Refusal) -> None:
-        """Let the call refuse whatever its other arguments are, where nothing else is answered."""
+        """Make the call refuse for all other arguments that have no answer of their own."""
         self._put(function, subject, refusal, _ANY_KEY)
 
     def _put(self, function: str, subject: int, value: bytes | Refusal, key: int) -> None:
@@ -149,10 +149,10 @@ class AnswerTable:
         self._slots[key, self._numbers[function], subject] = entry
 
     def add_fault(self, fault: CallFault, subjects: Iterable[int], name: str) -> None:
-        """Let calls on these subjects misbehave; `name` keeps equal faults of two GPUs apart.
+        """Make calls on these subjects misbehave; `name` keeps equal faults of two GPUs apart.
 
         Raises:
-            UsageError: no function of NVML is called so.
+            UsageError: NVML has no function of that name.
         """
         bitmap = bytearray((len(self._numbers) + 7) // 8)
         for function, number in self._numbers.items():
@@ -168,7 +168,7 @@ class AnswerTable:
         for subject in subjects:
             self._faults.append(
                 _FAULT.pack(
-                    # The id keeps the count of calls over an update of the file.
+                    # The id keeps the count of calls across an update of the file.
                     hash_text(f"{name} {fault!r}"),
                     round(fault.delay_seconds * 1e9),
                     subject,
@@ -181,7 +181,7 @@ class AnswerTable:
             )
 
     def add_event(self, subject: int, event_type: int, data: int) -> None:
-        """Add an event to the list that event sets are told from."""
+        """Add an event to the list that event sets report."""
         self._events.append(_EVENT.pack(subject, 0, event_type, data))
 
     def pack(self) -> bytes:
@@ -257,6 +257,6 @@ def _matches(pattern: str, function: str) -> bool:
 
 
 def _with_offset(fault: bytes, bitmaps: int, bitmap_size: int) -> bytes:
-    """The fault with the number of its bitmap, the last member, replaced by where the bitmap is."""
+    """The fault with its last member, the bitmap's number, replaced by the bitmap's offset."""
     *members, number = _FAULT.unpack(fault)
     return _FAULT.pack(*members, bitmaps + number * bitmap_size)

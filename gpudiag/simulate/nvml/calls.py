@@ -1,4 +1,4 @@
-"""The shape of each NVML call: which argument is what, and what is answered where nothing is known.
+"""The shape of each NVML call: what each argument is, and the answer where the machine has none.
 
 A shape is a word per argument:
 
@@ -11,11 +11,11 @@ A shape is a word per argument:
     o  o4   where the rest of the answer, or its next 4 bytes, go
     s       a text buffer, the next argument (n) being its length
     H       where a handle goes
-    c       a count: room for so many goes in, so many there are comes out (INSUFFICIENT_SIZE)
+    c       a count: the caller's room goes in, the number there are comes out (INSUFFICIENT_SIZE)
     C       a count where too little room is no error: 0 asks how many, else the room is filled
     a24     where that many elements of 24 bytes go; aH: of handles
     l8      where the rest of the answer goes, the argument before (n) saying for how many units of 8
-    n  -    an argument that belongs to a neighbour, or is not looked at
+    n  -    an argument that belongs to a neighbour, or is ignored
     f       the records of nvmlDeviceGetFieldValues, the argument before (n) being their number
     v       short for m0o: a struct with its version first, which comes out filled
 
@@ -252,7 +252,7 @@ def _pack_function(name: str) -> bytes:
 def _default_code(name: str) -> int:
     if name in DEFAULT_CODES:
         return DEFAULT_CODES[name]
-    # A simulated machine stays as its scenario says: changing it is not allowed to anyone.
+    # A simulated machine stays as its scenario says: no caller may change it.
     if name not in SHAPES and _CHANGING.match(name):
         return NO_PERMISSION
     return VERSION_MISMATCH if "v" in SHAPES.get(name, "").split() else NOT_SUPPORTED

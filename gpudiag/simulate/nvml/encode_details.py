@@ -1,4 +1,4 @@
-"""Readings that only some checks ask for: firmware, repairs, further limits, throttle time, PCIe errors, fabric."""
+"""Readings that only some checks need: firmware, repairs, limits, throttle time, PCIe errors, fabric."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _FLAG_TRUE, _FLAG_FALSE = 1, 2  # of the two bits that each fault has in the hea
 
 
 def encode_details(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer the readings that `model.Device` has beside the usual ones."""
+    """Answer the readings that `model.Device` has besides the usual ones."""
     answers = GpuAnswers(table, placed.subject)
     _encode_firmware(placed, answers)
     _encode_repairs(placed, answers)

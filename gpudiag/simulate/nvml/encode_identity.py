@@ -1,4 +1,4 @@
-"""Who a GPU is and how it is set up: names, numbers, PCI place, modes."""
+"""A GPU's identity and settings: names, numbers, PCI address, modes."""
 
 from gpudiag.errors import UsageError
 from gpudiag.model.reading import is_without_word
@@ -11,10 +11,10 @@ _DISPLAY_MODE_DEPRECATED_IN = 580
 
 
 def word_number(numbers: dict[str, int], field: str, word: str) -> int:
-    """NVML's number for a word of ours; 9 for `unknown_9`, as gpudiag says what it has no word for.
+    """NVML's number for one of our words; 9 for `unknown_9`, which stands for a number without a word.
 
     Raises:
-        UsageError: the field knows no such word.
+        UsageError: the field has no such word.
     """
     if is_without_word(word):
         return int(word.rpartition("_")[2])
@@ -34,7 +34,7 @@ def on_off(word: str) -> bytes:
 
 
 def encode_identity(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer who the GPU is, and let its handle be found."""
+    """Answer the GPU's identity and modes, and the look-ups of its handle."""
     answers = GpuAnswers(table, placed.subject)
     answers.reply("nvmlDeviceGetSerial", placed.read("serial"), text)
     minor_number = placed.gpu.minor_number
@@ -54,7 +54,7 @@ def _capability(version: str) -> bytes:
 
 
 def _brand(word: str) -> bytes:
-    """The brand, or the one that goes with a product name: data-center GPUs are plain NVIDIA."""
+    """NVML's number for a brand, packed, or for a product name's brand: data-center GPUs are plain NVIDIA."""
     brands = numbered(BRANDS)
     if is_without_word(word):
         return u32(word_number(brands, "brand", word))
@@ -84,7 +84,7 @@ def parse_bus_id(bus_id: str) -> tuple[int, int, int]:
     """Domain, bus and device of `dddddddd:bb:dd.f`.
 
     Raises:
-        UsageError: it is not written so.
+        UsageError: the text has another form.
     """
     try:
         domain, bus, device = bus_id.split(".")[0].split(":")
@@ -143,7 +143,7 @@ def _encode_pci(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
 
 def _encode_look_ups(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Let the handle be found by index, UUID, serial and each way to write the bus id."""
+    """Answer the handle for its index, UUID, serial and each way to write the bus id."""
     handle = u32(placed.subject)
     for function in ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2"):
         table.answer(function, NO_SUBJECT, handle, keys=(placed.nvml_index,))

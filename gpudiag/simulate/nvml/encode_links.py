@@ -1,4 +1,4 @@
-"""A GPU's links, what lies near it, and what lies between two GPUs."""
+"""A GPU's links, its NUMA affinity, and the paths between two GPUs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
@@ -28,7 +28,7 @@ _HIDDEN_SWITCH = "switch"
 
 
 def encode_pcie(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer what the GPU's PCIe link can reach in its slot."""
+    """Answer the highest generation and width of the GPU's PCIe link in its slot."""
     answers = GpuAnswers(table, placed.subject)
     answers.reply("nvmlDeviceGetMaxPcieLinkGeneration", _link_maximum(placed, "pcie_generation"))
     answers.reply("nvmlDeviceGetMaxPcieLinkWidth", _link_maximum(placed, "pcie_width"))
@@ -36,7 +36,7 @@ def encode_pcie(placed: PlacedGpu, table: AnswerTable) -> None:
 
 
 def _link_maximum(placed: PlacedGpu, name: str) -> Any:
-    """What the link can reach with this GPU in this slot: the smaller of the two limits."""
+    """The link's maximum with this GPU in this slot: the smaller of the two limits."""
     by_gpu, by_slot = placed.read(f"{name}_gpu_max"), placed.read(f"{name}_slot_max")
     if isinstance(by_gpu, Refusal):
         return by_gpu if isinstance(by_slot, Refusal) else by_slot
@@ -100,7 +100,7 @@ _P2P_READ, _P2P_WRITE, _P2P_NVLINK, _P2P_ATOMICS, _P2P_PCI = 0, 1, 2, 3, 4  # nv
 
 
 def encode_affinity(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer which NUMA node and which processors are near the GPU, as sets of bits."""
+    """Answer which NUMA node and which processors are near the GPU, as bit masks."""
     answers = GpuAnswers(table, placed.subject)
     node = placed.read("numa_node")
     if not isinstance(node, Refusal) and node < 0:
@@ -112,7 +112,7 @@ def encode_affinity(placed: PlacedGpu, table: AnswerTable) -> None:
 
 
 def parse_cpulist(text: str) -> list[int]:
-    """The numbers in a list of the kernel's: `0-3,8` is 0, 1, 2, 3 and 8."""
+    """The numbers in a kernel list: `0-3,8` is 0, 1, 2, 3 and 8."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -126,7 +126,7 @@ def _bit_set(numbers: Sequence[int]) -> bytes:
 
 
 def encode_topology(gpus: Sequence[PlacedGpu], table: AnswerTable) -> None:
-    """Answer what lies between each two GPUs: the nearest common PCI ancestor, and peer access."""
+    """Answer, for each pair of GPUs, the nearest common PCI ancestor and the peer access."""
     chains = {gpu.subject: _pci_chain(gpu) for gpu in gpus}
     levels = {
         (first.subject, second.subject): _common_ancestor(first, second, chains)
@@ -156,7 +156,7 @@ def _encode_nearest(
 
 
 def _common_ancestor(first: PlacedGpu, second: PlacedGpu, chains: Mapping[int, list[str]]) -> int:
-    """The NVML_TOPOLOGY_* level of two GPUs: as their reading says, else by where sysfs has them."""
+    """The NVML_TOPOLOGY_* level of two GPUs, from the reading `peers`, else from their paths in sysfs."""
     path = _peer_words(first, second).get("path")
     if path is not None:
         return word_number(PEER_PATHS, "peers", path)
@@ -177,7 +177,7 @@ def _level_below_root(first_chain: list[str], second_chain: list[str]) -> str:
 
 
 def _peer_words(first: PlacedGpu, second: PlacedGpu) -> Mapping[str, Any]:
-    """What the first GPU's reading `peers` says of the second; empty where it says nothing."""
+    """The entry for the second GPU in the first one's reading `peers`; empty where there is none."""
     for peer in first.gpu.readings.get("peers") or ():
         if peer["bus_id"] == second.gpu.readings.get("bus_id"):
             found: Mapping[str, Any] = peer
@@ -186,7 +186,7 @@ def _peer_words(first: PlacedGpu, second: PlacedGpu) -> Mapping[str, Any]:
 
 
 def _pci_chain(placed: PlacedGpu) -> list[str]:
-    """The names of the folders from the PCI root to the GPU in the host tree's sysfs, or none."""
+    """The names of the folders from the PCI root to the GPU in the host tree's sysfs; empty if none."""
     bus_id = placed.gpu.readings.get("bus_id") or "-"
     for path in placed.host.files:
         if path.endswith(f"/{bus_id[4:]}/device") and "/pci" in path:
@@ -218,14 +218,14 @@ def _encode_peer_access(
 
 
 def _are_linked(first: PlacedGpu, second: PlacedGpu, bus_ids: Collection[str]) -> bool:
-    """Whether a link goes from one to the other, or from both to one switch; a GPU between them is none."""
+    """Whether a link joins the two, or both have one to the same switch; one to the same GPU is none."""
     ends = [_active_ends(first), _active_ends(second)]
     direct = second.gpu.readings.get("bus_id") in ends[0] or first.gpu.readings.get("bus_id") in ends[1]
     return direct or bool((ends[0] & ends[1]) - set(bus_ids))
 
 
 def _active_ends(placed: PlacedGpu) -> set[str]:
-    """The far ends of its links that are up; of those that do not say, one switch that this machine hides."""
+    """The far ends of the GPU's links that are up; one hidden switch for the links that name none."""
     links = placed.read("nvlinks")
     if isinstance(links, Refusal):
         return set()

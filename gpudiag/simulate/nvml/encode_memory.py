@@ -1,4 +1,4 @@
-"""A GPU's memory and what goes wrong in it, its MIG instances, and the processes that hold it."""
+"""A GPU's memory and its errors, its MIG instances, and the processes that hold memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ _BYTES_PER_MIB = 1024**2
 
 
 def encode_memory(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer how large and full the GPU's memory is, and which errors it has had."""
+    """Answer the size and use of the GPU's memory, and its errors."""
     answers = GpuAnswers(table, placed.subject)
     encode_memory_info(answers, {**placed.gpu.readings, "missing": placed.gpu.missing})
     encode_window(answers, bar1_bytes(placed, placed.gpu.readings.get("memory_total_bytes")))
@@ -191,7 +191,7 @@ def _encode_pages(placed: PlacedGpu, answers: GpuAnswers) -> None:
     for cause, number in _CAUSES.items():
         count = placed.read(f"retired_pages_{cause}")
         answers.reply_field(f"DEV_RETIRED_{_bits(cause)}", count)
-        # NVML gives addresses, a scenario the count: any distinct ones will do.
+        # NVML gives addresses, a scenario only the count: any distinct addresses will do.
         start = (number + 1) * _GIB
 
         def pack(pages: int, start: int = start) -> bytes:
@@ -262,7 +262,7 @@ def _encode_names(table: AnswerTable, processes: Sequence[Mapping[str, Any]]) ->
 
 
 def encode_mig(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Give each of its MIG instances a handle."""
+    """Answer a handle for each of the GPU's MIG instances."""
     answers = GpuAnswers(table, placed.subject)
     modes = both(placed.read("mig_mode"), placed.read("mig_mode_pending"))
     answers.reply("nvmlDeviceIsMigDeviceHandle", 0)

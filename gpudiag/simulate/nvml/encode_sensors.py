@@ -1,4 +1,4 @@
-"""What moves on a GPU: utilisation, temperatures, power, clocks, fans."""
+"""A GPU's moving readings: utilisation, temperatures, power, clocks, fans."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -15,7 +15,7 @@ _ANY_SCOPE = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class PlacedGpu:
-    """A GPU of the machine, where it stands in NVML's order, and the host tree around it."""
+    """A GPU of the machine, its place in NVML's order, and the host tree around it."""
 
     gpu: SimulatedGpu
     position: int  # among all GPUs of the scenario: the subject of its calls follows from it
@@ -37,7 +37,7 @@ class PlacedGpu:
         return read_member({**self.gpu.readings, "missing": self.gpu.missing}, name)
 
     def read_pci_attribute(self, name: str) -> str | None:
-        """The text of a file of the GPU's sysfs folder in the host tree, or None where there is none."""
+        """The text of a file in the GPU's sysfs folder of the host tree; None where there is none."""
         bus_id = self.gpu.readings.get("bus_id")
         if not isinstance(bus_id, str):
             return None
@@ -71,33 +71,33 @@ class GpuAnswers:
         encode: Callable[[Any], bytes] = u32,
         keys: Iterable[int] = (),
     ) -> None:
-        """Let a call of this subject answer the reading."""
+        """Make a call of this subject answer the reading."""
         self.table.reply(function, self.subject, reading, encode, keys)
 
     def reply_each(
         self, functions: Iterable[str], reading: Any, encode: Callable[[Any], bytes] = u32
     ) -> None:
-        """Let several names of one call answer the reading."""
+        """Make several names of one call answer the reading."""
         for function in functions:
             self.reply(function, reading, encode)
 
     def reply_versioned(
         self, function: str, reading: Any, encode: Callable[[Any], bytes], *keys: int
     ) -> None:
-        """Let a call with a versioned struct answer the reading; a refusal holds whatever the version is."""
+        """Make a call with a versioned struct answer the reading; a refusal holds for every version."""
         if isinstance(reading, Refusal):
             self.table.refuse_all(function, self.subject, reading)
         else:
             self.reply(function, reading, encode, keys)
 
     def reply_field(self, field: str, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE) -> None:
-        """Let NVML_FI_`field` of nvmlDeviceGetFieldValues answer the reading; see `reply_field_number`."""
+        """Make NVML_FI_`field` of nvmlDeviceGetFieldValues answer the reading; see `reply_field_number`."""
         self.reply_field_number(constant(f"NVML_FI_{field}"), reading, wide=wide, scope=scope)
 
     def reply_field_number(
         self, number: int, reading: Any, *, wide: bool = False, scope: int = _ANY_SCOPE
     ) -> None:
-        """Let the field of that number answer the reading, with its own code.
+        """Make the field of that number answer the reading, with its own return code.
 
         `wide` makes it an unsigned long long; a value below 0 is a signed int.
         """

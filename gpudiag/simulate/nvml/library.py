@@ -1,4 +1,4 @@
-"""Build the simulated libnvidia-ml.so.1, once per source, and leave symbols out of a copy of it."""
+"""Build the simulated libnvidia-ml.so.1, once per source, and make copies that lack some symbols."""
 
 import hashlib
 import os
@@ -42,7 +42,7 @@ def build_library() -> Path:
         for name, text in sources.items():
             (work / name).write_text(text)
         _compile(work)
-        # Whoever builds at the same time makes the same file: the last rename wins, harmlessly.
+        # A concurrent build makes the same file: the last rename wins, harmlessly.
         os.replace(work / LIBRARY_NAME, library)
     return library
 
@@ -51,7 +51,7 @@ def copy_library(target: Path, omitted_symbols: tuple[str, ...]) -> None:
     """Write a copy of the library to `target` in which dlsym does not find `omitted_symbols`.
 
     Raises:
-        UsageError: a name is none that the library exports, or the library cannot be built.
+        UsageError: the library does not export one of the names, or cannot be built.
     """
     image = build_library().read_bytes()
     for name in omitted_symbols:
@@ -60,7 +60,7 @@ def copy_library(target: Path, omitted_symbols: tuple[str, ...]) -> None:
 
 
 def _rename_symbol(image: bytes, name: str) -> bytes:
-    """The image with one exported name changed in its string table, and so found no more.
+    """The image with one exported name changed in its string table, so that it is no longer found.
 
     The library spells its functions without `nvml` everywhere else, so the whole name stands once
     in the string table of the dynamic symbols (and once in that of the debugger, if kept).
@@ -79,7 +79,7 @@ def _render_symbols() -> str:
 
 
 def _cache_directory() -> Path:
-    """A folder of this user's that outlives the process, or a temporary one where there is none."""
+    """This user's cache folder, or a temporary one where it cannot be used."""
     wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpudiag"
     try:
         wanted.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _cache_directory() -> Path:
 
 
 def _own_temporary_directory() -> Path:
-    """A folder under the temporary one that nobody else can write to; a fresh one if that is taken.
+    """A folder under the temporary one that no other user can write to; a fresh one if the name is taken.
 
     A library from a folder that another user made would run that user's code.
     """

@@ -38,7 +38,7 @@ _MOST_GPUS = MAX_SUBJECTS // SUBJECTS_PER_GPU
 
 
 def encode_declared(placed: PlacedGpu, table: AnswerTable) -> None:
-    """Answer every reading whose question the table of readings spells out; the rest is encoded by hand.
+    """Answer every reading whose call the table of readings declares; the rest is encoded by hand.
 
     A struct with a version is packed by hand too.
     """
@@ -77,7 +77,7 @@ def _encode_call(answers: GpuAnswers, call: Call, readings: tuple[Declared, ...]
 
 
 def _place(declared: Declared, call: Call) -> int:
-    """Which of the numbers in the answer it is; members of a struct stand in the order of the table."""
+    """The reading's place among the answer's numbers; members of a struct are in the table's order."""
     place = declared.question.place if isinstance(declared.question, Call) else call.place
     return place if isinstance(place, int) else 0
 
@@ -96,17 +96,17 @@ def _number(question: Any, name: str, reading: Any) -> Any:
 def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ()) -> bytes:
     """The state file for a scenario.
 
-    `xid_events` are the Xids that event sets are told, as (UUID of the GPU, code), oldest first.
+    `xid_events` are the Xids that event sets report, as (UUID of the GPU, code), oldest first.
 
     Raises:
-        UsageError: the scenario says something that NVML cannot say.
+        UsageError: the scenario has a value that NVML cannot express.
     """
     gpus = place_gpus(scenario)
     table = AnswerTable()
     _encode_system(scenario.nvml, len(gpus), table)
     for placed in gpus:
         encode_declared(placed, table)
-        # The last answer for a call wins: what follows knows better where it says the same.
+        # The last answer for a call wins: what follows overrides it.
         encode_identity(placed, table)
         encode_memory(placed, table)
         encode_sensors(placed, table)
@@ -166,7 +166,7 @@ def _cuda_number(version: str) -> int:
 
 
 def _add_faults(nvml: SimulatedNvml, gpus: Sequence[PlacedGpu], table: AnswerTable) -> None:
-    """Let calls misbehave: those on a GPU (and on its MIG devices) first, then those on any."""
+    """Add the faults: each GPU's (and its MIG devices') first, then those of any call."""
     for placed in gpus:
         subjects = [placed.subject, *(placed.mig_subject(i) for i in range(len(list_mig_instances(placed))))]
         for fault in placed.gpu.faults:
