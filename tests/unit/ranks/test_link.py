@@ -44,7 +44,7 @@ def test_what_was_said_before_the_end_is_heard(pair: tuple[Link, Link]) -> None:
 def test_an_end_that_does_not_read_gets_everything_once_it_does(pair: tuple[Link, Link]) -> None:
     """It may be paused: whether it is hung is told by its own silence."""
     ours, theirs = pair
-    long = MachineReport(1, 1, 0, {"text": "x" * (1 << 22)})
+    long = MachineReport(1, 1, 0, "n01", {"text": "x" * (1 << 22)})
     ours.send(long)
     ours.send(EndRequest())
     assert ours.receive() == []
