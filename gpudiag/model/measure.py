@@ -110,6 +110,8 @@ class IncidentKind(StrEnum):
     CORRUPTED = "corrupted"
     NOT_STARTED = "not_started"
     UNREACHED = "unreached"  # its machine does not reach rank 0's
+    CUT_OFF = "cut_off"  # no other host reaches its host
+    PARTED = "parted"  # its host and another one do not reach each other
     START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves

@@ -35,13 +35,14 @@ class Machine:
 
     clock: str  # the same for processes with the same CLOCK_MONOTONIC
     process_table: str  # the same for processes that see the same pids
+    network: str = ""  # the same for processes that share network interfaces
 
 
 def read_machine() -> Machine:
-    """Where this process runs: the boot id, and the time and pid namespaces."""
+    """Where this process runs: the boot id, and the time, pid and network namespaces."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
-    return Machine(f"{boot} {_namespace('time')}", f"{boot} {_namespace('pid')}")
+    return Machine(*(f"{boot} {_namespace(kind)}" for kind in ("time", "pid", "net")))
 
 
 def _namespace(kind: str) -> str:

@@ -26,7 +26,8 @@ class Machine:
     def command(self, *words: str) -> tuple[str, ...]:
         """The words, as a command that runs on this machine."""
         rename = f'hostname {self.name} && exec "$@"'
-        return ("ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename, "sh", *words)
+        apart = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+        return ("ip", "netns", "exec", self.namespace, *apart, "sh", "-c", rename, "sh", *words)
 
 
 @contextmanager

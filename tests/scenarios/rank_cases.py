@@ -40,6 +40,8 @@ TIMED_OUT = happened(
     "The client socket has timed out after 60000ms while trying to connect to (a1, 29500).",
     stage="rendezvous",
 )
+CUT_OFF = happened(IncidentKind.CUT_OFF, "not_reached_by", "a1, a3")
+PARTED = happened(IncidentKind.PARTED, "one_side", "a1")
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
 VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
@@ -62,6 +64,8 @@ _CASES = (
     ("rendezvous.wrong_address", UNRESOLVED, False, TIMED_OUT, False),
     ("rendezvous.unreachable", NO_ANSWER, False, TIMED_OUT, False),
     ("rendezvous.foreign_server", FOREIGN, False, TIMED_OUT, False),
+    ("network.host_cut_off", CUT_OFF, False, PARTED, False),
+    ("network.hosts_parted", PARTED, False, CUT_OFF, False),
     ("rank.versions_differ", VERSION, True, VARIABLE, True),
     ("rank.variables_differ", VARIABLE, True, VERSION, True),
     ("rank.late", LATE, True, STOPPED, True),

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_loopback, lacks_loopback
 from gpudiag.checks.registry import Basis, FindingKind
-from gpudiag.model.evidence import HostSubject, RankSubject, Scalar
+from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
 from gpudiag.units import format_seconds, format_size
@@ -168,6 +168,35 @@ MEETING_FOREIGN_SERVER = FindingKind(
     remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows who has this one.",
     basis=_MEETING_BASIS,
 )
+_PATHS_BASIS = Basis(
+    reads="Whether each host's agent connects to those of the other hosts, at a port that the kernel chose, and"
+    " whether these reply.",
+    limit="1.5 s for a connection, 2 s for the reply; where ranks hang, and once more after 1.5 s before that"
+    " counts as a hang.",
+    look_also=("ip -s link", "ip route get ADDRESS", "nft list ruleset", "collective.stalled"),
+)
+NETWORK_HOST_CUT_OFF = FindingKind(
+    code="network.host_cut_off",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="No other host of the run reaches this one, and these reach each other: it is off, or cut off.",
+    remedy="See whether the host is up (its console, `ping`), then its interface, cable and switch port: `ip -s link`. "
+    "Leave it out until then. `gpudiag merge` joins what its own agent wrote with this report.",
+    basis=_PATHS_BASIS,
+)
+NETWORK_HOSTS_PARTED = FindingKind(
+    code="network.hosts_parted",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Two hosts of the run, or two groups of them, do not reach each other.",
+    remedy="Look at what is between them: routes, firewall and security group on both (NCCL and gloo take any port), "
+    "the switches on the way. `ip route get` and the other's address shows the way.",
+    basis=_PATHS_BASIS,
+)
 _SKEW_BASIS = Basis(
     reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
     " variables NCCL_*, TORCH_NCCL_* and GLOO_*, but those that name a machine's own interfaces and files.",
@@ -280,6 +309,8 @@ RANK_FINDINGS = (
     MEETING_WRONG_ADDRESS,
     MEETING_UNREACHABLE,
     MEETING_FOREIGN_SERVER,
+    NETWORK_HOST_CUT_OFF,
+    NETWORK_HOSTS_PARTED,
     RANK_VERSIONS_DIFFER,
     RANK_VARIABLES_DIFFER,
     RANK_START_FAILED,
@@ -301,6 +332,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.SILENT: RANK_SILENT,
         IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
+        IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
+        IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
         IncidentKind.START_FAILED: RANK_START_FAILED,
         IncidentKind.ENDED: RANK_ENDED_EARLY,
         IncidentKind.LATE: RANK_LATE,
@@ -328,7 +361,12 @@ _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listen
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group holds it back"
 # Incidents for which no single rank is to blame, but the host.
-_OF_THE_HOST = (IncidentKind.STALLED, IncidentKind.INTERRUPTED, IncidentKind.UNREACHED)
+_OF_THE_HOST = (
+    IncidentKind.STALLED,
+    IncidentKind.INTERRUPTED,
+    IncidentKind.UNREACHED,
+    IncidentKind.CUT_OFF,
+)
 
 
 def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
@@ -356,11 +394,14 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     kind = _MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
-    subject = (
-        HostSubject(incident.host)
-        if incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts)
-        else RankSubject(incident.rank, incident.host)
-    )
+    subject: Subject
+    if incident.kind is IncidentKind.PARTED:
+        ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
+        subject = LinkSubject(ends, incident.host)
+    elif incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts):
+        subject = HostSubject(incident.host)
+    else:
+        subject = RankSubject(incident.rank, incident.host)
     message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
         remedy = _PORT_REMEDY
@@ -457,6 +498,23 @@ def _unreached(incident: Incident) -> str:
     return f"rank {incident.rank} does not reach rank 0: {found}"
 
 
+def _cut_off(incident: Incident) -> str:
+    facts = _facts(incident)
+    if "does_not_reach" in facts:
+        return f"{incident.host} reaches no other host ({facts['does_not_reach']}): it is cut off from the network"
+    others = facts.get("not_reached_by", "the other hosts")
+    return (
+        f"{incident.host} answers none of the other hosts ({others}): it is off, or cut off from the network"
+    )
+
+
+def _parted(incident: Incident) -> str:
+    facts = _facts(incident)
+    one, other = facts.get("one_side", "the others"), facts.get("other_side", incident.host)
+    both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
+    return f"the network between {one} and {other} is cut{both}"
+
+
 def _skewed(incident: Incident) -> str:
     facts = _facts(incident)
     name, value = facts.get("variable") or facts.get("version_of", "a version"), facts.get("value", "unknown")
@@ -514,6 +572,8 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.SILENT: _silent,
         IncidentKind.NOT_STARTED: _not_started,
         IncidentKind.UNREACHED: _unreached,
+        IncidentKind.CUT_OFF: _cut_off,
+        IncidentKind.PARTED: _parted,
         IncidentKind.SKEWED: _skewed,
         IncidentKind.START_FAILED: _start_failed,
         IncidentKind.ENDED: _ended,

@@ -18,6 +18,7 @@ from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
@@ -27,7 +28,7 @@ from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job
 from gpudiag.ranks.run import RankEvent, RankRun
-from gpudiag.ranks.stages import IMPORT, RENDEZVOUS, Budgets
+from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS, Budgets
 
 # Deaths are noticed at once; this is how often stops, positions and events are polled. With four
 # ranks, polling ten times a second took 0.3 % to 0.5 % of one of two busy x86 processors.
@@ -35,6 +36,13 @@ _TICK_SECONDS = 0.1
 
 # By then all agents that lost their leader, or never reached it, are connected to the next one.
 _GATHER_SECONDS = 2.0
+# A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
+_GATHER_AFTER_SILENCE_SECONDS = 3.5
+
+# Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
+_STUCK_SECONDS = 2.0
+# How often to look again whether an agent that is not heard replies.
+_EXCUSE_SECONDS = 1.0
 
 # Incidents found while processes are still alive, so that these can be asked where they hang.
 _HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
@@ -70,6 +78,8 @@ class Agent:
         self._log = log
         self._incidents: tuple[Incident, ...] = ()
         self._suspicions = Suspicions()
+        self._suspected: tuple[Incident, ...] = ()
+        self._excused_until = 0.0
         self._looked_at = 0.0  # when the views were taken
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
@@ -82,6 +92,7 @@ class Agent:
         self._ended_at = log.started
         led_after = time.monotonic() - log.started
         meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
+        self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
         # Our own ranks start once their import is done, which has a limit of its own.
         self._absent_after = math.inf if remote is None else meeting_over
 
@@ -185,8 +196,11 @@ class Agent:
             return True
         all_ended = all(view.life is Life.ENDED for view in self._views)
         self._timed_out = self._budgets.run_seconds is not None and now > self._budgets.run_seconds
+        gathering = self._remote is not None and now < self._gathered_after and self._remote.is_gathering
+        if gathering:
+            return False
         if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
-            self._incidents = self._judge(now)
+            self._incidents = self._explain_by_network(self._judge(now))
             self._timed_out = self._timed_out and not self._incidents
         if any(incident.kind in _HANGS for incident in self._incidents):
             self._collect_dumps()
@@ -211,7 +225,39 @@ class Agent:
             patience = self._budgets.patience
             certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
         self._suspicions.add(suspected, now)
+        self._suspected = suspected
         return certain
+
+    def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
+        """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
+        waiting = certain or self._suspected or self._find_stuck_start()
+        if self._remote is None or not all(map(may_be_the_network, waiting)):
+            return certain
+        if not waiting:
+            self._remote.forget_paths()
+            return ()
+        if self._looked_at < self._excused_until:
+            return ()
+        paths = (
+            self._remote.look_at_paths(self._host) if certain else self._remote.look_on_at_paths(self._host)
+        )
+        explained = None if paths is None else explain(waiting, paths)
+        if explained is None:
+            return certain
+        if not explained:
+            self._excused_until = self._looked_at + _EXCUSE_SECONDS
+        return explained
+
+    def _find_stuck_start(self) -> tuple[Incident, ...]:
+        """That all ranks are up, and none of those that are still meeting has moved for a while."""
+        meeting = [view for view in self._views if view.stage in (RENDEZVOUS, INIT)]
+        if not meeting or any(view.life is not Life.ALIVE for view in self._views):
+            return ()
+        if any(view.still_seconds < _STUCK_SECONDS for view in meeting):
+            return ()
+        first = meeting[0]
+        at_seconds = max(0.0, first.seen_at - first.still_seconds)
+        return (Incident(IncidentKind.STALLED, first.rank, first.host, first.stage, at_seconds, ()),)
 
     def _collect_dumps(self) -> None:
         """Ask every live rank where it hangs, and add the answers to the evidence; takes up to a second."""

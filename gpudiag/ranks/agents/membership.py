@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import GpudiagError
+from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
+from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
@@ -23,6 +26,7 @@ from gpudiag.ranks.stages import RENDEZVOUS
 
 _TICK_SECONDS = 0.1
 _LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
+_ASK_LEADER_SECONDS = 1.0  # how often a leader that is not heard is asked whether it runs
 
 # A launcher that lost one process sends SIGTERM to the others; the leader needs this long to find out why.
 LAUNCHER_PATIENCE_SECONDS = 5.0
@@ -36,6 +40,8 @@ _FAILED_START_SECONDS = 3.0
 # How long an agent that has lost its leader tries to reach the next one: on other machines it may
 # notice the loss a little later.
 _NEXT_LEADER_SECONDS = 1.0
+# A leader that goes silent is not missed by all at the same moment: each first asks whether it still runs.
+_AFTER_SILENCE_SECONDS = 3.0
 _RETRY_SECONDS = 0.02
 
 
@@ -55,9 +61,13 @@ class Verdict:
 class Follower:
     """Follows one leader until its verdict."""
 
-    def __init__(self, link: Link, assignment: Assignment, log: EventLog, peers: Peers) -> None:
-        """Report this agent's ranks over `link`; keep the leader's messages in `peers`."""
+    def __init__(
+        self, link: Link, assignment: Assignment, log: EventLog, peers: Peers, paths: PathWatch | None
+    ) -> None:
+        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self._paths = paths
+        self._asked_at = 0.0
         self._local = assignment.local
         self._interrupts = assignment.interrupts
         self._host = assignment.host
@@ -66,16 +76,17 @@ class Follower:
         self._verdict: Verdict | None = None
         self._told_settings = False
 
-    def follow(self, rank: int, location: messages.AgentLocation, port: int | None) -> Verdict:
-        """Follow, and return the leader's verdict; `port` is where this agent listens for other machines.
+    def follow(self, rank: int, location: messages.AgentLocation, port: int | None, leader: int) -> Verdict:
+        """Follow rank `leader`'s agent, and return its verdict; `port` is where this one listens for other machines.
 
         Raises:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and gave no verdict.
-            LeaderSilentError: the leader has sent nothing for three seconds.
+            LeaderSilentError: the leader has sent nothing for three seconds, and does not reply otherwise either.
         """
         size = self._local.world_size
-        self._link.send(messages.Hello(rank, location, port, size))
+        paths_port = None if self._paths is None else self._paths.port
+        self._link.send(messages.Hello(rank, location, port, paths_port, size))
         self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
@@ -87,9 +98,21 @@ class Follower:
             new = self._local.poll()
             self._log.add(new)
             self._report([event for _, event in new])
-            if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS:
+            if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
                 raise LeaderSilentError
         return self._verdict
+
+    def _replies(self, leader: int) -> bool:
+        """Whether the unheard leader's process runs: it may be starved, or be looking at the network itself."""
+        location = self._peers.agents.get(leader)
+        if self._paths is None or location is None or location.paths_address is None:
+            return False
+        if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS + EXCUSED_SECONDS:
+            return False
+        if time.monotonic() - self._asked_at < _ASK_LEADER_SECONDS:
+            return True
+        self._asked_at = time.monotonic()
+        return self._paths.contact(location.paths_address) is Contact.REPLIES
 
     def _wait(self) -> None:
         awaited = [*self._local.filenos(), self._link.fileno(), self._interrupts.fileno()]
@@ -133,6 +156,12 @@ class Follower:
 _lines_to_followers: list[Link] = []
 _lines_to_leader: list[Link] = []
 
+# Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still reach
+# what these reach: so long after the verdict, their answers are still there.
+_ANSWER_SECONDS = 8.0
+_answering: list[tuple[PathWatch, float]] = []
+_CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
+
 
 class Membership:
     """This process's agent among those of its launch, for one run: it follows, or leads."""
@@ -152,6 +181,7 @@ class Membership:
         self._discovery = discovery
         self._watch = watch
         self._listeners = discovery.listen(directory)
+        self._paths = PathWatch(discovery.key, discovery.rank) if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
 
@@ -175,9 +205,9 @@ class Membership:
                 log.add(own.raw)
                 return self._lead(assignment, log)
             leader, link = found
-            follower = Follower(link, assignment, own, self._peers)
+            follower = Follower(link, assignment, own, self._peers, self._paths)
             try:
-                verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port)
+                verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
                 link.close()
                 self._peers.leaders_lost.add(leader)
@@ -185,12 +215,21 @@ class Membership:
                 link.close()
                 self._peers.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
             else:
+                self._keep_answering(verdict.run)
                 return _obey(verdict, link)
 
     def close(self) -> None:
         """Stop being findable."""
         for listener in self._listeners:
             listener.close()
+        if self._paths is not None:
+            self._paths.close()
+
+    def _keep_answering(self, run: RankRun | None) -> None:
+        """Where the network is cut, answer those behind the cut for a while longer."""
+        if self._paths is not None and run is not None and any(one.kind in _CUTS for one in run.incidents):
+            _answering.append((self._paths, time.monotonic() + _ANSWER_SECONDS))
+            self._paths = None
 
     def _find_leader(self, assignment: Assignment, own: EventLog) -> tuple[int, Link] | None:
         """The lowest live rank and a link to its agent; None if that is this one, or the run is given up.
@@ -201,7 +240,8 @@ class Membership:
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
             self._watch.start()
-        patience = _Patience(_NEXT_LEADER_SECONDS if self._peers.met else first_contact)
+        again = _AFTER_SILENCE_SECONDS if self._peers.leaders_silent else _NEXT_LEADER_SECONDS
+        patience = _Patience(again if self._peers.met else first_contact)
         for rank in range(self._discovery.rank):
             if rank not in self._peers.gone:
                 link = self._await_agent(rank, assignment, own, patience)
@@ -230,13 +270,15 @@ class Membership:
 
     def _lead(self, assignment: Assignment, log: EventLog) -> RankRun | None:
         discovery = self._discovery
-        own = replace(
-            self._location, address=discovery.own_address or self._peers.addresses.get(discovery.rank)
-        )
+        address = discovery.own_address or self._peers.addresses.get(discovery.rank)
+        paths_address = None if address is None or self._paths is None else (address[0], self._paths.port)
+        own = replace(self._location, address=address, paths_address=paths_address)
         world_size = assignment.job.world_size
         # Unless the run may span machines, all ranks are here; if it may, a rank's host is not known yet.
         elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
-        remote = RemoteRanks(self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere)
+        remote = RemoteRanks(
+            self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere, self._paths
+        )
         remote.remember(self._peers)
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
@@ -253,6 +295,7 @@ class Membership:
                 reach = self._watch.conclude()
                 told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
                 run = replace(run, incidents=told)
+            self._keep_answering(run)
             remote.send(messages.FinishedRun(message_of_run(run)))
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
@@ -310,3 +353,11 @@ def _await_leader() -> None:
                 link.receive()
             except LinkLostError:
                 break
+
+
+@atexit.register
+def _await_questions() -> None:
+    """At the end of a process that saw the network cut, answer those behind the cut until they have asked."""
+    for paths, until in _answering:
+        time.sleep(max(0.0, until - time.monotonic()))
+        paths.close()

@@ -6,6 +6,7 @@ from typing import Any
 from gpudiag.errors import UsageError
 from gpudiag.model import codec
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.process import Machine
@@ -19,6 +20,7 @@ class AgentLocation:
     pid: int
     machine: Machine
     address: tuple[str, int] | None = None
+    paths_address: tuple[str, int] | None = None  # where it answers those who look whether it is reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,12 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """From a follower: its own rank, and the port at which it listens for other machines."""
+    """From a follower: its own rank, and the ports at which it listens for other machines."""
 
     rank: int
     location: AgentLocation
     port: int | None
+    paths_port: int | None
     world_size: int
 
 
@@ -154,6 +157,36 @@ class MachineReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PathTarget:
+    """The agent of a rank, and where it answers."""
+
+    rank: int
+    address: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PathRequest:
+    """To any agent: connect to each of these, and say what you find."""
+
+    targets: tuple[PathTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PathFound:
+    """What an agent found when it connected to that rank's."""
+
+    rank: int
+    contact: Contact
+
+
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """The reply to a PathRequest."""
+
+    found: tuple[PathFound, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SharedStatus:
     """From rank 0: the exit status of all processes."""
 
@@ -180,6 +213,8 @@ Message = (
     | MachineCaller
     | MachineReport
     | SharedStatus
+    | PathRequest
+    | PathRow
 )
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
 

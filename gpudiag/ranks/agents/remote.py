@@ -11,9 +11,11 @@ from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError
+from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.paths import Paths
 from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
@@ -150,11 +152,14 @@ class RemoteRanks:
         own_rank: int,
         own: messages.AgentLocation,
         host: str,
+        path_watch: PathWatch | None = None,
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
-        `own` is where this agent is, with the address at which other machines reach this one.
+        `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
+        at the network to them.
         """
+        self._path_watch = path_watch
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
@@ -201,6 +206,44 @@ class RemoteRanks:
     def settings(self) -> dict[int, dict[str, str]]:
         """What each rank that has told it has that all ranks need alike."""
         return {rank: record.settings for rank, record in self._records.items() if record.settings}
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether agents that an earlier leader knew, and that may be well, have yet to connect to this one."""
+        return any(
+            record.location is not None
+            and record.link is None
+            and not record.lost
+            and record.silent_since is None
+            for record in self._records.values()
+        )
+
+    def look_at_paths(self, own_host: str) -> Paths | None:
+        """What the hosts' agents find of each other now, within 8 s; None where no other host has one."""
+        others = self._host_agents()
+        return self._path_watch.look(others, own_host) if self._path_watch is not None and others else None
+
+    def look_on_at_paths(self, own_host: str) -> Paths | None:
+        """What two looks at the network have found cut; None so far. Does not wait."""
+        others = self._host_agents()
+        return self._path_watch.look_on(others, own_host) if self._path_watch is not None and others else None
+
+    def forget_paths(self) -> None:
+        """Start anew with the next look at the network."""
+        if self._path_watch is not None:
+            self._path_watch.forget()
+
+    def _host_agents(self) -> list[HostAgent]:
+        """The first agent of each other host, where it has connected."""
+        first: dict[str, HostAgent] = {}
+        for rank, record in sorted(self._records.items()):
+            location = record.location
+            if location is None or location.paths_address is None:
+                continue
+            if location.machine.network != self._own.machine.network:
+                target = messages.PathTarget(rank, location.paths_address)
+                first.setdefault(location.machine.network, HostAgent(target, record.view.host))
+        return list(first.values())
 
     @property
     def unkillable(self) -> tuple[int, ...]:
@@ -289,7 +332,11 @@ class RemoteRanks:
             link.close()
             return []
         record.link, record.lost = link, False
-        record.location = replace(hello.location, address=self._address_of(link, hello.port))
+        record.location = replace(
+            hello.location,
+            address=self._address_of(link, hello.port),
+            paths_address=self._address_of(link, hello.paths_port),
+        )
         self._told_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
 

@@ -61,7 +61,8 @@ _MAY_HEAL = frozenset({IncidentKind.STOPPED, IncidentKind.SILENT, IncidentKind.S
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed"
     r"|(read|write) error|connectFullMesh|recvValue|sendBytes|recvBytes|failed to recv"
-    r"|timed out waiting|wait timeout|remote process exited|unhandled system error",
+    r"|timed out waiting|wait timeout|remote process exited|unhandled system error"
+    r"|(connect|recv|send)\w* (timeout|timed out)|network is unreachable|no route to host",
     re.IGNORECASE,
 )
 
@@ -86,7 +87,7 @@ def is_settled(views: Sequence[RankView], now: float) -> bool:
     broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
     if not broken:
         return True
-    if all(_is_consequence(incident, views) for incident in broken):
+    if all(map(is_consequence, broken)):
         patience = CONSEQUENCE_SETTLE_SECONDS
     elif any(view.exit == -signal.SIGABRT for view in views):
         patience = ABORT_SETTLE_SECONDS
@@ -130,7 +131,7 @@ def _find_causes(
         return mismatch
     broken = _describe_all_broken(views, patience)
     if broken:
-        causes = [incident for incident in broken if not _is_consequence(incident, views)]
+        causes = [incident for incident in broken if not is_consequence(incident)]
         return tuple(causes) or _describe_early_ends(broken, views) or broken[:1]
     if _describe_all_broken(views, NONE):
         return ()  # a stop, or silence, that may still heal explains any hang
@@ -174,13 +175,10 @@ def _describe_broken(view: RankView, patience: Patience) -> Incident | None:
     return None
 
 
-def _is_consequence(incident: Incident, views: Sequence[RankView]) -> bool:
-    raised = next(view.raised for view in views if view.rank == incident.rank)
-    return (
-        incident.kind is IncidentKind.RAISED
-        and raised is not None
-        and bool(_CONSEQUENCE.search(raised.message))
-    )
+def is_consequence(incident: Incident) -> bool:
+    """Whether it is an exception about a connection to another rank, which has its cause there or between."""
+    said = next((str(fact.value) for fact in incident.evidence if fact.name == "message"), "")
+    return incident.kind is IncidentKind.RAISED and bool(_CONSEQUENCE.search(said))
 
 
 def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) -> tuple[Incident, ...]:

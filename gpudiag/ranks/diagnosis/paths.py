@@ -1,0 +1,207 @@
+"""Which host, or which pair of hosts, the network has cut off: decided from what agents found when they connected.
+
+A connection is tried in two phases. The kernel of a host accepts it also where the process is stopped; only a
+process that runs replies. So a dead process, a stopped one and a cut network are told apart:
+
+    connects and replies        -> the agent runs
+    connects, no reply          -> the host is up, and the process is stopped or gets no processor
+    refused                     -> the host is up, and the process is gone
+    no answer, or no route      -> nothing comes back: the host is off, or the network between is cut
+
+Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers nobody is
+cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can tell which side is cut off.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.diagnosis import evidence
+from gpudiag.ranks.diagnosis.watchdog import is_consequence
+
+_SOURCE = "connections between the agents' hosts"
+# An agent that replies but whose reports do not come may be starved of the processor for so long.
+EXCUSED_SECONDS = 10.0
+# Kinds of incident that a cut network also causes.
+_SOFT = frozenset({IncidentKind.SILENT, IncidentKind.STALLED})
+
+
+class Contact(StrEnum):
+    """What one agent found when it connected to another."""
+
+    REPLIES = "replies"
+    HUNG = "hung"  # its host's kernel answers, the process does not
+    REFUSED = "refused"
+    NO_ANSWER = "no_answer"
+    NO_ROUTE = "no_route"
+
+
+_CUT = (Contact.NO_ANSWER, Contact.NO_ROUTE)
+_WORDS = {
+    Contact.REPLIES: "connects and replies",
+    Contact.HUNG: "connects, and the process does not reply",
+    Contact.REFUSED: "refused: its host is up",
+    Contact.NO_ANSWER: "no answer",
+    Contact.NO_ROUTE: "no route",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """One look at the network: what the agent of each rank in `rows` found of the others, one rank for each host."""
+
+    own: int
+    hosts: Mapping[int, str]
+    rows: Mapping[int, Mapping[int, Contact]]
+
+    def works(self, one: int, other: int) -> bool | None:
+        """Whether something comes back between two hosts, both ways; None where neither could look."""
+        found = [(other, self.rows.get(one, {}).get(other)), (one, self.rows.get(other, {}).get(one))]
+        contacts = [(target, contact) for target, contact in found if contact is not None]
+        if not contacts:
+            return None
+        return not any(self._is_cut(target, contact) for target, contact in contacts)
+
+    def reachable(self) -> frozenset[int]:
+        """The hosts that this one reaches, directly or over others, itself included."""
+        reached, new = {self.own}, [self.own]
+        while new:
+            here = new.pop()
+            there = {rank for rank in self.hosts if rank not in reached and self.works(here, rank)}
+            reached |= there
+            new += there
+        return frozenset(reached)
+
+    def cut_pairs(self) -> tuple[tuple[int, int], ...]:
+        """The pairs that do not reach each other, among the hosts that this one reaches somehow."""
+        return tuple(
+            (one, other)
+            for one, other in combinations(sorted(self.reachable()), 2)
+            if self.works(one, other) is False
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every host that was looked at is reached, and no pair is cut."""
+        return len(self.reachable()) == len(self.hosts) and not self.cut_pairs()
+
+    def lasting_cuts(self, before: "Paths") -> bool:
+        """Whether something that was cut in the look `before` still is."""
+        lost = (self.hosts.keys() - self.reachable()) & (before.hosts.keys() - before.reachable())
+        return bool(lost) or bool(set(self.cut_pairs()) & set(before.cut_pairs()))
+
+    def name(self, ranks: Iterable[int]) -> str:
+        """Those hosts, each with the rank that was asked."""
+        return ", ".join(self.hosts[rank] for rank in sorted(ranks))
+
+    def _is_cut(self, target: int, contact: Contact) -> bool:
+        # Who refuses one host and answered another one lives: a firewall refuses in its name.
+        return contact in _CUT or (contact is Contact.REFUSED and target in self.rows)
+
+
+def may_be_the_network(incident: Incident) -> bool:
+    """Whether a cut network also explains this incident."""
+    if incident.kind is IncidentKind.DIED:  # an end that some agent saw has its status
+        return not any(fact.name in ("signal", "exit_status", "parent_process") for fact in incident.evidence)
+    return incident.kind in _SOFT or is_consequence(incident)
+
+
+def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...] | None:
+    """The incidents, with a cut of the network told as such; None where the network explains nothing.
+
+    Empty where an agent was only unheard and replies now: it got no processor for a while.
+    """
+    if not incidents or not all(map(may_be_the_network, incidents)):
+        return None
+    lost = paths.hosts.keys() - paths.reachable()
+    pairs = paths.cut_pairs()
+    if lost:
+        return _describe_lost(incidents[0], paths, sorted(lost))
+    if pairs:
+        return tuple(_describe_pair(incidents[0], paths, pair) for pair in pairs)
+    if all(_is_excused(incident, paths) for incident in incidents):
+        return ()
+    return tuple(_with_contact(incident, paths) for incident in incidents)
+
+
+def _describe_lost(first: Incident, paths: Paths, lost: Sequence[int]) -> tuple[Incident, ...]:
+    here = paths.reachable()
+    if len(here) == len(lost):
+        facts = (
+            Evidence("one_side", paths.name(here), source=_SOURCE),
+            Evidence("other_side", paths.name(lost), source=_SOURCE),
+            _ways(paths, here, lost),
+        )
+        return (_incident(first, IncidentKind.PARTED, min(lost), paths, facts),)
+    cut, whole = (lost, sorted(here)) if len(lost) < len(here) else (sorted(here), lost)
+    unseen = "what became of the ranks there" if cut is lost else "what the other hosts did since"
+    return tuple(
+        _incident(
+            first,
+            IncidentKind.CUT_OFF,
+            rank,
+            paths,
+            (
+                Evidence(
+                    "not_reached_by" if cut is lost else "does_not_reach", paths.name(whole), source=_SOURCE
+                ),
+                _ways(paths, whole, (rank,)),
+                Evidence("not_seen", unseen, source=f"the agent on {paths.hosts[paths.own]}"),
+            ),
+        )
+        for rank in cut
+    )
+
+
+def _describe_pair(first: Incident, paths: Paths, pair: tuple[int, int]) -> Incident:
+    one, other = pair
+    both = [
+        rank
+        for rank in paths.hosts
+        if rank not in pair and paths.works(one, rank) and paths.works(rank, other)
+    ]
+    facts = (
+        Evidence("one_side", paths.hosts[one], source=_SOURCE),
+        Evidence("other_side", paths.hosts[other], source=_SOURCE),
+        _ways(paths, (one,), (other,)),
+        *((Evidence("reached_both", paths.name(both), source=_SOURCE),) if both else ()),
+    )
+    return _incident(first, IncidentKind.PARTED, other, paths, facts)
+
+
+def _incident(
+    first: Incident, kind: IncidentKind, rank: int, paths: Paths, facts: tuple[Evidence, ...]
+) -> Incident:
+    noticed = Evidence("noticed_as", f"rank {first.rank} {first.kind.value}", source=evidence.SIDE_CHANNEL)
+    return Incident(kind, rank, paths.hosts[rank], first.stage, first.at_seconds, (*facts, noticed))
+
+
+def _ways(paths: Paths, ones: Iterable[int], others: Iterable[int]) -> Evidence:
+    """What came back, in each direction that was tried."""
+    tried = [
+        f"{paths.hosts[source]} to {paths.hosts[target]}: {_WORDS[contact]}"
+        for one in ones
+        for other in others
+        for source, target in ((one, other), (other, one))
+        if (contact := paths.rows.get(source, {}).get(target)) is not None
+    ]
+    return Evidence("tried", "; ".join(sorted(tried)), source=_SOURCE)
+
+
+def _is_excused(incident: Incident, paths: Paths) -> bool:
+    unheard = next((fact.value for fact in incident.evidence if fact.name == "agent_unheard_for"), None)
+    replies = paths.rows.get(paths.own, {}).get(incident.rank) is Contact.REPLIES
+    return replies and unheard is not None and float(unheard) < EXCUSED_SECONDS
+
+
+def _with_contact(incident: Incident, paths: Paths) -> Incident:
+    """The incident, with what connecting to its rank's agent brought."""
+    contact = paths.rows.get(paths.own, {}).get(incident.rank)
+    if contact is None:
+        return incident
+    return replace(
+        incident, evidence=(*incident.evidence, Evidence("agent_port", _WORDS[contact], source=_SOURCE))
+    )
