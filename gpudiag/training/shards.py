@@ -30,9 +30,9 @@ class Samples(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The batches of one rank, epoch by epoch, as the job's faults leave them.
+    """The batches of one rank, epoch by epoch, with the job's faults in them.
 
-    `whole`: this one process reads the batches of all workers, one after the other, as one.
+    `whole`: this one process reads the batches of all workers, concatenated.
     """
 
     job: TrainingJob
