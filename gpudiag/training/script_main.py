@@ -1,4 +1,4 @@
-"""The entry point of a rank of `gpudiag train --script`: runs the user's script as torchrun would, watched."""
+"""The entry point of a rank of `gpudiag train --script`: run the script as torchrun would, and watch it."""
 
 import os
 import runpy
