@@ -1,6 +1,6 @@
 """Keep the ranks in step: every one takes the same steps in the same order, each announced before it is taken.
 
-So a rank that hangs in a step is told from the ranks that wait for it. The process group is gloo's, on
+So a rank that hangs in a step can be told from those that wait for it. The process group is gloo's, on
 CPU tensors, whatever the ranks work on: it carries nothing but barriers.
 """
 
