@@ -1,4 +1,4 @@
-"""Faults that `--inject` asks for in a training: those of a rank's process, and those of the training itself."""
+"""Faults that `--inject` puts into a training: in a rank's process, or in the training itself."""
 
 import re
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TrainingFault:
-    """A fault in the training itself, as `--inject` asks for it; of one rank or of all, at a step or always."""
+    """A fault in the training itself, as in `--inject`; of one rank or of all, at one step or always."""
 
     kind: str
     specification: str

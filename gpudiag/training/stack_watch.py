@@ -1,4 +1,4 @@
-"""A rank's own look at its main thread, once a second: where it is, what it waits for, and what still moves."""
+"""A rank's own look at its main thread, once a second: where it is, what it waits for, what still moves."""
 
 import linecache
 import os

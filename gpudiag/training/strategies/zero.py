@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO: 0 averages gradients, 1 shards the optimizer's state, 2 the gradients too, 3 also the parameters."""
+"""DeepSpeed ZeRO: 0 averages gradients, 1 shards optimizer state, 2 gradients too, 3 also parameters."""
 
 import os
 from contextlib import nullcontext
@@ -163,7 +163,7 @@ class ZeroStrategy(Strategy):
         return None if self.group.on_one_host else "DeepSpeed needs a folder that all hosts share"
 
     def kept_state(self) -> Digests:
-        """The digests of parameters or shards, buffers, the inner optimizer with its own copy of them, and steps."""
+        """Digests of parameters or shards, buffers, the inner optimizer with its copy of them, and steps."""
         parameters: dict[str, Any] = dict(self.plain.named_parameters())
         split = self._splits_parameters
         kept = {name: value.ds_tensor if split else value for name, value in parameters.items()}
