@@ -118,7 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 _dismiss(cycle)
         super().connection_lost(exc)
-        self.cycle = self._running = self._arriving = None  # type: ignore[assignment]  # a reference cycle
+        self.cycle = self._running = self._arriving = None  # type: ignore[assignment]  # breaks a cycle
 
     def data_received(self, data: bytes) -> None:
         """Parse data in pieces; unless a request is being answered, the next one has a timeout."""

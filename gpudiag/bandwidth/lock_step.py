@@ -39,7 +39,7 @@ class LockStep:
         self.barrier()
 
     def step(self, name: str, call: Callable[[], _T], elements: int = 0) -> _T:
-        """What `call` returns, announced as `name` before it starts; without elements, the rank's own work."""
+        """What `call` returns, announced as `name` before it starts; without elements, this rank's work."""
         sequence = self._sequence
         self._sequence += 1
         self.progress.before_operation(sequence, name, "", elements)

@@ -70,7 +70,7 @@ class Epochs:
             yield indices, self._spoilt(inputs, epoch * self.job.steps_per_epoch + step), targets
 
     def intended(self, epoch: int) -> list[list[torch.Tensor]]:
-        """The indices that every rank should read, by rank and step; the single-process run trains on them."""
+        """The indices that every rank should read, by rank and step; the single process trains on them."""
         orders = []
         for rank in range(self.job.workers):
             sampler = self._sampler(rank)
