@@ -26,8 +26,8 @@ from gpudiag_api.service import Service
 from gpudiag_api.service_routes import service_routes
 from gpudiag_api.settings import Settings
 
-_CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that are one of some names
-_DIRECT = ("/api/v1/devices",)  # what every page and script asks, again and again
+_CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that take one of several names
+_DIRECT = ("/api/v1/devices",)  # polled by every page and script
 _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
 
 
@@ -43,7 +43,7 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
         finally:
             await service.stop()
 
-    # No pages for trying the API: they would load from elsewhere.
+    # No interactive API pages: they would load scripts from elsewhere.
     inner = FastAPI(
         title="gpudiag", version=__version__, lifespan=live, docs_url=None, redoc_url=None, openapi_url=None,
         redirect_slashes=False,
@@ -91,7 +91,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """What the address takes, by all routes that have it; HEAD wherever there is GET."""
+    """The methods that the path accepts, over all its routes; HEAD wherever there is GET."""
     found = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
     methods = {method for route in found for method in route.methods or ()} or {"GET"}  # a file of the page
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
@@ -106,7 +106,7 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
 
 
 def _describe_invalid(error: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong with the request in words, and a hint where there are choices."""
+    """What is wrong with the request, in words, and a hint if there are choices."""
     place = ".".join(str(part) for part in error["loc"])
     context = error.get("ctx", {})
     if error["type"] == "json_invalid":

@@ -1,8 +1,8 @@
-"""What every request passes before anything looks at it: who asks, from where, how much, how slowly.
+"""The checks on every request before it is handled: its caller, its origin, its size and its speed.
 
-A plain ASGI application around the other. It refuses what a browser was tricked into (another Host, which
+A plain ASGI application around the inner one. It refuses what a browser was tricked into (another Host, which
 is DNS rebinding; another origin), what is too large or too slow, and what the caller may not do. The rest
-of the service can rely on it: a request that arrives there may read, or act, as its route asks.
+of the service can rely on it: a request that gets there is allowed to read, or to act, as its route needs.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ MAX_TARGET_BYTES = 4096
 BODY_SECONDS = 10.0
 _SHOWN_CHARACTERS = 80
 ROLE = "gpudiag.role"  # where the scope holds the caller's role
-AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose caller seems to have left, and has not
+AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose `receive` says disconnected, though it is not
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = "/api/v1/session"
-# What nobody needs a token for: liveness, and the way to show one. The page itself holds no data without.
+# Paths that need no token: liveness, and the way to show one. Without a token the page holds no data.
 _OPEN_PATHS = ("/healthz", "/readyz", _SESSION_PATH)
 _GUARDED_PREFIXES = ("/api/", "/metrics", "/openapi.json")
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
@@ -59,8 +59,8 @@ class Gate:
     ) -> None:
         """Guard `application`, which answers for `service`.
 
-        What GET asks of the addresses in `direct` is answered by their endpoints at once: they take no parameters, and
-        the way through the application costs twice what the rest of such an answer does.
+        A GET of a path in `direct` goes straight to its endpoint: these take no parameters, and the way
+        through the application costs twice as much as the rest of such an answer.
         """
         self.service = service
         self._application = application
@@ -101,10 +101,10 @@ class Gate:
             )
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the request answered below the root path.
+        """Check the request, and have it answered with its path below the root path.
 
         Raises:
-            Problem: it may not pass.
+            Problem: the request is refused.
         """
         is_bare_root = scope["path"] == self._settings.root_path
         scope["path"] = self._inner_path(scope["path"])
@@ -134,10 +134,10 @@ class Gate:
         return path
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse what may not pass.
+        """Check the request's size, host, role and origin, and whether it may act; note its role.
 
         Raises:
-            Problem: why.
+            Problem: the request is refused.
         """
         self._check_size(scope)
         self._check_host(scope, headers)
@@ -165,10 +165,10 @@ class Gate:
             raise Problem(400, "request.path", "the address holds a null character")
 
     def _check_host(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse a name that is not ours: a page of another site may have had it resolved to this machine.
+        """Refuse an unknown host name: a page of another site may have had it resolved to this machine.
 
-        A numeric address cannot be turned so. Where others may come it is one of this machine's, also one that it
-        got a moment ago or that a router translates.
+        A numeric address cannot be rebound like that. A service that other machines can reach accepts any: it
+        may have got one a moment ago, or a router may translate it.
         """
         name = _host_name(headers.get(b"host", b""))
         if name is None:
@@ -183,7 +183,7 @@ class Gate:
         raise Problem(421, "access.host", f"this service does not know itself as {shown}", ways)
 
     def _role(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
-        """What the caller may do, and whether a cookie says so."""
+        """The caller's role, and whether a cookie gave it."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
             kind, _, token = authorization.decode("latin-1").partition(" ")
@@ -202,7 +202,7 @@ class Gate:
         return None, False
 
     def _check_origin(self, headers: dict[bytes, bytes], *, by_cookie: bool) -> None:
-        """A page of another site must not change anything in the name of this browser's user."""
+        """Refuse changes that a page of another site asks for in the name of this browser's user (CSRF)."""
         site = headers.get(b"sec-fetch-site", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -232,15 +232,15 @@ def role_of(request: Request) -> str | None:
 
 
 def client_of(scope: Scope) -> str:
-    """The address that the request came from; `-` where there is none."""
+    """The address that the request came from; `-` if there is none."""
     return str((scope.get("client") or ("-",))[0])
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers by name; what must not come twice may not.
+    """The headers by name.
 
     Raises:
-        Problem: Host, Authorization or Content-Length come twice.
+        Problem: Host, Authorization, Content-Length or Origin comes twice.
     """
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
@@ -252,7 +252,7 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
 
 @lru_cache(256)
 def _host_name(given: bytes) -> str | None:
-    """The host that a Host header names, in lower case, or None where it is no host with or without a port."""
+    """The host that a Host header names, in lower case; None if it is not a host with or without a port."""
     text = given.decode("latin-1").lower()
     try:
         parts = urlsplit(f"//{text}")
@@ -273,7 +273,7 @@ def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
 
 
 async def _read_body(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
-    """The whole body, read before anything is done; what the application receives is already here.
+    """A `receive` that gives the application the whole body, which has been read already.
 
     Raises:
         Problem: it is too large, too slow, or not JSON.
@@ -307,7 +307,7 @@ async def _collect(receive: Receive) -> bytes:
 
 
 async def _nothing_follows() -> Message:
-    """What comes after a HEAD: its answer ends at once, also where GET would listen on."""
+    """A disconnect, after a HEAD: its answer ends at once, even where GET would go on streaming."""
     return {"type": "http.disconnect"}
 
 

@@ -1,7 +1,7 @@
-"""Readings over a range of time as bodies: made by one thread in small steps, once for all who ask the same.
+"""Response bodies of readings over a time range, built by one thread in small steps, once per question.
 
-A day of eight GPUs takes a fifth of a second of processor. Made in the event loop, or by as many threads as there are
-readers, it would hold up every other answer; one call of the JSON encoder over all of it would, too.
+A day of eight GPUs takes 0.2 s of CPU time. Built in the event loop, or by one thread per reader, it would
+hold up every other answer; one call of the JSON encoder over all of it would, too.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ HasLeft = Callable[[], Awaitable[bool]]
 
 
 async def stays() -> bool:
-    """That the asker is still there."""
+    """False: the client is still there."""
     return False
 
 
@@ -57,12 +57,12 @@ class HistoryBodies:
         self._made: OrderedDict[Question, tuple[float, asyncio.Future[Encoded]]] = OrderedDict()
 
     async def answer(self, question: Question, has_left: HasLeft = stays) -> Encoded:
-        """The body; who asks the same while it is being made, or a moment later, gets the same.
+        """The body, shared by all who ask the same while it is being built, or shortly after.
 
-        Questions take turns; one whose asker has left by its turn is not answered.
+        Questions take turns; one whose client has left by its turn is not answered.
 
         Raises:
-            Problem: too many wait already, or the asker has left.
+            Problem: too many wait already, or the client has left.
         """
         if question not in self._made and self._waiting >= MAX_WAITING_QUESTIONS:
             raise Problem(
@@ -89,12 +89,12 @@ class HistoryBodies:
             self._waiting -= 1
 
     def _fresh(self, question: Question) -> asyncio.Future[Encoded] | None:
-        """The body that was made for that question, if it is still good."""
+        """The body that was built for that question, or is being built, if it is still fresh."""
         until, making = self._made.get(question, (0.0, None))
         return None if making is None or until < monotonic() or making.cancelled() else making
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more answers."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, question: Question) -> Encoded:
@@ -110,14 +110,14 @@ class HistoryBodies:
 
 
 def _fresh_seconds(question: Question) -> float:
-    """How long an answer stays good: what ends now gets a point more with each step."""
+    """The seconds for which an answer stays fresh: a range that ends now gains a point with each step."""
     step = question.step_seconds or _FRESH_SECONDS
     lasts = 0.0 if question.from_at is None else (question.to_at or time()) - question.from_at
     return min(max(_FRESH_SECONDS, step, lasts / 2000), _MAX_FRESH_SECONDS)
 
 
 def _json_parts(series: Series) -> Iterator[str]:
-    """The document of `gpudiag.series/1` in parts, each of which the encoder writes in a moment."""
+    """The document of `gpudiag.series/1` in parts, each of which the encoder writes quickly."""
     document = to_document(replace(series, devices=()))
     opening = "{"
     for name, value in document.items():

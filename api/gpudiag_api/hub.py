@@ -1,4 +1,4 @@
-"""Live events for everybody who listens: encoded once, kept for a while, given to each in its own time."""
+"""Live events for all listeners: encoded once, kept for a while, delivered to each at its own pace."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 LIVE = "live"
 KEPT_EVENTS = 120  # two minutes of ticks
-_MAX_WAITING = 64  # of one listener; it loses the oldest
+_MAX_WAITING = 64  # per listener; beyond that it loses the oldest
 
 HEARTBEAT_SECONDS = 15.0
 _HEARTBEAT = b": still here\n\n"
@@ -21,7 +21,7 @@ _RETRY = b"retry: 2000\n\n"
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep events back
+    (b"x-accel-buffering", b"no"),  # else nginx would buffer events
 ]
 
 
@@ -36,7 +36,7 @@ class Event:
 
 
 class Listener:
-    """One who listens, with the events that it has not taken yet."""
+    """One listener, with the events that it has not taken yet."""
 
     def __init__(self) -> None:
         """Wait for the first event."""
@@ -44,7 +44,7 @@ class Listener:
         self._wake: asyncio.Future[None] | None = None
 
     def give(self, event: Event) -> None:
-        """Have one more event wait; of ticks only the newest does, of all no more than 64."""
+        """Queue one more event; of ticks only the newest stays queued, of all events at most 64."""
         if event.name == LIVE:
             for older in self._waiting:
                 if older.name == LIVE:
@@ -56,17 +56,17 @@ class Listener:
         self.wake()
 
     def fill(self, events: list[Event]) -> None:
-        """Have events wait that were missed, ticks included."""
+        """Queue the events that were missed, ticks included."""
         self._waiting.extend(events)
         self.wake()
 
     def wake(self) -> None:
-        """End the waiting, events or not."""
+        """Let `take` return, with events or without."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def take(self, seconds: float) -> bytes:
-        """The frames that wait; empty where none came in that time or somebody woke us."""
+        """The queued frames; empty if none came within `seconds`, or `wake` was called without any."""
         if not self._waiting:
             self._wake = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):
@@ -79,10 +79,10 @@ class Listener:
 
 
 class Hub:
-    """All events of one service, and who listens to them."""
+    """All events of one service, and their listeners."""
 
     def __init__(self) -> None:
-        """Start a life of its own: ids of an earlier one mean nothing here."""
+        """Start with ids of its own: those of an earlier service mean nothing here."""
         self.instance = secrets.token_hex(4)
         self.listeners: set[Listener] = set()
         self.newest_live: Event | None = None
@@ -91,7 +91,7 @@ class Hub:
         self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
 
     def publish(self, name: str, data: str) -> Event:
-        """Give an event to everybody who listens."""
+        """A new event, given to all listeners."""
         self._number += 1
         frame = f"id: {self.instance}-{self._number}\nevent: {name}\ndata: {data}\n\n".encode()
         event = Event(self._number, name, data, frame)
@@ -111,17 +111,17 @@ class Hub:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Listen no more."""
+        """Remove a listener."""
         self.listeners.discard(listener)
 
     def close(self) -> None:
-        """Wake everybody, so that streams end."""
+        """Wake all listeners, so that their streams end."""
         self.closed = True
         for listener in self.listeners:
             listener.wake()
 
     def since(self, last_id: str | None) -> tuple[list[Event], bool]:
-        """The events after that id, and whether some are gone; without one of ours, the newest tick."""
+        """The events after that id, and whether some are lost; without a valid id, the newest tick."""
         number = self._number_of(last_id)
         newest = [self.newest_live] if self.newest_live is not None else []
         if number is None:
@@ -131,7 +131,7 @@ class Hub:
         return kept, gap
 
     def poll(self, last_id: str | None) -> dict[str, Any]:
-        """`gpudiag.poll/1`: the same without a stream; of ticks only the newest."""
+        """The document `gpudiag.poll/1`: the events after that id, of ticks only the newest."""
         events, gap = self.since(last_id)
         newest = self.newest_live
         told = [event for event in events if event.name != LIVE or event is newest]
@@ -153,7 +153,7 @@ class Hub:
 
 
 def stream_events(hub: Hub, last_id: str | None) -> Response:
-    """A response that goes on until the caller leaves or the service stops."""
+    """A response that streams events until the client leaves or the service stops."""
     return _Stream(hub, last_id)
 
 

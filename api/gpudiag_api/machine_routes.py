@@ -39,7 +39,7 @@ _kept: dict[tuple[str | None, str], tuple[float, History]] = {}
 
 
 async def read_stored_history(store: str | None, machine: str) -> History:
-    """What the store holds about that machine; empty where there is no store, or it does not answer."""
+    """The stored history of that machine; if the store does not answer, the last one read or an empty one."""
     at, known = _kept.get((store, machine), (0.0, History(machine, mask_text(store or "none"))))
     if store is None or (at and monotonic() - at < _FRESH_SECONDS):
         return known
@@ -52,7 +52,7 @@ async def read_stored_history(store: str | None, machine: str) -> History:
 
 
 def _read(store: str, machine: str) -> History:
-    from gpudiag.store.database import Store, parse_store_url  # SQLAlchemy, only where somebody asks
+    from gpudiag.store.database import Store, parse_store_url  # loads SQLAlchemy: only on demand
 
     opened = Store(parse_store_url(store), read_only=True)
     try:
@@ -65,7 +65,7 @@ Text = Annotated[str | None, Query(max_length=_MAX_PARAMETER)]
 
 
 def machine_routes(service: Service) -> APIRouter:
-    """The routes, answered from the service's newest picture."""
+    """The routes of the machine, answered from the service's newest snapshot."""
     router = APIRouter(prefix="/api/v1", tags=["machine"])
 
     @router.get("/devices", responses=answers(Live, 503), summary="Every GPU now")
@@ -80,7 +80,7 @@ def machine_routes(service: Service) -> APIRouter:
         live, snapshot = service.need_live(), _snapshot(service)
         found = _find(snapshot, device)
         row = next((row for row in live.devices if row.id == found.id), None)
-        if row is None:  # the machine was looked at anew, and the tick that tells it comes in a moment
+        if row is None:  # found in a new snapshot; the tick that shows it comes in a moment
             detail, hint = "this GPU has just been found", "ask again in a second"
             raise Problem(503, "service.starting", detail, hint, {"Retry-After": "1"})
         known = service.watch.findings.findings if service.watch.findings else ()
@@ -199,10 +199,10 @@ def _series_names(text: str | None) -> tuple[str, ...]:
 
 
 def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
-    """The UUIDs of the GPUs that are named; one that is gone from the machine is known by its readings.
+    """The UUIDs of the named GPUs; one that is gone from the machine is known from its readings.
 
     Raises:
-        UsageError: neither the machine nor what is remembered has such a GPU.
+        UsageError: there is no such GPU, neither in the machine nor in the readings.
     """
     if text is None:
         return None
@@ -213,7 +213,7 @@ def _uuids(service: Service, text: str | None) -> tuple[str, ...] | None:
         known |= {str(device.id.nvml_index): uuid, str(device.id.bus_id): uuid, uuid: uuid}
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name not in known and snapshot is not None:  # before it, nobody knows the indices
+        if name not in known and snapshot is not None:  # before the first one, indices are not known
             raise UsageError(f"there is no GPU {name[:64]!r}", hint="GET /api/v1/devices lists them")
     return tuple(known.get(name, name) for name in names)
 
@@ -222,7 +222,7 @@ def _moment(name: str, text: str | None) -> float | None:
     """Unix seconds for a number or an ISO time.
 
     Raises:
-        UsageError: it is neither, or no time that there is.
+        UsageError: it is neither, or out of range.
     """
     if text is None:
         return None

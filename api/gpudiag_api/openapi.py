@@ -1,4 +1,4 @@
-"""The service's own description: which documents each route answers with, in which form errors come."""
+"""The service's OpenAPI description: the documents that each route answers with, and the form of errors."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which folder is a service's own: one of each machine, real or simulated, and held by one service at a time."""
+"""The service's own state folder: one per machine, real or simulated, locked by one service at a time."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ from gpudiag.probe.start import SIMULATED
 _FOLDER, _SIMULATED_FOLDER = "service", "service-simulated"
 _LOCK = "lock"
 _MAX_NAME_CHARACTERS = 80
-_WAIT_SECONDS = 3.0  # for a disk that works; one that does not is no reason to wait
+_WAIT_SECONDS = 3.0  # enough for a disk that works; a hung one is not waited for
 
 
 def service_folder(state: Path) -> Path:
-    """Where the service of this machine remembers: what is simulated is never mixed with what is real."""
+    """The state folder of this machine's service; simulated machines have their own."""
     simulated = os.environ.get(SIMULATED)
     if not simulated:
         return state / _FOLDER
@@ -26,20 +26,20 @@ def service_folder(state: Path) -> Path:
 
 @dataclass
 class _Held:
-    """What became of the lock, told by the thread that asks for it."""
+    """The outcome of locking, set by the thread that asks for the lock."""
 
     descriptor: int | None = None
     holder: str | None = None
 
 
 def hold_folder(folder: Path, address: str) -> None:
-    """Hold the folder for this process's life; a folder that cannot be written is told of by what writes there.
+    """Lock the folder for this process's life; whoever writes there reports one that cannot be written.
 
     Raises:
         UsageError: another service holds it.
     """
     held = _Held()
-    # A thread, because the disk may hang, and then the service goes on without its memory.
+    # A thread, because the disk may hang, and then the service goes on without the lock.
     asking = threading.Thread(target=_ask, args=(folder, address, held), daemon=True)
     asking.start()
     asking.join(_WAIT_SECONDS)
@@ -67,7 +67,7 @@ def _ask(folder: Path, address: str, held: _Held) -> None:
         os.close(descriptor)
         return
     held.descriptor = (
-        descriptor  # never closed: the kernel lets go of it when the process ends, however it ends
+        descriptor  # never closed: the kernel releases the lock when the process ends, however it ends
     )
     with open(descriptor, "w", closefd=False) as file:
         file.truncate()

@@ -1,4 +1,4 @@
-"""The page: its files as the package carries them, with the first numbers inside."""
+"""The web page: its files from the package, with the first live numbers embedded."""
 
 import mimetypes
 from importlib.resources import files
@@ -32,7 +32,7 @@ class Page:
     """The files of `gpudiag_api/static`, read once."""
 
     def __init__(self, service: Service, folder: Path | None = None) -> None:
-        """Carry the package's own files, or those of a folder."""
+        """Read the package's own files, or those of `folder`."""
         self._service = service
         place = folder or Path(str(files("gpudiag_api"))) / "static"
         self._files = _read_files(place)
@@ -71,7 +71,7 @@ class Page:
 
 
 def _read_files(place: Path) -> dict[str, Encoded]:
-    """Each file by its path, links left out."""
+    """Each file by its path under `place`; symbolic links are left out."""
     found = {}
     for path in sorted(place.rglob("*")) if place.is_dir() else ():
         if path.is_file() and not path.is_symlink():

@@ -14,7 +14,7 @@ _MAX_DETAIL_CHARACTERS = 500
 
 
 class Problem(Exception):
-    """A request that is refused; `members` are written beside the standard ones."""
+    """A refused request; `members` are written besides the standard ones."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ def problem_of(error: GpudiagError) -> Problem:
 
 
 def answer_problem(request: Request, error: Exception) -> Response:
-    """The response to an exception: a Problem, a GpudiagError, or a bug of ours, which is said as such."""
+    """The response to an exception: a Problem, a GpudiagError, or a bug of gpudiag, named as such."""
     if isinstance(error, GpudiagError):
         error = problem_of(error)
     if not isinstance(error, Problem):

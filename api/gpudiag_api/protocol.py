@@ -1,11 +1,11 @@
-"""HTTP connections that must say what they want in time and in few bytes: uvicorn itself waits without limit.
+"""HTTP connections with limits on time and bytes: uvicorn itself waits without limit.
 
-Its parser keeps what has arrived of a head until the head is whole, joins a header that comes in pieces anew with
-each of them, and queues a request for each that comes before the last is answered. So bytes, headers and requests
-are counted as they arrive, before the parser sees more of them; and what is written must be taken.
+Its parser buffers a head until it is complete, joins a header that comes in pieces anew with each of them,
+and queues the requests that come before the last one is answered. So bytes, headers and requests are counted
+as they arrive, before the parser sees more of them; and the client must read what is written.
 
-A connection that is refused is told so: closed while bytes are still arriving, it would be reset by the kernel, and
-the answer lost. So it is half closed, and what comes is dropped for a while.
+A refused connection gets an answer: closed while bytes are still arriving, it would be reset by the kernel,
+and the answer lost. So it is half closed, and incoming bytes are dropped for a while.
 """
 
 import asyncio
@@ -19,33 +19,31 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from gpudiag_api.gate import MAX_BODY_BYTES
 
 REQUEST_SECONDS = 10.0  # from the first byte, or the connection, to the end of the headers
-MAX_HEAD_BYTES = (
-    32 * 1024
-)  # of the wire; what is over the gate's own limits and below this is answered in words
-MAX_HEADERS = 100  # with the trailers; each of a few bytes takes 150 in memory
-# Of the wire, for one request: the largest body that the gate takes, sent in chunks of a byte each.
+MAX_HEAD_BYTES = 32 * 1024  # on the wire; the gate answers what is over its own limits and below this
+MAX_HEADERS = 100  # with the trailers; one of a few bytes takes 150 in memory
+# On the wire, for one request: the largest body that the gate takes, sent in chunks of a byte each.
 MAX_MESSAGE_BYTES = 1024 * 1024
-# Of one connection, behind the request that is being answered; browsers send one at a time.
+# Queued on one connection behind the request that is being answered; browsers send one at a time.
 MAX_WAITING_REQUESTS = 8
 MAX_WAITING_BYTES = 64 * 1024
 LINGER_SECONDS = 2.0  # for the client to read why it is refused
 LINGER_BYTES = 1024 * 1024
-UNREAD_SECONDS = 30.0  # for a client to take some of what was written; every look at it lasts so long
-MAX_LINGERING_BEYOND = 50  # of those that are one connection too many: each holds a descriptor
+UNREAD_SECONDS = 30.0  # within which a client must read some of what was written
+MAX_LINGERING_BEYOND = 50  # refused connections beyond the limit: each holds a descriptor
 _MAX_PIECE_BYTES = 4 * 1024  # a piece may hold hundreds of headers before they are counted
 _log = logging.getLogger("gpudiag.access")
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a connection is closed, as an answer; without words where the request has been answered already."""
+    """Why a connection is closed, as an answer; without words if the request has been answered already."""
 
     status: str
     words: str = ""
     headers: tuple[str, ...] = ()
 
     def answer(self) -> bytes:
-        """What is written."""
+        """The bytes to write; none without words."""
         if not self.words:
             return b""
         body = f"{self.words}.\r\n"
@@ -67,29 +65,29 @@ _CROWDED = _Refusal("429 Too Many Requests", "too many requests wait on this con
 
 
 class _RefusedError(Exception):
-    """Raised inside the parser to stop it: nothing may be read of a connection that is refused."""
+    """Raised inside the parser to stop it: a refused connection is not parsed any further."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, which holds a bounded part of memory for a bounded time, whatever the client sends or takes."""
+    """One connection, bounded in memory and in time whatever the client sends or reads."""
 
-    _beyond: ClassVar[set["BoundedProtocol"]] = set()  # refused as one too many, and not gone yet
+    _beyond: ClassVar[set["BoundedProtocol"]] = set()  # refused beyond the limit, and still open
 
     _head_timer: asyncio.TimerHandle | None = None
     _in_head = False
     _message_bytes = 0  # of the request that is arriving
-    _piece_bytes = 0  # of what the parser is given now
+    _piece_bytes = 0  # of the piece that the parser has now
     _arriving: RequestResponseCycle | None = None  # the request whose body is arriving
     _running: RequestResponseCycle | None = None  # the request that is, or was last, answered
-    _refusal: _Refusal | None = None  # from then on, what comes is dropped
+    _refusal: _Refusal | None = None  # once set, incoming bytes are dropped
     _dropped_bytes: int | None = None  # since the refusal was written
     _end_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request; one connection too many is told so and closed.
+        """Start the timeout of the first request; refuse a connection beyond the limit.
 
-        uvicorn's own limit refuses requests, so that connections that ask nothing would not be counted.
+        uvicorn's own limit refuses requests, so connections without a request would not be counted.
         """
         super().connection_made(transport)
         self._answered = _Answered(self)
@@ -108,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begin_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more; uvicorn tells the last request alone that the client has gone."""
+        """Cancel the timers, and tell every request that the client has gone; uvicorn tells only the last."""
         self._stop_waiting()
         for timer in (self._end_timer, self._unread_timer):
             if timer is not None:
@@ -120,10 +118,10 @@ class BoundedProtocol(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 _dismiss(cycle)
         super().connection_lost(exc)
-        self.cycle = self._running = self._arriving = None  # type: ignore[assignment]  # they know us, and would stay
+        self.cycle = self._running = self._arriving = None  # type: ignore[assignment]  # breaks a cycle
 
     def data_received(self, data: bytes) -> None:
-        """Take data in, a piece at a time; a head that is not whole by now may take its time, but not more."""
+        """Parse data in pieces; unless a request is being answered, the next one has a timeout."""
         for start in range(0, len(data), _MAX_PIECE_BYTES):
             if self._refusal is not None or self.transport.is_closing():
                 self._drop(len(data) - start)
@@ -142,15 +140,15 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            pass  # nothing else is spoken here: the request has been handed on as any other
+            pass  # no other protocol is spoken here: the request has been handed on like any other
         except httptools.HttpParserError:
-            self._refuse(_MALFORMED)  # unless it was our own refusal that stopped the parser
+            self._refuse(_MALFORMED)  # no effect if our own refusal stopped the parser
         excess = self._excess()
         if excess is not None:
             self._refuse(excess)
 
     def _excess(self) -> _Refusal | None:
-        """What the client has sent too much of."""
+        """The refusal if the client has sent too much of something; else None."""
         if self._in_head and self._message_bytes > MAX_HEAD_BYTES:
             return _LONG_HEAD
         if len(self.headers) > MAX_HEADERS:
@@ -162,12 +160,12 @@ class BoundedProtocol(HttpToolsProtocol):
         return None
 
     def on_message_begin(self) -> None:
-        """Count the bytes of one more request, if one more may wait."""
+        """Start counting the bytes of a request; refuse it if too many wait already."""
         if len(self.pipeline) >= MAX_WAITING_REQUESTS:
             self._refuse(_CROWDED)
             raise _RefusedError
         super().on_message_begin()
-        # Where in the piece it begins is not told, so the piece counts whole.
+        # Where in the piece it begins is not known, so the whole piece counts.
         self._in_head, self._message_bytes = True, self._piece_bytes
 
     def on_headers_complete(self) -> None:
@@ -181,12 +179,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.transport = self._answered
 
     def on_body(self, body: bytes) -> None:
-        """Keep what the gate may take, and a little more, by which it sees that it is too much."""
+        """Keep as much as the gate accepts, and a little more, by which it sees that it is too much."""
         if len(self.cycle.body) <= MAX_BODY_BYTES:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Count the bytes of the next one anew."""
+        """Reset the byte count for the next request."""
         self._message_bytes, self._arriving = 0, None
         super().on_message_complete()
 
@@ -195,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request; a connection that is kept alive is closed by uvicorn's own timer."""
+        """Start the next request; uvicorn's own timer closes a connection that is kept alive."""
         if self._dropped_bytes is not None:
             return
         was_last = not self.pipeline
@@ -205,16 +203,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._send_refusal()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has asked nothing for a while."""
+        """Close an idle connection."""
         self._close()
 
     def pause_writing(self) -> None:
-        """Write no more until the client has taken what there is, which it must."""
+        """Stop writing until the client has read what is buffered, for which it has a timeout."""
         super().pause_writing()
         self._watch_reading()
 
     def resume_writing(self) -> None:
-        """Write again."""
+        """Write again, and cancel that timeout."""
         super().resume_writing()
         if self._unread_timer is not None and not self.transport.is_closing():
             self._unread_timer.cancel()
@@ -234,13 +232,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """Hear nothing more, and say why once what was asked before is answered."""
+        """Drop all further input, and answer why once the earlier requests are answered."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = refusal
         self._stop_waiting()
         self._unset_keepalive_if_required()
-        del self.headers[MAX_HEADERS:]  # in place: the request has them too, with what its trailer was
+        del self.headers[MAX_HEADERS:]  # in place: the request shares this list, its trailers included
         _log.info(
             "refused: %s", refusal.words, extra={"status": int(refusal.status[:3]), "client": self._client()}
         )
@@ -249,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.pipeline.popleft()  # the newest: it is refused, and those before it are answered
         elif at_fault is not None:
             if at_fault.response_started:
-                self._refusal = _NOTHING  # what was said cannot be taken back
+                self._refusal = _NOTHING  # an answer has already begun
             _dismiss(at_fault)
         if self._is_answering():
             self.flow.pause_reading()
@@ -262,7 +260,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _send_refusal(self) -> None:
         """Write why, and give the client time to read it: what it still sends is dropped."""
-        assert self._refusal is not None  # noqa: S101 - that is what brings us here
+        assert self._refusal is not None  # noqa: S101 - the callers have set it
         self._dropped_bytes = 0
         self._unset_keepalive_if_required()
         self.transport.write(self._refusal.answer())
@@ -275,7 +273,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._dropped_bytes is not None:
             self._dropped_bytes += size_bytes
             if self._dropped_bytes > LINGER_BYTES:
-                self.flow.pause_reading()  # and not closed before its time: it would come again at once
+                self.flow.pause_reading()  # not closed early: the client would reconnect at once
 
     def _end_later(self, seconds: float) -> None:
         if self._end_timer is not None:
@@ -291,7 +289,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        """Close once what was written is sent, if the client takes it."""
+        """Close once what was written is sent; the client has a timeout to read it."""
         self._stop_waiting()
         if not self.transport.is_closing():
             self.transport.close()
@@ -299,7 +297,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._watch_reading()
 
     def _watch_reading(self, before: int | None = None) -> None:
-        """End the connection when the client has taken nothing since the last look."""
+        """Abort the connection if the client has read nothing since the last check; else check again."""
         unread = self.transport.get_write_buffer_size()
         if before is not None and unread >= before:
             self.transport.abort()
@@ -310,7 +308,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Answered(asyncio.Transport):
-    """What one request's answer is written to; where the answer ends the connection, the protocol ends it."""
+    """The transport for one request's answer; if the answer ends the connection, the protocol closes it."""
 
     __slots__ = ("_protocol",)
 
@@ -329,13 +327,13 @@ class _Answered(asyncio.Transport):
 
 
 def _dismiss(cycle: RequestResponseCycle) -> None:
-    """Have the application know that nobody waits for this answer."""
+    """Tell the application that the client of this request has gone."""
     cycle.disconnected, cycle.waiting_for_100_continue = True, False
     cycle.message_event.set()
 
 
 def _bytes_of(cycle: RequestResponseCycle) -> int:
-    """What a request that waits holds."""
+    """The bytes that a waiting request holds."""
     scope = cycle.scope
     head = sum(len(name) + len(value) for name, value in scope["headers"])
     return len(cycle.body) + len(scope["raw_path"]) + len(scope["query_string"]) + head

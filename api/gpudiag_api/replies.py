@@ -1,4 +1,4 @@
-"""Documents as responses: encoded once a tick, compressed once, not sent again to who has them."""
+"""Documents as responses: encoded once a tick, compressed once, not sent again to a client that has them."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ _GZIP_LEVEL = 6
 
 @dataclass(slots=True)
 class Encoded:
-    """One body with its tag; the compressed one is made when the first caller wants it."""
+    """One body with its ETag; it is compressed when first needed."""
 
     body: bytes
     media_type: str
@@ -33,17 +33,17 @@ class Encoded:
 
 
 def encode_body(body: bytes, media_type: str = JSON) -> Encoded:
-    """A body with the tag that its bytes make."""
+    """A body with an ETag made from its bytes."""
     return Encoded(body, media_type, f'"{hashlib.blake2b(body, digest_size=9).hexdigest()}"')
 
 
 def encode_document(noun: Any) -> Encoded:
-    """A noun's document."""
+    """A noun's document as a body."""
     return encode_body(dumps(noun).encode())
 
 
 def reply(request: Request, encoded: Encoded, *, cache: str = "no-cache") -> Response:
-    """The response: 304 to who has it, compressed for who takes that."""
+    """The response: 304 if the client has the body, compressed if it accepts gzip."""
     headers = {"ETag": encoded.tag, "Cache-Control": cache, "Vary": "Accept-Encoding"}
     if _has_it(request.headers.get("if-none-match"), encoded.tag):
         return Response(None, 304, headers)
@@ -61,14 +61,14 @@ def _has_it(given: str | None, tag: str) -> bool:
 
 
 class Cache:
-    """Bodies by name, each good for as long as its version stays the same."""
+    """Bodies by name, each valid as long as its version stays the same."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._kept: dict[str, tuple[object, Encoded]] = {}
 
     def get(self, name: str, version: object, make: Callable[[], Encoded]) -> Encoded:
-        """The body of that name and version, made if it is not there."""
+        """The body of that name and version, made if it is not cached."""
         kept = self._kept.get(name)
         if kept is not None and kept[0] == version:
             return kept[1]

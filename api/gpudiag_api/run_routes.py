@@ -48,7 +48,7 @@ class NewRun(BaseModel):
     interpreter: str | None = Field(default=None, max_length=64)
 
     def request(self) -> RunRequest:
-        """The same as a noun."""
+        """The RunRequest that this body asks for."""
         plan = {name: tuple(value) if isinstance(value, list) else value for name, value in self.plan.items()}
         return RunRequest(self.kind, plan, tuple(self.gpus), self.queue, self.force, self.interpreter)
 
@@ -152,7 +152,7 @@ def _rendered(body: bytes, name: str) -> str:
     """The report in that format.
 
     Raises:
-        Problem: this kind of report is not written so, or is no report that this version knows.
+        Problem: this kind of report has no such format, or this version cannot read the report.
     """
     try:
         report = loads(body.decode())

@@ -1,4 +1,4 @@
-"""The service as a process: its socket, its addresses for people, uvicorn around the application."""
+"""The service as a process: its socket, its addresses for users, uvicorn around the application."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ class JsonLines(logging.Formatter):
 
 
 class ShortLines(logging.Formatter):
-    """What a person wants to see on a terminal."""
+    """Short lines for a person at a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record in one line."""
@@ -69,8 +69,8 @@ class ShortLines(logging.Formatter):
 
 def start_logging(*, terminal: bool) -> None:
     """Log to standard error; on a terminal only what is not routine."""
-    # Neither format names the place or the process: a line for each request is not to cost what its answer does.
-    logging._srcfile = None  # so the library's guide says, under "Optimization"
+    # Neither format has source line, thread or process: looking them up would cost as much as an answer.
+    logging._srcfile = None  # as the library's guide says, under "Optimization"
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ShortLines() if terminal else JsonLines())
@@ -84,7 +84,7 @@ def start_logging(*, terminal: bool) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a person at a terminal wants to see it: refusals and changes, not every look."""
+    """Whether a person at a terminal wants to see it: refusals and changes, not every read."""
     return getattr(record, "method", "") not in ("GET", "HEAD") or getattr(record, "status", 0) >= 500
 
 
@@ -92,7 +92,7 @@ def open_socket(settings: Settings) -> socket.socket:
     """The socket that the service listens on; port 0 takes a free one.
 
     Raises:
-        UsageError: the address is not this machine's, or somebody listens there.
+        UsageError: the address is not this machine's, or is in use.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -111,7 +111,7 @@ def open_socket(settings: Settings) -> socket.socket:
 
 
 def describe_addresses(settings: Settings) -> list[str]:
-    """What a person needs to get there: a URL that works, and how to reach it from elsewhere."""
+    """Lines that tell the user how to get there: a URL that works, and how to reach it from elsewhere."""
     fragment = f"#token={settings.tokens.known[0][1]}" if settings.tokens.made else ""
     lines = [f"gpudiag serve: {settings.url()}{fragment}"]
     if settings.on_loopback:
@@ -128,7 +128,7 @@ def describe_addresses(settings: Settings) -> list[str]:
 
 
 def _outer_addresses(settings: Settings) -> list[str]:
-    """This machine's addresses by which others may reach it; its name where it shows none."""
+    """The addresses at which other machines may reach this one; its name if there are none."""
     found = [ip_address(text) for texts in read_addresses().values() for text in texts]
     wanted = [one for one in found if not one.is_loopback and not one.is_link_local]
     if settings.host != "::":
@@ -169,7 +169,7 @@ def run_service(
 
 
 def _make_room() -> int:
-    """How many connections there is room for, once as many descriptors are allowed as the system lets us have."""
+    """The number of connections there is room for, after raising the process's limit of descriptors."""
     wanted = _MAX_CONNECTIONS + _OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -181,9 +181,9 @@ def _make_room() -> int:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server; asked to stop, it stops, and that is the end it was meant to have.
+    """uvicorn's server, which stops on a signal and then returns normally.
 
-    uvicorn raises the signal once more when it has stopped, which would turn a clean stop into a kill.
+    uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill.
     """
 
     @contextlib.contextmanager

@@ -34,7 +34,7 @@ _FRESH = (SamplerState.OK, SamplerState.SLOW, SamplerState.PAUSED, SamplerState.
 
 
 class Service:
-    """The watch, the runs, and who listens."""
+    """The machine's watch, the runs, and the listeners."""
 
     def __init__(self, settings: Settings) -> None:
         """Make all of it; nothing runs before `start`."""
@@ -60,18 +60,18 @@ class Service:
         )
         self.live: Encoded | None = None
         self._warned: set[str] = set()
-        self.bug: BaseException | None = None  # what ended the service, if it was not asked to end
+        self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Watch the machine, and go on with what was queued."""
+        """Start to watch the machine, and continue with queued runs."""
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self.runs.run())]
         for task in self._tasks:
             task.add_done_callback(self._end_by_bug)
 
     async def stop(self) -> None:
-        """End runs, children and streams; write what was read."""
+        """End runs, children and streams; save the readings."""
         self.hub.close()
         await self.runs.close()
         for task in self._tasks:
@@ -82,7 +82,7 @@ class Service:
         self.readings.close()
 
     async def wait_for_live(self, seconds: float) -> None:
-        """Wait for the first tick, for no longer than that."""
+        """Wait for the first tick, for at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._first_live.wait()
@@ -118,7 +118,7 @@ class Service:
         return role
 
     def health(self) -> ServiceHealth:
-        """Whether there is fresh data, and what is wedged."""
+        """The service's health: whether there is fresh data, and what is wedged."""
         live = self.watch.live
         sampler = None if live is None else live.sampler
         return ServiceHealth(
@@ -136,7 +136,7 @@ class Service:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        """What is not remembered, and why."""
+        """What cannot be stored or read back, and why."""
         return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
 
     def _log_warnings(self) -> None:
@@ -147,7 +147,7 @@ class Service:
         self._warned = warnings
 
     def _end_by_bug(self, task: asyncio.Task[None]) -> None:
-        """A watch that ended would leave old numbers on the page as if they were new: end the service."""
+        """End the service if a task has failed: without its watch, the page would show old numbers as new."""
         if task.cancelled() or task.exception() is None:
             return
         self.bug = task.exception()

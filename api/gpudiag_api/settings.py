@@ -1,4 +1,4 @@
-"""How one service is set up: where it listens, who may do what, where it remembers."""
+"""The settings of one service: where it listens, who may do what, where it keeps its state."""
 
 import ipaddress
 import socket
@@ -14,11 +14,11 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One service's settings; `state_folder` None remembers nothing beyond the process."""
+    """One service's settings; with `state_folder` None, nothing is kept beyond the process."""
 
     host: str = "127.0.0.1"
     port: int = 8765
-    root_path: str = ""  # without a slash at its end
+    root_path: str = ""  # without a trailing slash
     allowed_hosts: tuple[str, ...] = ()  # names of a reverse proxy
     tokens: Tokens = field(default_factory=Tokens)
     allow_actions: bool = False
@@ -37,7 +37,7 @@ class Settings:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether nobody but this machine reaches the service."""
+        """Whether only this machine can reach the service."""
         return is_loopback(self.host)
 
     @property
@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def cookie(self) -> str:
-        """The name of the session's cookie; browsers keep cookies by host alone, and a host may have two services."""
+        """The session cookie's name; it has the port, as browsers keep cookies by host alone."""
         return f"{COOKIE}_{self.port}"
 
     def host_names(self) -> frozenset[str]:
@@ -58,11 +58,11 @@ class Settings:
         return frozenset(names)
 
     def url(self, path: str = "/") -> str:
-        """An address that works on this machine."""
+        """A URL that works on this machine."""
         return self.url_of("127.0.0.1" if self.on_every_address else self.host, path)
 
     def url_of(self, host: str, path: str = "/") -> str:
-        """The service's address where that host reaches it."""
+        """The service's URL under that host name or address."""
         return f"http{'s' if self.tls else ''}://{url_host(host)}:{self.port}{self.root_path}{path}"
 
     @property
@@ -82,7 +82,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether that is a numeric address, and no name."""
+    """Whether that is a numeric address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -91,5 +91,5 @@ def is_address(host: str) -> bool:
 
 
 def url_host(host: str) -> str:
-    """A host as URLs have it: an address of IPv6 in brackets."""
+    """A host as URLs have it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -20,7 +20,7 @@ _MAX_TOKEN_CHARACTERS = 512
 _HINT = "one `read:TOKEN` or `act:TOKEN` a line, of at least 16 characters: openssl rand -hex 24"
 
 SESSION_SECONDS = 12 * 3600.0
-_MAX_SESSIONS = 1000  # of one role: who may only read ends no session of who may act
+_MAX_SESSIONS = 1000  # per role: readers must not push out sessions that may act
 MAX_GUESSES = 20
 GUESS_SECONDS = 60.0
 _MAX_ADDRESSES = 1000
@@ -31,10 +31,10 @@ class Tokens:
     """Each token with its role; never shown by `repr`, never logged."""
 
     known: tuple[tuple[str, str], ...] = ()  # (role, token)
-    made: bool = False  # for this one start of the service: it may be shown, one of a file never is
+    made: bool = False  # for this start of the service: may be shown, one of a file never is
 
     def role_of(self, token: str) -> str | None:
-        """The role that a token gives, or None; takes as long for a wrong one as for a right one."""
+        """The role that a token gives, or None; takes equally long for wrong and right ones."""
         given = token.encode("utf-8", "surrogatepass")
         found = None
         for role, known in self.known:
@@ -43,15 +43,15 @@ class Tokens:
         return found
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there are any tokens."""
         return bool(self.known)
 
 
 def read_token_file(path: Path) -> Tokens:
-    """The tokens in a file of `read:TOKEN` and `act:TOKEN` lines; `#` begins a remark.
+    """The tokens in a file of `read:TOKEN` and `act:TOKEN` lines; `#` begins a comment.
 
     Raises:
-        UsageError: it cannot be read, others can read it, a line is none of these, or a token is too short.
+        UsageError: it cannot be read, others can read it, a line is neither, or a token is too short.
     """
     try:
         mode = path.stat().st_mode
@@ -88,25 +88,25 @@ def make_act_token() -> Tokens:
 
 
 class Guesses:
-    """Wrong tokens by the address that they came from: after some of them, new ones from there are not looked at.
+    """Wrong tokens by client address: after MAX_GUESSES in GUESS_SECONDS, no new ones from there are checked.
 
-    A token that was right from there stays right, so that nobody is locked out by a neighbour behind the same proxy.
+    A token that was right from there stays right, so no user is locked out by a neighbour behind a proxy.
     """
 
     def __init__(self) -> None:
-        """Nobody has guessed yet."""
+        """Start without any."""
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
         self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
 
     def wait_seconds(self, address: str, token: str) -> float:
-        """Seconds until a token from there is looked at again; 0 where it is now."""
+        """Seconds until a token from that address is checked again; 0 if it may be now."""
         if (address, _digest(token)) in self._right:
             return 0.0
         newest = [at for at in self._wrong.get(address, ()) if monotonic() - at < GUESS_SECONDS]
         return 0.0 if len(newest) < MAX_GUESSES else GUESS_SECONDS - (monotonic() - newest[-MAX_GUESSES])
 
     def note(self, address: str, token: str, *, right: bool) -> None:
-        """Remember what a token from there was."""
+        """Record whether a token from that address was right."""
         if right:
             self._right[address, _digest(token)] = None
             _forget_oldest(self._right)
@@ -134,7 +134,7 @@ class Sessions:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def open(self, role: str) -> str:
-        """A new session with that role; the oldest of that role goes where there are too many of it."""
+        """The id of a new session with that role; ends the role's oldest session if there are too many."""
         identity = secrets.token_urlsafe(32)
         self._known[identity] = (role, monotonic() + SESSION_SECONDS)
         alike = [known for known, (of, _) in self._known.items() if of == role]
@@ -143,7 +143,7 @@ class Sessions:
         return identity
 
     def role_of(self, identity: str) -> str | None:
-        """The role of a session that goes on, or None."""
+        """The role of a valid session, or None."""
         role, until = self._known.get(identity, (None, 0.0))
         return role if monotonic() < until else None
 

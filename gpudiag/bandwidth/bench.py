@@ -28,10 +28,10 @@ class Timing:
 
 
 class Bench:
-    """One rank's workplace.
+    """One rank's device, group and clock for the active tests.
 
-    Every rank goes through the same steps in the same order, so that a rank that hangs is told from
-    those that wait for it; `step` announces each to the side channel before it is taken.
+    Every rank goes through the same steps in the same order, so that a rank that hangs can be told from
+    those that wait for it; `step` announces each to the side channel before it starts.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Bench:
         return self.device.type == "cuda"
 
     def step(self, name: str, call: Callable[[], _T]) -> _T:
-        """What `call` returns, once the device has done it; announced as `name` before it starts."""
+        """What `call` returns, once the device has finished it; announced as `name` before it starts."""
 
         def work() -> _T:
             result = call()
@@ -68,13 +68,13 @@ class Bench:
         return self.group.step(name, work)
 
     def in_turn(self, name: str, call: Callable[[], None]) -> None:
-        """Let one rank after the other do `call` while the rest wait."""
+        """Run `call` on one rank after the other while the rest wait."""
         for rank in range(self.world_size):
             self.step(name, call if rank == self.rank else _nothing)
             self.group.barrier()
 
     def together(self, name: str, call: Callable[[], None]) -> None:
-        """Let every rank do `call` at the same time."""
+        """Run `call` on every rank at the same time."""
         self.group.barrier()
         self.step(name, call)
         self.group.barrier()
@@ -87,10 +87,10 @@ class Bench:
     def time(
         self, call: Callable[[], Any], *, at_least_seconds: float, at_least: int = 5, burst: int = 1
     ) -> Timing:
-        """Timings of `call`, again and again for that long and that often, after a warm-up.
+        """The timing of `call`, repeated for at least that long and that often, after a warm-up.
 
-        `burst` calls are queued between two looks at the clock: where one takes less than a millisecond, what
-        it takes to start it and to wait for it would count.
+        `burst` calls are queued between two clock readings: where one takes less than a millisecond, its
+        launch and the wait for it would count.
         """
         for _ in range(WARMUP_ITERATIONS):
             call()
@@ -114,11 +114,11 @@ class Bench:
         self._iteration += 1
 
     def emit(self, kind: str, result: Any) -> None:
-        """Tell the agent of one result, at once: it stays if the rank dies later."""
+        """Send the agent one result at once: it is kept if the rank dies later."""
         self.group.progress.emit({"kind": kind, **encode(result)})
 
     def seconds(self, on_gpu: float, on_cpu: float) -> float:
-        """How long to measure on this kind of device."""
+        """The seconds to measure on this kind of device."""
         return on_gpu if self.is_cuda else on_cpu
 
 
@@ -134,4 +134,4 @@ def differing_bytes(found: torch.Tensor, expected: torch.Tensor) -> int:
 
 
 def _nothing() -> None:
-    """The part of a rank whose turn it is not."""
+    """Do nothing: it is another rank's turn."""

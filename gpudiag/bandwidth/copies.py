@@ -17,12 +17,12 @@ _SECONDS_ON_CPU = 0.3
 # Long enough for two readings of the link's generation and width while it works.
 _HOST_COPY_SECONDS = 1.5
 _PEER_COPY_SECONDS = 0.1
-_PEER_COPIES = 8  # between two looks at the clock: one takes 0.7 ms over 18 NVLinks
+_PEER_COPIES = 8  # between two clock readings: one takes 0.7 ms over 18 NVLinks
 _SHARE_OF_FREE_MEMORY = 0.2  # each of the two buffers
 
 
 def measure_memory_copy(bench: Bench) -> None:
-    """The speed of the rank's own memory, each rank alone on its device and all at once."""
+    """Time copies within each rank's own device memory, on all ranks at once."""
     size = _copy_bytes(bench)
 
     def work() -> None:
@@ -37,17 +37,17 @@ def measure_memory_copy(bench: Bench) -> None:
 
 
 def measure_host_to_device(bench: Bench) -> None:
-    """Copies from the host's pinned memory, each GPU alone, then all at once."""
+    """Time copies from the host's pinned memory, each GPU alone, then all at once."""
     _measure_host_copies(bench, HOST_TO_DEVICE)
 
 
 def measure_device_to_host(bench: Bench) -> None:
-    """Copies to the host's pinned memory, each GPU alone, then all at once."""
+    """Time copies to the host's pinned memory, each GPU alone, then all at once."""
     _measure_host_copies(bench, DEVICE_TO_HOST)
 
 
 def measure_peer_copy(bench: Bench) -> None:
-    """Copies from each GPU to each other one, one pair at a time."""
+    """Time copies from each GPU to each other one, one pair at a time."""
 
     def work() -> None:
         for peer in range(bench.world_size):
@@ -73,7 +73,7 @@ def _measure_host_copies(bench: Bench, test: str) -> None:
         _emit_result(
             bench, test, _HOST_COPY_BYTES, timing, wrong, moved=_HOST_COPY_BYTES, concurrent=concurrent
         )
-        source.copy_(target)  # both alike again, whatever was found
+        source.copy_(target)  # make both equal again, whatever was found
 
     bench.in_turn(test, lambda: work(concurrent=False))
     if bench.world_size > 1:

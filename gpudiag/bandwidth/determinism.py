@@ -29,7 +29,7 @@ _DIGEST_BYTES = 8
 
 
 def measure_determinism(bench: Bench) -> None:
-    """The digests of every chain in every dtype of the plan, repeated for the seconds of the plan."""
+    """Emit the digests of every chain in every dtype of the plan, each repeated for the plan's seconds."""
     for dtype in bench.plan.dtypes:
         for name, chain in CHAINS.items():
             step = f"{DETERMINISM} {name} {dtype}"

@@ -1,6 +1,6 @@
-"""Keep the ranks in step: every one takes the same steps in the same order, each announced before it is taken.
+"""Keep the ranks in step: all take the same steps in the same order, each announced before it starts.
 
-So a rank that hangs in a step is told from the ranks that wait for it. The process group is gloo's, on
+So a rank that hangs in a step can be told from those that wait for it. The process group is gloo's, on
 CPU tensors, whatever the ranks work on: it carries nothing but barriers.
 """
 
@@ -39,7 +39,7 @@ class LockStep:
         self.barrier()
 
     def step(self, name: str, call: Callable[[], _T], elements: int = 0) -> _T:
-        """What `call` returns, announced as `name` before it starts; without elements it is this rank's own work."""
+        """What `call` returns, announced as `name` before it starts; without elements, this rank's work."""
         sequence = self._sequence
         self._sequence += 1
         self.progress.before_operation(sequence, name, "", elements)

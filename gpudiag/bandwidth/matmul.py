@@ -18,20 +18,20 @@ _GPU_SIZE = 8192
 _CPU_SIZE = 1024
 _SECONDS_ON_GPU = 2.0
 _SECONDS_ON_CPU = 0.3
-# Of a sustained load one point: short enough for a curve, long enough not to measure the launch.
+# One point of a sustained load: short enough for a curve, long enough not to measure the launch.
 _POINT_SECONDS_ON_GPU = 2.0
 _POINT_SECONDS_ON_CPU = 0.5
-_BURST = 8  # products between two looks at the clock: waiting after each would leave pauses
+_BURST = 8  # products between two clock readings: waiting after each would leave pauses
 
 
 def measure_matmul(bench: Bench) -> None:
-    """Products of each dtype of the plan, on every device at once."""
+    """Time products of each dtype of the plan, on every device at once."""
     for dtype in bench.plan.dtypes:
         bench.together(f"{MATMUL} {dtype}", partial(_time_dtype, bench, dtype))
 
 
 def measure_sustained(bench: Bench) -> None:
-    """Products without a pause for the seconds of the plan; the last dtype strains most."""
+    """Time products without a pause for the plan's seconds, in its last dtype, the heaviest load."""
     dtype = bench.plan.dtypes[-1]
     size, left, right = _operands(bench, dtype)
     out = torch.empty_like(left)
@@ -51,7 +51,7 @@ def _time_dtype(bench: Bench, dtype: str) -> None:
     size, left, right = _operands(bench, dtype)
     out = torch.empty_like(left)
     seconds = bench.seconds(_SECONDS_ON_GPU, _SECONDS_ON_CPU)
-    began = time.monotonic()  # the clock of all processes here: the sensors are read by another one
+    began = time.monotonic()  # the clock of all processes here: another one reads the sensors
     timing = bench.time(lambda: torch.matmul(left, right, out=out), at_least_seconds=seconds)
     result = ComputeResult(
         rank=bench.rank,

@@ -67,7 +67,7 @@ class _Wrong:
 
 
 def measure_memory_patterns(bench: Bench) -> None:
-    """How much memory held every pattern, and what did not."""
+    """Write and read back every pattern, and emit a PatternResult."""
     wanted = _wanted_bytes(bench)
     blocks = bench.step(f"{MEMORY_PATTERNS} allocate", lambda: _allocate(bench, wanted))
     wrong = _Wrong()
@@ -99,13 +99,13 @@ def _wanted_bytes(bench: Bench) -> int:
     else:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(bench.device)
-        # A pattern is worked out in pieces beside the memory that it is written to.
+        # A pattern is computed in blocks beside the memory that it is written to.
         wanted = int(free * _SHARE_OF_FREE_MEMORY) - 4 * _BLOCK_BYTES_ON_GPU
     return max(_WORD_BYTES, wanted // _WORD_BYTES * _WORD_BYTES)
 
 
 def _allocate(bench: Bench, wanted: int) -> list[torch.Tensor]:
-    """Blocks that hold that much together, or less where the device refuses: the result says how much."""
+    """Blocks of `wanted` bytes in all, or less where the device refuses; the result says how much."""
     block_bytes = _BLOCK_BYTES_ON_GPU if bench.is_cuda else _BLOCK_BYTES_ON_CPU
     blocks: list[torch.Tensor] = []
     while (left := wanted - sum(block.nbytes for block in blocks)) > 0:

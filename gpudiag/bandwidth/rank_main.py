@@ -1,4 +1,4 @@
-"""The entry of a rank that runs active tests."""
+"""The entry point of a rank that runs active tests."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ _MEASURE: Mapping[str, Callable[[Bench], None]] = {
 
 
 def bind_to_node(node: int | None, root: Path = Path("/")) -> Reading[int]:
-    """The NUMA node to whose processors this process is now bound; missing, with the reason, where it is not."""
+    """The NUMA node to whose processors this process is now bound; Missing, with the reason, if it is not."""
     if node is None:
         return Missing(MissingReason.NOT_SUPPORTED, "the GPU's NUMA node is not known")
     listed = root / f"sys/devices/system/node/node{node}/cpulist"

@@ -32,7 +32,7 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where the buffers of a case lie: bytes for each, and from one pair to the next."""
+    """The layout of a case's buffers: the size of each, and the stride from one pair to the next."""
 
     layout: Layout
     part_elements: int
@@ -43,12 +43,12 @@ class _Plan:
 
 
 class BufferArea:
-    """A stretch of memory that is cut into buffers, anew for each case."""
+    """One allocation, divided into buffers for each case in turn."""
 
     def __init__(
         self, cases: Sequence[Case], rank: int, world_size: int, device: torch.device, at_least_bytes: int
     ) -> None:
-        """Set aside enough for one pair of buffers of any case, and at least that many bytes."""
+        """Allocate enough for one pair of buffers of any case, and at least that many bytes."""
         self._rank = rank
         self._world_size = world_size
         largest = max(self._plan(case).stride_bytes for case in cases)
@@ -61,7 +61,7 @@ class BufferArea:
         return [self._place(case, plan, place * plan.stride_bytes) for place in range(count)]
 
     def _plan(self, case: Case) -> _Plan:
-        """Sized by the largest buffers of any rank: ranks that cut differently would fall out of step."""
+        """The layout for the largest buffers of any rank: ranks that differed would fall out of step."""
         send_parts, receive_parts = parts_per_buffer(case.op, self._world_size)
         part_elements = case.part_elements(self._world_size)
         item_bytes = torch_dtype(case.dtype).itemsize
@@ -100,7 +100,7 @@ def fill(buffers: Buffers, layout: Layout, pattern: Pattern, round_number: int) 
     """Put this rank's data of that round into the send buffer, and zeros where data is to arrive."""
     elements = buffers.part_elements
     if buffers.receive.data_ptr() != buffers.send.data_ptr() or len(buffers.receive) > len(buffers.send):
-        as_bits(buffers.receive).zero_()  # what nobody delivers must not look right
+        as_bits(buffers.receive).zero_()  # what is not delivered must not look right
     for place, block in enumerate(layout.send):
         part = buffers.send[place * elements : (place + 1) * elements]
         part.copy_(pattern.block(pattern.rank, block, round_number, elements))

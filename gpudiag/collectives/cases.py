@@ -11,13 +11,13 @@ from gpudiag.model.plan import DTYPES, INTEGER_DTYPES, NcclTestPlan
 # gloo refuses them with "Invalid scalar type" (torch 2.13); NCCL reduces them from 2.24 on, on GPUs of
 # compute capability 9.0 and later.
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-# A sweep from 0 bytes goes on from here: no step factor leads away from 0.
+# A sweep from 0 bytes continues from here: no step factor leads away from 0.
 _AFTER_ZERO_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operation at one size: what gives one CollectiveResult.
+    """One operation at one size, which gives one CollectiveResult.
 
     `size_bytes` is S of nccl-tests, `elements` what it counts. `reduce` is None for an operation
     that only moves data. `unaligned` buffers start one element after an aligned address.
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What every rank is told: the cases in order, how often to run each, and how to verify them.
+    """What every rank is given: the cases in order, how often to run each, and how to verify them.
 
     `iterations` and `warmup` of None are decided by rank 0 from the time one operation takes.
     """
@@ -55,16 +55,16 @@ def plan_sweep(
 ) -> Sweep:
     """The sweep that `plan` asks for with that backend, that many ranks and that largest size.
 
-    `float8`: the backend has 8-bit floats here.
+    `float8`: the backend supports 8-bit floats here.
 
     Raises:
-        UsageError: nothing is left to measure, or the backend does not have the dtype.
+        UsageError: nothing is left to measure, or the backend does not support the dtype.
     """
     cases: list[Case] = []
     for op in plan.op:
         if op == BARRIER:
             cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
-        elif op != "send_recv" or world_size > 1:  # nobody sends to itself
+        elif op != "send_recv" or world_size > 1:  # no rank sends to itself
             for dtype in _dtypes(plan, op, backend, float8=float8):
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
@@ -76,7 +76,7 @@ def plan_sweep(
 
 
 def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple[str, ...]:
-    """The dtypes to measure `op` with; `all` stands for those that the backend and the reduction have."""
+    """The dtypes to measure `op` with; `all` stands for those that backend and reduction support."""
     left_out = () if float8 else _FLOAT8
     if plan.dtype != (ALL,):
         refused = [dtype for dtype in plan.dtype if dtype in left_out]

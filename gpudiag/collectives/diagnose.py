@@ -1,8 +1,8 @@
 """What must have happened to give just this wrong data, and to which rank's data.
 
 Every contribution is known exactly, so each fault of the catalogue predicts what would be found: a
-result less one rank's data, or with one rank's data of another place. The first prediction that is
-right at every wrong element looked at is the diagnosis.
+result without one rank's data, or with one rank's data from another place. The first prediction that
+matches every sampled wrong element is the diagnosis.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _SAMPLE_ELEMENTS = 24
 # Fewer wrong elements in a row do not tell one displacement from another.
 _FEWEST_FOR_DISPLACEMENT = 4
 _FEWEST_FOR_SUMS = 2
-# How far data may have come from its place to be found: a few rounds, any block, any small shift.
+# How far from its place displaced data is looked for: a few rounds, any block, any small shift.
 _REACH_ELEMENTS = 1 << 17
 # Beyond this many ranks only the neighbours and the root are tried.
 _MOST_SOURCES = 64
@@ -116,7 +116,7 @@ def _diagnose_sum(pattern: Pattern, reduce: str, sample: _Sample) -> Diagnosis |
             if source != instead_of and _close(excess, extra - missing, pattern, scale):
                 return Diagnosis("replaced", source, instead_of=instead_of)
     if scale != 1:
-        return None  # what was contributed cannot be told back from a rounded average
+        return None  # contributions cannot be recovered from a rounded average
     return _diagnose_displaced_sum(pattern, sample, excess, parts)
 
 
@@ -135,7 +135,7 @@ def _diagnose_displaced_sum(
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:
-    """Exact in a wider type: 64-bit integers wrap as the operation itself would."""
+    """The values in a wider type, exact; 64-bit integers wrap as the operation itself would."""
     return values.to(torch.float64 if values.is_floating_point() else torch.int64)
 
 
@@ -159,7 +159,7 @@ def _close(excess: torch.Tensor, predicted: torch.Tensor, pattern: Pattern, scal
 
 
 def _diagnose_extreme(pattern: Pattern, smallest: bool, sample: _Sample) -> Diagnosis | None:
-    """The rank without whose data the extreme is what was found."""
+    """One rank's data missing from the extreme, or the extreme of another place."""
     sources = _sources(pattern, None)
     if len(sources) < pattern.world_size or len(sources) < 2 or len(sample.found) < _FEWEST_FOR_SUMS:
         return None
@@ -179,7 +179,7 @@ def _diagnose_extreme(pattern: Pattern, smallest: bool, sample: _Sample) -> Diag
 def _find_displacement(
     pattern: Pattern, source: int | None, sample: _Sample, wanted: torch.Tensor
 ) -> int | None:
-    """How far from its place the wanted data lies in the sequence, in elements; None: nowhere near."""
+    """The distance of the wanted data from its place in the sequence, in elements; None if not nearby."""
     count = sample.consecutive
     if count < _FEWEST_FOR_DISPLACEMENT:
         return None

@@ -1,4 +1,4 @@
-"""Sizes and bandwidths of collectives, defined as nccl-tests defines them, so that figures compare.
+"""Sizes and bandwidths of collectives, defined as in nccl-tests, so that figures are comparable.
 
 Source: doc/PERFORMANCE.md and src/*.cu of https://github.com/NVIDIA/nccl-tests (read 2026-11). `n` is
 the world size, S the size in bytes, t the time of one operation in seconds:
@@ -35,7 +35,7 @@ DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
 
 
 def parts(op: str, world_size: int) -> int:
-    """Into how many equal parts `op` cuts its array: one per rank where S is the whole array."""
+    """The number of equal parts that `op` cuts its array into: one per rank where S is the whole array."""
     return world_size if OPERATIONS[op].whole_array else 1
 
 

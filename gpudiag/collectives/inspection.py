@@ -1,4 +1,4 @@
-"""Looks at each timed buffer after the operation, counts what is wrong, and emits it at once."""
+"""Verifies each timed buffer after the operation, counts wrong elements, and emits them at once."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.operation import OPERATIONS, Block
 
 # Buffers are compared in pieces, and only the first wrong offsets are kept: a wholly wrong one of 8 GiB must
-# be told with the memory that is left, not end as a lack of it.
+# be reported with the memory that is left, not run out of it.
 _PIECE_ELEMENTS = 1 << 24
 _KEPT_OFFSETS = 1 << 16
 
@@ -62,9 +62,9 @@ class WrongFound:
 
 
 def find_wrong(found: torch.Tensor, expected: torch.Tensor, tolerance_ulps: int = 0) -> WrongFound | None:
-    """The wrong elements; None where nothing is wrong.
+    """The wrong elements; None if nothing is wrong.
 
-    Compared bit for bit, or within so many units in the last place.
+    Compared bit for bit, or within `tolerance_ulps` units in the last place.
     """
     found_bits, expected_bits = as_bits(found), as_bits(expected)
     count, last, bits, kept, pieces = 0, 0, 0, 0, []
@@ -105,7 +105,7 @@ def _ordered(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _first_run(offsets: torch.Tensor) -> int:
-    """How many of the ascending offsets follow each other without a gap from the first."""
+    """The number of ascending offsets, from the first, without a gap between them."""
     breaks = torch.nonzero(torch.diff(offsets) != 1)
     return int(breaks[0]) + 1 if len(breaks) else len(offsets)
 
@@ -133,7 +133,7 @@ class Inspector:
         self._tolerance_ulps = tolerance_ulps(case.reduce or "", case.dtype, group.world_size)
 
     def looks_at(self, buffers: Buffers) -> bool:
-        """Whether there is anything in a result on this rank that is verified."""
+        """Whether a result on this rank has any data to verify."""
         return bool(self._layout.receive) and buffers.part_elements > 0
 
     def inspect(self, buffers: Buffers, round_number: int, *, counted: bool = True) -> None:

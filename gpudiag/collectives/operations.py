@@ -1,6 +1,6 @@
 """The collectives themselves: how torch is asked for each.
 
-Each function takes one pair of buffers and gives back the call that runs the operation on them, so
+Each function takes one pair of buffers and returns the call that runs the operation on them, so
 that nothing but the call is timed. torch 2.13 renamed some of them; both names are known here.
 """
 
@@ -29,7 +29,7 @@ _reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or di
 
 
 def reduce_op(name: str | None) -> ReduceOp:
-    """Torch's reduction of that name; SUM, which nobody looks at, for operations that take none."""
+    """Torch's reduction of that name; for None SUM, which operations without a reduction ignore."""
     return _REDUCE_OPS[name or "sum"]
 
 

@@ -45,8 +45,8 @@ def torch_dtype(name: str) -> torch.dtype:
 class Pattern:
     """The data of one operation, dtype and reduction, as one rank needs it.
 
-    `reduce` is None for an operation that only moves data. Sequences are made when they are first
-    asked for: its own, those of the ranks that it gets data from, or the reduced one.
+    `reduce` is None for an operation that only moves data. Sequences are built on first use: the rank's
+    own, those of the ranks that it gets data from, or the reduced one.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class Pattern:
         self._tile = make_tile(TILE_ELEMENTS, len(self._values), device)
 
     def prepare(self, op: str) -> None:
-        """Make all sequences that this rank needs for `op` now, not between timed operations."""
+        """Build all sequences that this rank needs for `op` now, not between timed operations."""
         layout = OPERATIONS[op].layout(self.rank, self.world_size)
         wanted = {block.source for block in layout.receive} | ({self.rank} if layout.send else set())
         for source in wanted:
             self._sequence(source)
 
     def block(self, source: int | None, block: int, round_number: int, elements: int) -> torch.Tensor:
-        """That block of `source` in that round; of the reduction over all ranks where it is None."""
+        """That block of `source` in that round; if `source` is None, of the reduction over all ranks."""
         start = self.position(block, round_number)
         return self._sequence(source)[start : start + elements]
 
     def expected(self, block: Block, round_number: int, elements: int) -> torch.Tensor:
-        """What a part of a result must be in that round."""
+        """The data that a part of a result must hold in that round."""
         return self.block(block.source, block.block, round_number, elements)
 
     def position(self, block: int, round_number: int) -> int:
-        """Where that block of that round starts in every sequence."""
+        """The position where that block of that round starts in every sequence."""
         return (round_number % ROUNDS) * self._round_stride + block * BLOCK_STRIDE_ELEMENTS
 
     def displacement(self, elements: int) -> tuple[int, int]:
@@ -124,7 +124,7 @@ def _numbers(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> tor
     wide = torch.float64 if any(isinstance(value, float) for value in values) else torch.int64
     numbers = torch.tensor(values, dtype=wide)
     if dtype.itemsize == 1 and dtype.is_floating_point:
-        numbers = numbers.to(torch.float32)  # torch makes 8-bit floats of floats only
+        numbers = numbers.to(torch.float32)  # torch converts only floats to 8-bit floats
     return numbers.to(dtype)
 
 
@@ -139,7 +139,7 @@ def _spread(bits: torch.Tensor, tile: torch.Tensor, length: int) -> torch.Tensor
 
 @lru_cache(maxsize=8)
 def make_tile(elements: int, period: int, device: torch.device) -> torch.Tensor:
-    """h(i) for the first elements, not to be written to: i scrambled by the finaliser of MurmurHash3, scaled to [0, period).
+    """h(i) for the first elements, read-only: i scrambled by MurmurHash3's finaliser, scaled to [0, period).
 
     Source: fmix32 of https://github.com/aappleby/smhasher (public domain), in 64-bit arithmetic.
     """

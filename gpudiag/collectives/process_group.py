@@ -1,4 +1,4 @@
-"""One rank's way to the others: it joins the process group and announces every collective first."""
+"""One rank's process group, in which every collective is announced first."""
 
 import time
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.rank.device import binds_device, claim_device, refuse_shared_device
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
-# 16 MiB: some 100 microseconds over NVLink, and launching a collective takes 20 to 50 of the host.
+# 16 MiB: some 100 microseconds over NVLink; launching a collective takes the host 20 to 50.
 _AHEAD_ELEMENTS = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a rank is about to enter: the same on every rank, if nothing is wrong.
+    """The collective that a rank is about to enter: the same on every rank, if nothing is wrong.
 
-    `elements` is the length of one part of the array: where whole buffers differ by design, between
-    the root and the others, it does not. `kind` is the operation to torch where `op` is a name of
-    ours for a use of it.
+    `elements` is the length of one part of the array, the same on every rank even where whole buffers
+    differ by design, between the root and the others. `kind` is torch's operation where `op` is
+    gpudiag's name for a use of it.
     """
 
     op: str
@@ -39,7 +39,7 @@ class Announcement:
 def enter_wrongly(
     mismatch: MismatchKind, right: Announcement, device: torch.device
 ) -> tuple[Announcement, Call]:
-    """What a rank enters that differs in that way from `right`, and the call that does it."""
+    """A collective that differs in that way from `right`, and the call that enters it."""
     kind = right.kind or right.op
     if mismatch is MismatchKind.OP:
         kind = "broadcast" if kind != "broadcast" else "all_reduce"
@@ -69,19 +69,19 @@ class ProcessGroup:
     """The process group of all ranks, seen from one of them.
 
     Every collective goes through `run`, so that the side channel knows what the rank is about to
-    enter before it does: a rank that hangs cannot say it any more.
+    enter before it does: a rank that hangs can no longer say so.
     """
 
     def __init__(self, rank: int, world_size: int, device: torch.device, progress: Progress) -> None:
-        """Wrap torch's default process group, which is open."""
+        """Wrap torch's default process group, which must be open."""
         self.rank = rank
         self.world_size = world_size
         self.device = device
         self.progress = progress
         self._sequence = 0
         self._ahead: torch.Tensor | None = None
-        self._queued: Announcement | None = None  # the last collective that came back when it was queued
-        self._queued_seconds = 0.0  # what is queued should take, as far as that is known
+        self._queued: Announcement | None = None  # the last collective that was queued
+        self._queued_seconds = 0.0  # predicted for all that is queued, as far as known
 
     def run(
         self,
@@ -92,7 +92,7 @@ class ProcessGroup:
         before: Call | None = None,
         after: Call | None = None,
     ) -> None:
-        """Enter one collective and come back from it (on a GPU: when it is queued).
+        """Run one collective; on a GPU, return once it is queued.
 
         `predicted_seconds` is how long it should take once every rank is there. `before` and `after`
         are called with nothing between them but the collective.
@@ -129,10 +129,10 @@ class ProcessGroup:
         self.synchronize()
 
     def queue_ahead(self) -> None:
-        """Queue a collective that nobody times, and do not wait for it.
+        """Queue an untimed collective, and do not wait for it.
 
-        What follows it on a GPU's stream starts on all ranks together, with its launch behind it: else the
-        time of a single operation would hold the ranks' way out of a barrier and the launch too.
+        What follows it on a GPU's stream is launched by then, and starts on all ranks together: else the time
+        of a single operation would include its launch and the ranks' skew after a barrier.
         """
         if self._ahead is None:
             self._ahead = torch.zeros(_AHEAD_ELEMENTS, device=self.device)
@@ -140,17 +140,17 @@ class ProcessGroup:
         self.run(lambda: dist.all_reduce(ahead), Announcement("all_reduce", "float32", _AHEAD_ELEMENTS))
 
     def broadcast_integers(self, values: list[int]) -> list[int]:
-        """Rank 0's integers, on every rank: what all of them must decide alike."""
+        """Rank 0's integers, on every rank, for what all must decide alike."""
         tensor = torch.tensor(values, dtype=torch.int64, device=self.device)
         self.run(lambda: dist.broadcast(tensor, 0), Announcement("broadcast", "int64", len(values)))
-        self.synchronize()  # announced; `tolist` would wait as well, and nobody would know
+        self.synchronize()  # announced, unlike the wait in `tolist`
         return [int(value) for value in tensor.tolist()]
 
     def synchronize(self) -> None:
         """Return once the GPU has done all that was queued; on CPU there is no queue.
 
-        It is announced as the collectives are, with the last of those that were queued and the time
-        that all of them should take: a collective that hangs on a GPU hangs here.
+        It is announced like a collective, with the last queued one and the predicted time of all that are
+        queued: a collective that hangs on a GPU hangs here.
         """
         if self.device.type == "cuda":
             sequence = self._sequence
@@ -164,7 +164,7 @@ class ProcessGroup:
 
 
 def _name_end_of(queued: Announcement) -> tuple[str, str, int]:
-    """What a rank waits for that waits for the end of that collective."""
+    """The operation, dtype and elements to announce for a wait for the end of that collective."""
     return f"end of {queued.op}", queued.dtype, queued.elements
 
 

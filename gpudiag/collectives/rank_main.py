@@ -1,4 +1,4 @@
-"""The entry of a rank of `gpudiag nccl-test`."""
+"""The entry point of a rank of `gpudiag nccl-test`."""
 
 from collections.abc import Mapping
 from typing import Any

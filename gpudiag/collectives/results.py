@@ -70,9 +70,9 @@ class WrongBuffer:
 class RankCase:
     """One rank's times of one case, in nanoseconds per operation, and what it verified.
 
-    `entered_nanoseconds` are the moments of the host's monotonic clock at which these times start; none
-    where a GPU's events took them. `isolated_nanoseconds` are times of single operations after a
-    barrier, launch included; none where only bursts were timed.
+    `entered_nanoseconds` are the starts of these times on the host's monotonic clock; empty where CUDA
+    events took the times. `isolated_nanoseconds` are times of single operations after a barrier, launch
+    included; empty where only bursts were timed.
     """
 
     rank: int
@@ -89,7 +89,7 @@ class RankCase:
 
 @dataclass(frozen=True, slots=True)
 class EarlyExit:
-    """A barrier that was none: one rank came out of it before another one had gone in."""
+    """A barrier that failed: one rank left it before another had entered."""
 
     rank: int
     before_rank: int
@@ -100,7 +100,7 @@ class EarlyExit:
 def merge_ranks(
     case: Case, told: Sequence[RankCase], world_size: int, *, one_clock: bool = True
 ) -> CollectiveResult:
-    """The result of a case that every rank has told about.
+    """The result of a case, from every rank's RankCase.
 
     The time of an iteration is that of its slowest rank: only then is the operation done.
     `one_clock`: all ranks ran on one machine.
@@ -139,7 +139,7 @@ def merge_ranks(
 def _verification(
     case: Case, told: Sequence[RankCase], *, one_clock: bool
 ) -> tuple[Reading[bool], int, Reading[int]]:
-    """Whether the data was right, in how many iterations that was looked at, and the wrong elements."""
+    """Whether the data was right, the number of verified iterations, and the number of wrong elements."""
     iterations = min(rank.verified_iterations for rank in told)
     if not iterations:
         return NOT_ASKED, 0, NOT_ASKED
@@ -151,10 +151,10 @@ def _verification(
 
 
 def find_early_exit(told: Sequence[RankCase]) -> EarlyExit | None:
-    """The first time that a rank came out of a barrier before every rank had gone in; None if none ever did.
+    """The first time that a rank left a barrier before every rank had entered; None if none did.
 
-    Both moments are readings of one clock right around the call. A rank that loses its processor on
-    either side of it seems to enter earlier or to leave later than it did: never the other way round.
+    Both times are readings of one clock right around the call. A rank that is preempted on either side
+    of it seems to enter earlier or to leave later than it did, never the other way round.
     """
     entered = zip(*(rank.entered_nanoseconds for rank in told), strict=True)
     left = zip(*(_left(rank) for rank in told), strict=True)
@@ -183,7 +183,7 @@ def variation(values: Sequence[int]) -> Reading[float]:
 
 
 def nearest_rank(values: Sequence[int], share: float) -> int:
-    """The smallest of `values` that at least that share of them do not exceed: always one of them."""
+    """The nearest-rank percentile: the smallest of `values` that at least that share does not exceed."""
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 

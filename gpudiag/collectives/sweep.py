@@ -1,4 +1,4 @@
-"""The sweep on one rank: case by case: fill, warm up, time, verify, emit."""
+"""The sweep on one rank, case by case: fill, warm up, time, verify, emit."""
 
 import time
 
@@ -21,9 +21,9 @@ from gpudiag.model.codec import encode
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 
-# A burst of timed operations each has buffers of its own, filled before and verified after, so that
-# nothing but the operation lies between two of them. All buffers of a burst share this much: on a
-# GPU several times its L2 cache, so that no operation finds its data there.
+# Each timed operation of a burst has its own buffers, filled before and verified after, so that the
+# operations run back to back. All buffers of a burst share this much memory: on a GPU several times its
+# L2 cache, so that no operation finds its data there.
 _BURST_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}
 # Warm-ups before rank 0 decides on more: the first one may still open connections.
 _PROBES = 2
@@ -36,7 +36,7 @@ class SweepRunner:
     """Runs every case of a sweep on this rank, in step with the other ranks."""
 
     def __init__(self, group: ProcessGroup, sweep: Sweep) -> None:
-        """Set aside the memory that all cases share."""
+        """Allocate the memory that all cases share."""
         self._group = group
         self._sweep = sweep
         burst_bytes = _BURST_BYTES[group.device.type]
@@ -48,7 +48,7 @@ class SweepRunner:
         self._tally = Tally()
 
     def run(self) -> None:
-        """Measure and verify every case, telling the agent after each."""
+        """Measure and verify every case, and emit each result at once."""
         for index, case in enumerate(self._sweep.cases):
             self._run_case(index, case)
 
@@ -70,7 +70,7 @@ class SweepRunner:
         self._group.progress.emit({"kind": "rank_case", **encode(told)})
 
     def _prepare_pattern(self, case: Case) -> None:
-        """Make the data of this operation and dtype, for its largest case, unless it is at hand."""
+        """Build the pattern of this operation and dtype, for its largest case, unless it is there already."""
         key = (case.op, case.dtype, case.reduce)
         if key == self._pattern_key:
             return
@@ -86,12 +86,12 @@ class SweepRunner:
     # --- warm-up
 
     def _warm_up(self, case: Case) -> tuple[float | None, int]:
-        """The seconds that one operation should take, and how often to time it: the same on every rank."""
+        """The predicted seconds of one operation, and the number of iterations, the same on every rank."""
         (buffers,) = self._area.carve(case, 1)
         sweep = self._sweep
         probes = _PROBES if sweep.warmup is None else sweep.warmup
         if sweep.iterations is None:
-            probes = max(1, probes)  # something must say how long one takes
+            probes = max(1, probes)  # to learn how long one takes
         seconds = [self._run_untimed(case, buffers) for _ in range(probes)]
         if sweep.warmup is not None and sweep.iterations is not None:
             return (_PREDICTION_SLACK * max(seconds) if seconds else None), sweep.iterations
@@ -107,7 +107,7 @@ class SweepRunner:
         return self._group.measure_seconds(self._call(case, buffers), self._announcement(case))
 
     def _agree_on_repeats(self, operation_seconds: float) -> Repeats:
-        """What rank 0 chooses: ranks that chose for themselves would part ways and hang."""
+        """The repeats that rank 0 chooses: ranks that chose their own would fall out of step and hang."""
         chosen = choose_repeats(operation_seconds)
         warmup, iterations = self._group.broadcast_integers([chosen.warmup, chosen.iterations])
         return Repeats(warmup, iterations)
@@ -136,7 +136,7 @@ class SweepRunner:
         tally.entered_nanoseconds += samples.entered_nanoseconds
         tally.operations += len(calls)
         for offset, pair in enumerate(buffers):
-            # Only where it will be looked at: a fault that nobody could see must not count as fired.
+            # Only where it will be verified: a fault that cannot be detected must not count as fired.
             if self._inspector.looks_at(pair) and group.progress.should_flip_bit(self._iteration + offset):
                 as_bits(pair.receive)[len(pair.receive) // 2] ^= 1
 

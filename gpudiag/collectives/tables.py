@@ -118,15 +118,15 @@ def bit_patterns(dtype: str, world_size: int) -> tuple[int, ...]:
 
 
 def is_exact(reduce: str, world_size: int) -> bool:
-    """Whether the result is exact: an average is where dividing by n is, for n a power of two."""
+    """Whether the result is exact: an average is only if n is a power of two."""
     return reduce != "avg" or world_size & (world_size - 1) == 0
 
 
 def tolerance_ulps(reduce: str, dtype: str, world_size: int) -> int:
-    """By how many units in the last place a right result may differ: 0 where the reduction is exact.
+    """The units in the last place by which a correct result may differ: 0 if the reduction is exact.
 
-    NCCL averages by multiplying each contribution with 1/n and adding up the rounded products. What that may
-    come to is nccl-tests' formula (src/verifiable.cu, calcSumFloatTolerance), found by many random sums.
+    NCCL averages by multiplying each contribution by 1/n and summing the rounded products. The bound is
+    nccl-tests' formula (src/verifiable.cu, calcSumFloatTolerance), found by many random sums.
     """
     if is_exact(reduce, world_size):
         return 0
@@ -166,7 +166,7 @@ def _draw_values(source: random.Random, reduce: str, dtype: str, world_size: int
     limit = EXACT_LIMITS[dtype]
     if reduce in ("min", "max"):
         return _draw_between(source, -limit, limit, shortest)
-    bound = limit // (world_size + 1)  # one part counted twice is still exact, and so can be told
+    bound = limit // (world_size + 1)  # one part counted twice is still exact, and so is recognised
     # Where an average is rounded, signs must not cancel: a small result would have a large error.
     signed = is_exact(reduce, world_size)
     if bound < 1:

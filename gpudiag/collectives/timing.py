@@ -10,7 +10,7 @@ import torch
 _SMALL_BYTES = 64 * 1024
 _OPERATIONS_PER_SMALL_SAMPLE = 10
 _LONG_BURST = 20
-_LARGE_BYTES = 16 * 1024**2  # of an operation that takes no less than what is queued ahead of it
+_LARGE_BYTES = 16 * 1024**2  # an operation of this size takes no less than the one queued ahead of it
 
 # Per size, so that a whole sweep of 24 sizes stays within seconds on two cores and still has
 # enough iterations for a p50; nccl-tests repeats 20 times by default.
@@ -22,9 +22,9 @@ ISOLATED_ITERATIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Nanoseconds of each sample; and when each was entered, by the very clock reading that its time starts at.
+    """Nanoseconds of each sample, and when each was entered, by the clock reading that its time starts at.
 
-    Moments are CLOCK_MONOTONIC of the host; there are none where a GPU's events took the times.
+    `entered_nanoseconds` is the host's CLOCK_MONOTONIC; empty where CUDA events took the times.
     """
 
     nanoseconds: tuple[int, ...]
@@ -32,7 +32,7 @@ class Samples:
 
 
 class Stopwatch(Protocol):
-    """Takes the time before and after each sample of operations, without waiting for any itself."""
+    """Takes the time before and after each sample of operations, without waiting for any."""
 
     def start(self) -> None:
         """Take the time right before an operation is entered."""
@@ -85,7 +85,7 @@ class CudaStopwatch:
     stop = start  # an event after it
 
     def read(self) -> Samples:
-        """The samples since the last reading, once the stream has done it all."""
+        """The samples since the last reading, once the stream has finished all."""
         events, self._events = self._events, []
         torch.cuda.synchronize(self._device)
         pairs = zip(events[::2], events[1::2], strict=True)
@@ -100,16 +100,16 @@ def stopwatch_for(device: torch.device, *, on_host: bool = False) -> Stopwatch:
 
 
 def operations_per_sample(device: torch.device, size_bytes: int) -> int:
-    """How many operations to time as one, so that the clock's resolution does not show."""
+    """The number of operations to time as one, so that the clock's resolution does not show."""
     small = size_bytes < _SMALL_BYTES
     return _OPERATIONS_PER_SMALL_SAMPLE if small and device.type == "cuda" else 1
 
 
 def needs_lead(device: torch.device, operations: int, size_bytes: int) -> bool:
-    """Whether a burst of that many operations is so short that what comes before its first one would show.
+    """Whether a burst of that many operations is so short that its start would distort the times.
 
-    A GPU's large buffers leave room for one or two; nccl-tests times twenty in a row. Of a small operation the
-    launch is the time.
+    A GPU's large buffers leave room for one or two; nccl-tests times twenty in a row. The time of a small
+    operation is its launch.
     """
     return device.type == "cuda" and operations < _LONG_BURST and size_bytes >= _LARGE_BYTES
 
@@ -127,7 +127,7 @@ class Repeats:
 
 
 def choose_repeats(operation_seconds: float) -> Repeats:
-    """What fits into 0.05 s of warm-up and 0.15 s of measuring, within bounds: 1 to 5, and 5 to 100."""
+    """The repeats that fit into 0.05 s of warm-up and 0.15 s of measuring: 1 to 5, and 5 to 100."""
     return Repeats(
         warmup=_fit(_WARMUP_SECONDS, operation_seconds, MIN_WARMUP, MAX_WARMUP),
         iterations=_fit(_MEASURE_SECONDS, operation_seconds, MIN_ITERATIONS, MAX_ITERATIONS),

@@ -10,15 +10,15 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.training import Advice
 from gpudiag.units import format_size
 
-# Bytes per parameter of what the optimizer keeps beside the weights, in numbers of their own size: two moments, or one.
+# Numbers per parameter that the optimizer keeps beside the weights, of the same size: two moments, or one.
 _MOMENTS = {"adam": 2, "sgd": 1}
 _FLOAT32, _HALF = 4, 2
-# What is left of a GPU's memory for these: activations, buffers and fragments take the rest.
+# The share of a GPU's memory for these; activations, buffers and fragmentation take the rest.
 USABLE_SHARE = 0.7
 
-# How large models are trained for the most part.
+# How large models are mostly trained.
 DEFAULT_DTYPE, DEFAULT_OPTIMIZER = "bfloat16", "adam"
-# The model that is meant where nobody says how large it is.
+# The model's size if none is given.
 DEFAULT_PARAMETERS = 10**9
 
 
@@ -39,9 +39,9 @@ _FOR_SEVERAL = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a framework keeps of a model in training, in bytes: weights, gradients, and what the optimizer has.
+    """The bytes that a framework keeps of a model in training: weights, gradients and optimizer state.
 
-    `step` comes on top in the optimizer's step, of what is split over the GPUs.
+    `step` is needed on top during the optimizer's step, and is split over the GPUs.
     """
 
     weights: int
@@ -51,16 +51,16 @@ class Kept:
 
     @property
     def whole(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all of them."""
         return self.weights + self.gradients + self.state + self.step
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be trained: its size, and how; `master_weights`: 16 bits beside float32 weights, not alone.
+    """What is to be trained: its size, and how; `master_weights`: float32 weights beside the 16-bit ones.
 
     Raises:
-        UsageError: nothing trains like that.
+        UsageError: no framework trains like that.
     """
 
     parameters: int
@@ -69,7 +69,7 @@ class Model:
     master_weights: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what no framework does."""
+        """Raise UsageError for what no framework does."""
         if self.master_weights or self.dtype == "bfloat16":
             return
         if self.dtype == "float32":
@@ -80,16 +80,16 @@ class Model:
 
     @property
     def in_torch(self) -> Kept:
-        """By torch itself: autocast computes in 16 bits and leaves weights, gradients and optimizer in float32."""
+        """Bytes in torch: autocast computes in 16 bits; weights, gradients and optimizer stay float32."""
         size = _FLOAT32 if self.master_weights else _HALF
         return self._kept(size, size, size * _MOMENTS[self.optimizer])
 
     @property
     def in_deepspeed(self) -> Kept:
-        """By DeepSpeed: weights and gradients in the dtype, the optimizer with a copy of the weights of its own.
+        """Bytes in DeepSpeed: weights and gradients in the dtype, the optimizer with its copy of the weights.
 
-        In the step it has the gradients in the size of that copy too: 18 bytes per parameter with Adam, of which 16
-        are split, as `estimate_zero2_model_states_mem_needs` of DeepSpeed 0.19.8 counts them.
+        In the step it also has the gradients at that copy's size: 18 bytes per parameter with Adam, of which
+        16 are split, as `estimate_zero2_model_states_mem_needs` of DeepSpeed 0.19.8 counts them.
         """
         size = _FLOAT32 if self.dtype == "float32" else _HALF
         own = _FLOAT32 if self.master_weights else _HALF
@@ -101,10 +101,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What it is trained on: the memory of each GPU of one host, that many hosts alike, and the host's own memory.
+    """What it is trained on: the memory of each GPU of one host, how many such hosts, and a host's memory.
 
-    `unified`: the host's memory is that of its GPU. `mig`: they are instances of divided GPUs.
-    `host_memory_bytes` None: not known.
+    `unified`: GPU and host share one memory. `mig`: the GPUs are MIG instances. `host_memory_bytes` is None
+    if not known.
     """
 
     gpu_memory_bytes: Sequence[int]
@@ -115,17 +115,17 @@ class Place:
 
     @property
     def gpus(self) -> int:
-        """Of all hosts."""
+        """The number of GPUs of all hosts."""
         return len(self.gpu_memory_bytes) * self.hosts
 
     @property
     def usable(self) -> int:
-        """Bytes of the smallest GPU for what is kept between steps."""
+        """Usable bytes of the smallest GPU."""
         return int(min(self.gpu_memory_bytes) * USABLE_SHARE)
 
 
 def advise_for_devices(parameters: int, devices: Sequence[Device], hosts: int = 1) -> tuple[Advice, ...]:
-    """The advice for whole GPUs of one host; `hosts` are all alike."""
+    """The advice for whole GPUs; `devices` are those of one host, and all `hosts` are alike."""
     memory = [device.memory_total_bytes for device in devices]
     known = [one for one in memory if not isinstance(one, Missing)]
     unified = any(one.memory_kind == "unified" for one in devices)
@@ -175,9 +175,9 @@ def _with_offload(model: Model, place: Place) -> Advice:
 
 
 def bytes_per_gpu(model: Model, gpus: int) -> dict[str, float]:
-    """The most bytes of weights, gradients and optimizer that each of that many GPUs has at once, by strategy."""
+    """Peak bytes of weights, gradients and optimizer on each of that many GPUs, by strategy."""
     torch, deepspeed = model.in_torch, model.in_deepspeed
-    buckets = torch.gradients if gpus > 1 else 0  # which DDP averages, a second copy of all gradients
+    buckets = torch.gradients if gpus > 1 else 0  # DDP's, a second copy of all gradients
     zero2 = deepspeed.weights + (deepspeed.whole - deepspeed.weights) / gpus  # in its step
     return {
         "ddp": torch.whole + buckets,

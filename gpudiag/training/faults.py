@@ -1,4 +1,4 @@
-"""Faults that `--inject` asks for in a training: those of a rank's process, and those of the training itself."""
+"""Faults that `--inject` puts into a training: in a rank's process, or in the training itself."""
 
 import re
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.training.job import TrainingFault
 
 NOSYNC = "nosync"  # at one step the gradients are not averaged
-SUMGRAD = "sumgrad"  # they are added up instead
+SUMGRAD = "sumgrad"  # they are summed, not averaged
 SAMEDATA = "samedata"  # every rank reads the shard of rank 0
 NOSET_EPOCH = "noset_epoch"  # every epoch has the order of the first
-BADINIT = "badinit"  # nobody broadcasts the start
+BADINIT = "badinit"  # rank 0's start is not broadcast
 ONEBIAS = "onebias"  # one bias is left out of the averaging
 NAN = "nan"  # one rank's samples hold a NaN
 UNEVEN = "uneven"  # the last rank has one batch less
 
-# What each takes after its name.
+# The syntax of each.
 _FORMS: Mapping[str, str] = MappingProxyType(
     {
         NOSYNC: "nosync:STEP",
@@ -34,7 +34,7 @@ _PATTERN = re.compile(
     r"(?P<kind>[a-z_]+)(?::(?P<rank>[0-9]{1,6}(?=@)))?(?:[:@](?P<step>[0-9]{1,6}))?", re.ASCII
 )
 _OOM = re.compile(r"oom:[0-9]{1,6}")
-_OOM_STEP = 1  # `oom:RANK` says no moment: the second step, when training has begun
+_OOM_STEP = 1  # `oom:RANK` names no step: the second one, when training has begun
 
 DATA_FAULTS = frozenset((SAMEDATA, NOSET_EPOCH, NAN, UNEVEN))
 GRADIENT_FAULTS = frozenset((NOSYNC, SUMGRAD, ONEBIAS))

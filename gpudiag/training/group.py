@@ -1,4 +1,4 @@
-"""One rank's way to the others: a process group, and every wait in it announced to the side channel first."""
+"""One rank's process group, in which every wait is announced to the side channel first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 
 class TrainingGroup:
-    """All ranks of a training, seen from one of them; `renew` makes a second process group of them."""
+    """The process group of a training, as one rank has it; `renew` replaces it with a new one."""
 
     def __init__(self, context: RankContext, backend: str, run: int) -> None:
-        """Meet the others and open the process group; `run` tells apart the runs of one command."""
+        """Rendezvous and open the process group; `run` tells apart the runs of one command."""
         self.rank = context.rank
         self.world_size = context.world_size
         self.local_rank = context.local_rank
@@ -41,7 +41,7 @@ class TrainingGroup:
 
     @property
     def on_one_host(self) -> bool:
-        """Whether all ranks see the same files."""
+        """Whether all ranks are on one host, and so see the same files."""
         return self.local_world_size == self.world_size
 
     def renew(self) -> None:
@@ -64,7 +64,7 @@ class TrainingGroup:
 
     @contextmanager
     def announced(self, op: str, elements: int = 1, predicted_seconds: float | None = None) -> Iterator[None]:
-        """Tell the side channel before and after a part in which this rank waits for the others, on the GPU too."""
+        """Announce a wait for other ranks, and its end once the GPU is done too, to the side channel."""
         sequence = self._sequence
         self._sequence += 1
         self.progress.before_operation(sequence, op, "float32", elements, predicted_seconds)

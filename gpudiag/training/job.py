@@ -1,11 +1,11 @@
-"""What every rank of one training run is told."""
+"""What every rank of one training run is given."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingFault:
-    """A fault in the training itself, as `--inject` asks for it; of one rank or of all, at a step or always."""
+    """A fault in the training itself, as in `--inject`; of one rank or of all, at one step or always."""
 
     kind: str
     specification: str
@@ -28,12 +28,12 @@ class TrainingJob:
     workers: int  # ranks, or replicas of one process
     run: int = 0  # counts the runs of one command: their keys in the store must differ
     measured: bool = True
-    fresh_groups: bool = True  # the checkpoint is read, and the repeat begins, in a new process group
+    fresh_groups: bool = True  # load the checkpoint, and begin the repeat, in a new process group
     faults: tuple[TrainingFault, ...] = ()
 
     @property
     def steps_per_epoch(self) -> int:
-        """So many that the verified steps reach into a second epoch, where there are at least two."""
+        """Steps per epoch, such that two or more verified steps reach into a second epoch."""
         return max(1, (self.steps + 1) // 2)
 
     @property
@@ -43,5 +43,5 @@ class TrainingJob:
 
     @property
     def learning_rate(self) -> float:
-        """Such that every workload learns in a few steps, and a wrong gradient moves it far."""
+        """A rate at which every workload learns in a few steps, and a wrong gradient moves it far."""
         return 0.05 if self.optimizer == "sgd" else 0.01

@@ -1,4 +1,4 @@
-"""What a checkpoint must give back, as digests by name: tensors, hyperparameters, the loss scaler, the script's own."""
+"""What a checkpoint must restore, as digests by name: tensors, hyperparameters, loss scaler, script state."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Digests = dict[str, str]
 
 
 def digest_values(prefix: str, values: Mapping[str, Any]) -> Digests:
-    """Each value under its name: a tensor by its bits on this rank, anything else by what it says."""
+    """Each value's digest by name: of a tensor's bits on this rank; for anything else, its JSON."""
     return {f"{prefix}.{name}": _digest(value) for name, value in values.items()}
 
 
@@ -30,7 +30,7 @@ def digest_optimizer(optimizer: Any, names: Mapping[int, str]) -> Digests:
 
 
 def differing_names(written: Digests, found: Digests) -> tuple[str, ...]:
-    """What came back with other bits, did not come back, or was not there before."""
+    """The names of what came back with other bits, did not come back, or was not there before."""
     return tuple(sorted(name for name in written | found if written.get(name) != found.get(name)))
 
 
@@ -41,7 +41,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def names_by_id(named: Iterable[tuple[str, torch.Tensor]]) -> dict[int, str]:
-    """The names of parameters by their identity."""
+    """The names of parameters by their `id`."""
     return {id(parameter): name for name, parameter in named}
 
 

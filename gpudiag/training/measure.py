@@ -33,7 +33,7 @@ class _Times:
 
 
 class SpeedTest:
-    """The timed steps of one rank, after those that were verified."""
+    """The timed steps of one rank, after the verified ones."""
 
     def __init__(self, strategy: Strategy, epochs: Epochs, held_bytes: int) -> None:
         """Prepare a plain copy of the model; `held_bytes` of the device's memory are not the strategy's."""
@@ -51,7 +51,7 @@ class SpeedTest:
         self._iteration = self._job.steps
 
     def warm_up(self) -> None:
-        """Take a few steps that nobody times."""
+        """Take a few untimed steps."""
         for _ in range(min(_WARMUP_STEPS, self._job.steps)):
             self._time_step(_Times(), timed=False)
 
@@ -60,7 +60,7 @@ class SpeedTest:
         plain = self._time_plain(self._job.steps)
         self._group.barrier()
         alone = self._time_alone()
-        del self._plain, self._plain_optimizer  # or the strategy's peak would hold them too
+        del self._plain, self._plain_optimizer  # or the strategy's peak memory would include them
         if self._group.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._group.device)
         times = _Times()
@@ -87,7 +87,7 @@ class SpeedTest:
         )
 
     def _time_step(self, times: _Times, *, timed: bool) -> None:
-        """One step; parts are timed to the moment when the GPU has done them."""
+        """Take one step and add its times; each part is timed until the GPU has finished it."""
         started = time.perf_counter()
         if timed:
             self._group.progress.before_iteration(self._iteration)
@@ -122,7 +122,7 @@ class SpeedTest:
         return (self._now() - before) / steps
 
     def _time_alone(self) -> float | None:
-        """The same with its data, on rank 0 while the others wait; None on those."""
+        """Mean seconds of a plain step with its data, on rank 0 while the others wait; None on those."""
         seconds = None
         if self._group.rank == 0:
             before = self._now()

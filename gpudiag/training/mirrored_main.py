@@ -1,6 +1,6 @@
-"""The entry of `gpudiag train --strategy mirrored`: TensorFlow's MirroredStrategy, one process with N replicas.
+"""The entry point of `gpudiag train --strategy mirrored`: TensorFlow's MirroredStrategy in one process.
 
-It tells the same facts as the ranks of torch do, replica by replica, and compares with a plain
+It emits the same facts as the ranks of torch do, replica by replica, and compares with a plain
 TensorFlow model trained on the samples of all replicas. TensorFlow has its own random numbers and
 its own models, so nothing is compared across the two frameworks.
 """
@@ -20,7 +20,7 @@ from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.stages import INIT, MEASURE, VERIFY, WARMUP
 from gpudiag.training.job import TrainingJob
 
-# As precision.py derives it for float32, which this module cannot import: it has no torch.
+# As precision.py derives it for float32; it needs torch, so it cannot be imported here.
 _TOLERANCE = 256 * 2.0**-24
 _GPU_FACTOR = 4.0
 _ADAM_FACTOR = 16.0
@@ -33,7 +33,7 @@ _NOT_WRITTEN = Missing(MissingReason.NOT_ASKED, "one process: its checkpoint is 
 def facts(
     found: Mapping[str, Any], expected: Mapping[str, Any], floor: float = 0.0
 ) -> tuple[TensorFact, ...]:
-    """Each array's digest, and its error against `expected` over the norm of all of that, or over `floor`."""
+    """Each array's digest, and its error over the norm of all of `expected`, or over a larger `floor`."""
     scale = max(norm(expected), floor) or 1.0
     return tuple(
         TensorFact(name, digest(value), finite(norm({name: value - expected[name]}) / scale))
@@ -52,20 +52,20 @@ def norm(values: Mapping[str, Any]) -> float:
 
 
 def difference(found: Mapping[str, Any], expected: Mapping[str, Any], floor: float = 0.0) -> float | None:
-    """The L2 norm of the difference over that of `expected`, or over `floor` if that is larger; None: not finite."""
+    """The L2 norm of the difference over that of `expected`, or over a larger `floor`; None if not finite."""
     size = norm({name: found[name].astype("float64") - expected[name] for name in expected})
     return finite(size / (max(norm(expected), floor) or 1.0))
 
 
 def projection(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float | None:
-    """How many times `expected` is in `found`; None where it is not finite."""
+    """How many times `expected` is in `found`, by projection; None if not finite."""
     product = sum(float((found[name].astype("float64") * expected[name]).sum()) for name in expected)
     square = norm(expected) ** 2
     return finite(product / square) if square else None
 
 
 def finite(number: float) -> float | None:
-    """The number, or None if it is infinite or no number."""
+    """The number, or None if it is infinite or NaN."""
     return number if math.isfinite(number) else None
 
 
@@ -79,7 +79,7 @@ def start_strategy(tf: Any, job: TrainingJob) -> Any:
 
 
 def build_model(tf: Any, job: TrainingJob, inputs: Any) -> Any:
-    """The workload's model, with the start that the seed gives."""
+    """The workload's model, initialised from the seed."""
     tf.keras.utils.set_random_seed(job.seed)
     dense = tf.keras.layers.Dense
     if job.workload == "regression":
@@ -115,7 +115,7 @@ def mean_loss(tf: Any, job: TrainingJob, outputs: Any, targets: Any) -> Any:
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """An empty result, at the end of the process; `context.arguments` is an encoded TrainingJob."""
+    """`{"finished": True}`, at the end of the process; `context.arguments` is an encoded TrainingJob."""
     job = decode(TrainingJob, context.arguments)
     context.progress.enter_stage(INIT)
     training = _MirroredTraining(job, context)
@@ -160,7 +160,7 @@ class _MirroredTraining:
         self._small_gradient = 0.0
 
     def emit_start(self) -> None:
-        """Tell each replica's start."""
+        """Emit each replica's start."""
         whole = sum(int(weights.size) for weights in self._start)
         factor = 1.0 if self._job.backend != "nccl" else _GPU_FACTOR
         adam = _ADAM_FACTOR if self._job.optimizer == "adam" else 1.0
@@ -227,7 +227,7 @@ class _MirroredTraining:
                 self._emit("epoch_end", RankEpochEnd(replica, epoch, steps, agreed=True))
 
     def prove(self) -> None:
-        """Tell whether the model learned; a repeat starts from the same weights."""
+        """Emit whether the model learned, and whether a repeat from the same weights gave the same bits."""
         after = self._mirrored.get_weights()
         digests = [digest(value) for value in after]
         before_loss, after_loss = self._evaluate(self._start), self._evaluate(after)
@@ -265,7 +265,7 @@ class _MirroredTraining:
         return times
 
     def measure(self) -> None:
-        """Emit the timed steps; one process has no parts to tell apart, and no ranks that wait."""
+        """Emit the timed steps; one process shows no separate parts, and has no ranks that wait."""
         started = time.perf_counter()
         for step in range(self._job.steps):
             self._distributed(self._shards(step))
@@ -300,7 +300,7 @@ class _MirroredTraining:
         return (time.perf_counter() - before) / self._job.steps
 
     def _repeat(self) -> list[str]:
-        """The digests of the weights after all steps once more, from the same start."""
+        """The digests of the weights after all steps are repeated from the same start."""
         after, plain_after = self._mirrored.get_weights(), self._plain.get_weights()
         state = [value.numpy() for value in self._mirrored_optimizer.variables]
         self._mirrored.set_weights(self._start)
@@ -328,7 +328,7 @@ class _MirroredTraining:
             gradients = tape.gradient(shared, variables)
             context = tf.distribute.get_replica_context()
             averaged = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-            # The sum of the shares is the mean; the optimizer adds up again what it is given.
+            # The sum of the shares is the mean; the optimizer itself sums the gradients that it is given.
             self._mirrored_optimizer.apply_gradients(zip(gradients, variables, strict=True))
             return loss, averaged
 

@@ -1,7 +1,8 @@
-"""What a wrong gradient, or a wrong step of the optimizer, is made of: measured on the rank that has it.
+"""What a wrong gradient, or a wrong step of the optimizer, is composed of, measured on the rank that has it.
 
-Every rank has all samples, so it can compute the gradient of any rank's. A gradient that is wrong for a reason is a
-sum of these with other shares than one over their number, or that of another step; one that is corrupt is neither.
+Every rank has all samples, so it can compute any rank's gradient. A gradient that is wrong by a fault of
+logic is a sum of these with weights other than one over their number, or that of another step; a corrupt one
+is neither.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,11 +18,11 @@ from gpudiag.model.training import GradientParts, StepParts
 from gpudiag.training.reference import Reference
 from gpudiag.training.tensors import difference, finite, norm
 
-# So many ranks' gradients are tried at most: each is a forward and a backward pass.
+# With more ranks, parts are not looked for: each takes a forward and a backward pass.
 _RANKS_AT_MOST = 64
-# The elements that make up this share of the squared error are those that are off.
+# The elements with the largest errors that make up this share of the squared error count as off.
 _NEARLY_ALL = 0.999
-# Sums in another order differ by less, over the size of what is added up, and a flipped bit by more.
+# Relative to the size of the summands, another order of a sum changes less than this, a flipped bit more.
 _FLIP_ERROR = 1e-5
 _FLIPS_AT_MOST = 4
 _SHORTER = (torch.bfloat16, torch.float16)
@@ -31,20 +32,20 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass
 class PartsFinder:
-    """Finds the parts, and remembers the step before, which may be one of them."""
+    """Finds the parts, and keeps the previous step, which may be one of them."""
 
     reference: Reference
     before: Tensors  # this rank's parameters before the coming step
     gradient_tolerance: float
     parameter_tolerance: float
-    _expected: Tensors = field(default_factory=dict)  # gradients of the step before
+    _expected: Tensors = field(default_factory=dict)  # gradients of the previous step
     _found: Tensors = field(default_factory=dict)
     _movement: Tensors = field(default_factory=dict)
 
     def of_gradient(
         self, found: Tensors, expected: Tensors, floor: float, at: Tensors, indices: Sequence[torch.Tensor]
     ) -> GradientParts | None:
-        """The parts of the gradient of this step; None where it is as it should be, or not finite.
+        """The parts of this step's gradient; None if it is right or not finite, or there are too many ranks.
 
         `at` are the single process's parameters before the step, `indices` the samples of each rank.
         """
@@ -73,7 +74,7 @@ class PartsFinder:
         )
 
     def of_step(self, found: Tensors, expected: Tensors, at: Tensors) -> StepParts | None:
-        """The parts of this step's movement; None where the parameters are as they should be, or not finite.
+        """The parts of this step's movement; None if the parameters are right or not finite.
 
         `at` are the single process's parameters before the step.
         """
@@ -102,7 +103,7 @@ class PartsFinder:
 def changed_parts(
     inputs: torch.Tensor, targets: torch.Tensor, right: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[str, ...]:
-    """Which of a batch's inputs and targets are not those of the data set; a NaN is no other sample."""
+    """Which of a batch's inputs and targets differ from the data set; not those with NaN or infinity."""
     pairs = (("inputs", inputs, right[0]), ("targets", targets, right[1]))
     return tuple(
         name
@@ -112,7 +113,7 @@ def changed_parts(
 
 
 def _off(found: Tensors, expected: Tensors, limit: float) -> list[str]:
-    """The tensors that are off; all of them where none is by itself."""
+    """The names of the tensors that are off; all of them if only their total error is over `limit`."""
     error = difference(found, expected)
     gaps = {name: float((found[name].double() - expected[name].double()).norm()) for name in found}
     whole = norm({name: found[name].double() - expected[name].double() for name in found})
@@ -126,30 +127,30 @@ def _flat(tensors: Tensors, names: Iterable[str]) -> torch.Tensor:
 
 
 def _fit(found: torch.Tensor, parts: Sequence[torch.Tensor]) -> tuple[tuple[float, ...], float]:
-    """How many times each part is in what was found, and the norm of what is left."""
+    """The least-squares coefficient of each part in `found`, and the norm of the residual."""
     columns = torch.stack(list(parts), dim=1)
     shares = torch.linalg.lstsq(columns, found.unsqueeze(1)).solution.squeeze(1)
     return tuple(float(share) for share in shares), float((found - columns @ shares).norm())
 
 
 def _gap(found: torch.Tensor, expected: Tensors, names: Sequence[str], scale: float) -> float | None:
-    """The error against another step's tensors; None before there was one."""
+    """The error against another step's tensors, over `scale`; None if there is no such step."""
     if any(name not in expected for name in names):
         return None
     return finite(float((found - _flat(expected, names)).norm()) / scale)
 
 
 def _off_most(error: torch.Tensor) -> torch.Tensor:
-    """The places of the elements that make up nearly all of an error."""
+    """The indices of the elements that make up nearly all of an error."""
     squares = error.square().sort(descending=True)
     sums = squares.values.cumsum(0)
     return squares.indices[: int((sums < _NEARLY_ALL * sums[-1]).sum()) + 1]
 
 
 def find_flipped_ranks(found: torch.Tensor, of_ranks: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The ranks of whose own gradients one flipped bit in each of these elements explains the average of all.
+    """The ranks where one flipped bit in each of these elements of their gradient explains the average.
 
-    Some frameworks divide by the number of ranks before they add up, and some after it.
+    Some frameworks divide by the number of ranks before the sum, and some after it.
     """
     ranks = len(of_ranks)
     parts = torch.stack([own / ranks for own in of_ranks])
@@ -164,7 +165,7 @@ def find_flipped_ranks(found: torch.Tensor, of_ranks: Sequence[torch.Tensor]) ->
 
 
 def is_flipped(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether one flipped bit in each of these elements explains what was found."""
+    """Whether one flipped bit in each element of `wanted` explains `found`."""
     return _is_flip(found, wanted, _FLIP_ERROR * (found.abs() + wanted.abs()))
 
 
@@ -176,7 +177,7 @@ def _is_flip(found: torch.Tensor, right: torch.Tensor, limit: torch.Tensor) -> b
 
 
 def _rounded_to(found: Sequence[torch.Tensor]) -> str | None:
-    """The shorter dtype that has all of these numbers, bit for bit."""
+    """The name of a 16-bit dtype that holds all these numbers exactly; None if neither does."""
     for dtype in _SHORTER:
         if all(tensor.to(dtype).to(tensor.dtype).equal(tensor) for tensor in found):
             return str(dtype).removeprefix("torch.")
@@ -184,12 +185,12 @@ def _rounded_to(found: Sequence[torch.Tensor]) -> str | None:
 
 
 class OwnGradients:
-    """The gradient of each parameter as autograd hands it over, in the last backward pass of this rank."""
+    """Each parameter's gradient from autograd in this rank's last backward pass, before averaging."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Watch the model's parameters from now on; torch calls these before what averages.
+        """Hook the model's parameters; torch runs these hooks before those that average.
 
-        Where they are sharded, those that autograd sees are there from a layer's call on.
+        Where they are sharded, the tensors that autograd sees exist only from a layer's call on.
         """
         self._kept: dict[str, torch.Tensor] = {}
         self._of_tensors: dict[str, Any] = {}
@@ -200,12 +201,12 @@ class OwnGradients:
         ]
 
     def take(self, scale: float) -> dict[str, torch.Tensor]:
-        """What came since the last time, over the loss scale."""
+        """The gradients since the last call, over the loss scale, by name."""
         kept, self._kept = self._kept, {}
         return {name: gradient / scale for name, gradient in kept.items()}
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Remove the hooks."""
         for hook in (*self._of_layers, *self._of_tensors.values()):
             hook.remove()
 

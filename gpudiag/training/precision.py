@@ -20,10 +20,10 @@ _FLOAT32_ROUNDOFFS = 256.0
 _GPU_FACTOR = 4.0
 
 # Adam divides by the root of the squared gradient: where that is near zero, rounding moves a parameter
-# by as much as the learning rate allows. Of two runs in float32, which each go their own way.
+# by as much as the learning rate allows. For two separate runs in float32.
 _ADAM_FACTOR = 16.0
 
-# In half precision, of one step from the same parameters: the largest error of a gradient over its norm, as
+# In half precision, for one step from the same parameters: the largest error of a gradient over its norm, as
 # `python -m benchmarks.train_rounding` measured it (docs/training.md). Five times that is allowed.
 _MARGIN = 5.0
 _MEASURED = MappingProxyType(
@@ -57,8 +57,8 @@ def gradient_tolerance(job: TrainingJob, device_type: str) -> float:
 def parameter_tolerance(job: TrainingJob, device_type: str) -> float:
     """The largest L2 error of the parameters, over their norm, that rounding explains.
 
-    In float32 of two runs, and not more than that of the gradient: a step moves the parameters by a fraction of
-    themselves. In half precision of one update.
+    In float32 for two runs; with SGD it is the gradient's, for a step moves the parameters by a fraction of
+    themselves. In half precision for one update.
     """
     u = _ROUNDOFF
     if job.dtype != "float32":
@@ -70,14 +70,14 @@ def _on(device_type: str, tolerance: float) -> float:
     return tolerance if device_type == "cpu" else tolerance * _GPU_FACTOR
 
 
-# Below this share of the parameters' own norm a movement is the rounding of their update for the most part.
+# Below this share of the parameters' norm, a movement is mostly the rounding of their update.
 SMALL_MOVEMENT = 2.0**-10
 
 
 def order_tolerance(job: TrainingJob, device_type: str) -> float:
-    """How far three steps may come out elsewhere, over how far they move, if only the order of a sum is another.
+    """The largest deviation after three steps, over their movement, that another order of sums explains.
 
-    The terms are the same bits, so this is sharper than the limits against one process. Two orders of
+    The terms are the same bits, so this is tighter than the limits against one process. Two orders of
     W terms differ by at most 2 (W - 1) u of the sum of their sizes (N. J. Higham, Accuracy and Stability
     of Numerical Algorithms, 2002, 4.2), and gradients of ranks may be twenty times their mean
     (SMALL_GRADIENT in trainer.py); rounding of the update is 2 u of the parameters in each step, which are
@@ -92,10 +92,10 @@ class Precision:
     """The autocast region and the loss scaler of one dtype on one device."""
 
     def __init__(self, job: TrainingJob, device: torch.device) -> None:
-        """Make the scaler, which does something for float16 only.
+        """Make the loss scaler, which is active for float16 only.
 
-        It doubles its scale two steps after the verified ones: a checkpoint that loses how many good steps there
-        were is seen by the scale of the steps that follow a reload.
+        It doubles its scale two steps after the verified ones, so a checkpoint that loses the count of good
+        steps shows in the scale of the steps after a reload.
         """
         self._dtype = getattr(torch, job.dtype)
         self._device = device

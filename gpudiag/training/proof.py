@@ -1,4 +1,4 @@
-"""What is proved after the verified steps: learning, a checkpoint that goes on alike, a repeat that is the same."""
+"""The checks after the verified steps: the model learned, a checkpoint resumes, a repeat is the same."""
 
 from dataclasses import replace
 
@@ -16,15 +16,15 @@ from gpudiag.training.tensors import Tensors, finite, norm
 from gpudiag.training.trainer import REPEATED_STEPS, VerifiedTraining, digests_of, run_steps
 from gpudiag.training.workloads import build_model
 
-# After a reload: the first step is another order of summing alone, the later ones follow from what it left.
+# After a reload: the first step differs at most by the order of sums, the later ones build on its result.
 _STEPS_AFTER_RELOAD = 3
-# Added to the seed of the model that a checkpoint is read into: nothing of its own start may survive.
+# Added to the seed of the model that a checkpoint is loaded into: its own initial values must not survive.
 _OTHER_START = 7919
 _FAULTY = Missing(MissingReason.NOT_ASKED, "a fault is injected")
 
 
 def prove(training: VerifiedTraining, folder: str) -> Strategy:
-    """Tell what was proved; the strategy to go on with, which is another one than before."""
+    """The strategy to go on with, a new object unless faults are injected; emits the RankProof."""
     job, group = training.job, training.group
     after = training.strategy.parameters()
     moved = any(not after[name].equal(training.start[name]) for name in after)
@@ -49,11 +49,11 @@ def prove(training: VerifiedTraining, folder: str) -> Strategy:
 
 
 def _prove_checkpoint(training: VerifiedTraining, folder: str, proof: RankProof) -> RankProof:
-    """What a new model that read the checkpoint has of it, and how it goes on.
+    """`proof` with what a new model got back from the checkpoint, and how it trains on from there.
 
-    What was written must come back bit for bit. The steps after it need not be: DDP builds its buckets
-    anew after the first step of a wrapped model, so that one which is wrapped again adds up the
-    gradients of three and more ranks in another order.
+    What was written must come back bit for bit. The steps after it need not: DDP rebuilds its buckets
+    after the first step of a wrapped model, so a newly wrapped one sums the gradients of three or more
+    ranks in another order.
     """
     obstacle = training.strategy.checkpoint_obstacle
     if obstacle is not None:
@@ -84,7 +84,7 @@ def _prove_checkpoint(training: VerifiedTraining, folder: str, proof: RankProof)
 
 
 def _go_on(training: VerifiedTraining, first: int) -> tuple[list[Tensors], list[float]]:
-    """The parameters after each of the steps that follow a checkpoint, and the loss scale."""
+    """The parameters and the loss scale after each of the steps that follow a checkpoint."""
     parameters: list[Tensors] = []
     scales = []
     for found in run_steps(training, range(first, first + _STEPS_AFTER_RELOAD)):
@@ -98,7 +98,7 @@ def _kept(training: VerifiedTraining, script: ScriptState) -> Digests:
 
 
 def _script_state(step: int, device: torch.device) -> ScriptState:
-    """What a script must write beside its model: where it is in the data, and its generators of random numbers."""
+    """What a script must save besides its model: its step, and the states of its random number generators."""
     state: ScriptState = {"step": step, "generator": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda_generator"] = torch.cuda.get_rng_state(device)
@@ -112,7 +112,7 @@ def _set_generators(script: ScriptState) -> None:
 
 
 def _share_of_movement(found: Tensors, expected: Tensors, start: Tensors) -> float | None:
-    """How far parameters are from those that should be, over how far these have moved from `start`."""
+    """The distance of `found` from `expected`, over that of `expected` from `start`; None if not finite."""
     moved = norm({name: expected[name].double() - start[name].double() for name in expected})
     gap = norm({name: found[name].double() - expected[name].double() for name in expected})
     return finite(gap / max(moved, SMALL_MOVEMENT * norm(expected)))
@@ -121,7 +121,7 @@ def _share_of_movement(found: Tensors, expected: Tensors, start: Tensors) -> flo
 def _prove_repeat(training: VerifiedTraining, folder: str, tolerance: float) -> Reading[bool]:
     """Whether the first steps, from the same start, give the same bits again.
 
-    Where the framework adds up in the order in which gradients happen to come, within that tolerance.
+    Where the framework sums gradients in the order of their arrival, agreement within `tolerance` is enough.
     """
     _restart(training, folder, 0)
     start = training.strategy.parameters()
@@ -137,7 +137,7 @@ def _prove_repeat(training: VerifiedTraining, folder: str, tolerance: float) -> 
 
 
 def _restart(training: VerifiedTraining, folder: str, other_start: int) -> None:
-    """Begin again with another model, in a new process group where the job has it so or the framework closed the old."""
+    """Restart with a new model; in a new process group if the job says so or the old one is closed."""
     job, group = training.job, training.group
     group.barrier()
     training.strategy.close()

@@ -1,4 +1,4 @@
-"""The entry of a rank of `gpudiag train` under a strategy of torch."""
+"""The entry point of a rank of `gpudiag train` under a strategy of torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from gpudiag.training.workloads import build_model, make_data
 
 
 def run(context: RankContext) -> Mapping[str, Any]:
-    """An empty result, at the rank's end; what it found has gone to the agent as it came.
+    """`{"finished": True}`, at the rank's end; its results have gone to the agent as they came.
 
     `context.arguments` is an encoded TrainingJob.
     """
@@ -47,7 +47,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
 
 
 def make_setup(job: TrainingJob, group: TrainingGroup, folder: str, seed: int) -> Setup:
-    """A model with the start of that seed, and whether a strategy must bring it into line."""
+    """A strategy's Setup with a model made from `seed`; an injected `badinit` turns the broadcast off."""
     broadcasts = all(fault.kind != "badinit" for fault in job.faults)
     model = build_model(job.workload, seed).to(group.device)
     return Setup(job, group, model, folder, broadcasts)

@@ -14,7 +14,7 @@ from gpudiag.training.workloads import MODELS, build_model
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStep:
-    """What one step of the single-process run gave."""
+    """The result of one step of the single-process run."""
 
     loss: float
     gradients: dict[str, torch.Tensor]
@@ -29,10 +29,10 @@ def make_optimizer(job: TrainingJob, model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Reference:
-    """A plain model that is trained step by step beside the parallel one, on every rank by itself."""
+    """A plain model, trained on every rank step by step beside the parallel one, without communication."""
 
     def __init__(self, job: TrainingJob, device: torch.device, samples: Samples) -> None:
-        """Start where rank 0 starts."""
+        """Start with rank 0's parameters."""
         self._job = job
         self._device = device
         self._samples = samples
@@ -41,14 +41,14 @@ class Reference:
         self._precision = Precision(job, device)
 
     def step(self, indices: torch.Tensor) -> ReferenceStep:
-        """Train one step on those samples."""
+        """The loss and the gradients of one training step on those samples."""
         found = self.look(indices)
         if not found.skipped:
             self.optimizer.step()
         return found
 
     def look(self, indices: torch.Tensor) -> ReferenceStep:
-        """The loss and the gradients of those samples at the present parameters; no step is made."""
+        """The loss and the gradients of those samples; updates the loss scaler, but takes no step."""
         loss = self._backward(indices)
         scaler = self._precision.scaler
         scaler.unscale_(self.optimizer)
@@ -58,19 +58,19 @@ class Reference:
         return ReferenceStep(loss, gradients, skipped=scaler.get_scale() < scale)
 
     def follow(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Go on from other parameters, with the optimizer's state as it is."""
+        """Copy `parameters` into the model; the optimizer's state stays as it is."""
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(parameters[name])
 
     def step_with(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Let the optimizer step on gradients that another run found."""
+        """Step the optimizer with the gradients of another run."""
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients[name].to(parameter.dtype) if name in gradients else None
         self.optimizer.step()
 
     def alone(self, indices: torch.Tensor) -> ReferenceStep:
-        """The loss and the gradients of those samples alone, at the present parameters; no step is made."""
+        """The loss and the gradients of one rank's samples; takes no step, and keeps the loss scale."""
         loss = self._backward(indices)
         scale = self._precision.scaler.get_scale()
         gradients = {name: gradient / scale for name, gradient in self._gradients().items()}
@@ -79,7 +79,7 @@ class Reference:
     def gradients_at(
         self, parameters: Mapping[str, torch.Tensor], indices: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """The gradients of those samples alone, at other parameters; nothing of the model is touched."""
+        """The gradients of those samples at `parameters`; leaves the model as it is."""
         inputs = self._samples.inputs[indices].to(self._device)
         targets = self._samples.targets[indices].to(self._device)
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
@@ -91,18 +91,18 @@ class Reference:
         return {name: gradient / scale for name, gradient in zip(leaves, gradients, strict=True)}
 
     def evaluate(self, parameters: dict[str, torch.Tensor]) -> float:
-        """The loss over all samples with other parameters, in float32."""
+        """The loss over all samples with `parameters`, in float32."""
         inputs, targets = self._samples.inputs.to(self._device), self._samples.targets.to(self._device)
         with torch.no_grad():
             outputs = torch.func.functional_call(self.model, parameters, (inputs,))
             return float(MODELS[self._job.workload].loss(outputs, targets))
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The present parameters, by name."""
+        """The current parameters, by name."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def state_elements(self) -> int:
-        """How many elements the optimizer keeps beside the parameters."""
+        """The number of elements in the optimizer's state."""
         return count_state(self.optimizer)
 
     def _backward(self, indices: torch.Tensor) -> float:
@@ -124,7 +124,7 @@ class Reference:
 
 
 def count_state(optimizer: torch.optim.Optimizer) -> int:
-    """Elements of the tensors with more than one of them that an optimizer keeps on this rank."""
+    """The number of elements in an optimizer's state on this rank, scalars left out."""
     tensors = [value for state in optimizer.state.values() for value in state.values()]
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
     return sum(tensor.numel() for tensor in local if isinstance(tensor, torch.Tensor) and tensor.dim() > 0)

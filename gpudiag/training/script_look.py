@@ -1,4 +1,4 @@
-"""What a rank's own script shows of its training: parameters after some steps, samples, losses, what crossed the group."""
+"""What a user's script shows of its training: parameters after some steps, samples, losses, collectives."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.script import ScriptFacts
 from gpudiag.ranks.rank.context import Progress
 
-# A look reads every parameter: the first steps show a fault that is always there, later ones one that comes.
+# A look reads every parameter: the first steps show permanent faults, later ones faults that come up.
 _LOOKS = frozenset((1, 2, 3, 10, 30, *(10**power for power in range(2, 9))))
 _SAMPLES = 1024
 _KEPT_BITS = 2**32 - 1
@@ -30,24 +30,24 @@ _COLLECTIVES = (
 
 @dataclass
 class ScriptLook:
-    """Looks from within, by hooks that leave the script as it is, and emits what it has seen so far."""
+    """Observes the script by hooks that do not change what it does, and emits what it has seen so far."""
 
     progress: Progress
     torch: Any
     facts: ScriptFacts = field(default_factory=ScriptFacts)
     _steps: dict[int, int] = field(default_factory=dict)  # by optimizer, in the order of their first step
     _optimizers: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)
-    _loader: Any = None  # that gave the last batch
-    _iterators: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)  # that were looked at
-    _orders: dict[int, set[int]] = field(default_factory=dict)  # the epochs in which a sampler was read
-    _sums: dict[int, float] = field(default_factory=dict)  # norm of a tensor after it was added up over ranks
+    _loader: Any = None  # the iterator that gave the last batch, and the batch
+    _iterators: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)  # those seen already
+    _orders: dict[int, set[int]] = field(default_factory=dict)  # the epochs in which each sampler was read
+    _sums: dict[int, float] = field(default_factory=dict)  # norms of tensors summed over ranks, by address
     _first_epoch: "weakref.ref[Any] | None" = None  # its iterator
     _samples: list[int] = field(default_factory=list)
     _since_backward: bool = False
     _backwards: int = 0
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Install the hooks."""
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
@@ -71,7 +71,7 @@ class ScriptLook:
                     _after(module, name, self._at_collective(name))
 
     def emit(self) -> None:
-        """Tell what was seen so far."""
+        """Emit what was seen so far."""
         self.progress.emit({"kind": "looked", **encode(self.facts)})
 
     def _note(self, **values: Any) -> None:
@@ -126,7 +126,7 @@ class ScriptLook:
             self._note(samples=tuple(self._samples))
 
     def _note_order(self, sampler: Any, iterator: Any) -> None:
-        """Whether a sampler that shuffles is read again in the order of its last epoch."""
+        """Count the epochs of a shuffling sampler, and those that repeat the order of an earlier one."""
         if not sampler.shuffle or iterator in self._iterators:
             return
         self._iterators.add(iterator)
@@ -150,7 +150,7 @@ class ScriptLook:
         return note
 
     def _addresses(self) -> dict[int, str]:
-        """Where the parameters and their gradients lie."""
+        """The kind, parameters or gradients, at each of their addresses."""
         found = {}
         for parameter in self._parameters():
             found[parameter.data_ptr()] = "parameters"
@@ -163,7 +163,7 @@ class ScriptLook:
         return (parameter for group in groups for parameter in group["params"])
 
     def _check_sums(self, kind: str) -> None:
-        """Note that tensors which were added up over the ranks were left so."""
+        """Note that tensors of that kind were summed over the ranks and never divided."""
         if not self._sums:
             return
         known, left = self._addresses(), []
@@ -200,13 +200,13 @@ class ScriptLook:
 
 
 def _adds_up(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether a call of all_reduce added up, and has ended."""
+    """Whether an all_reduce call summed, and has completed."""
     operation = named.get("op", arguments[1] if len(arguments) > 1 else "SUM")
     return "SUM" in str(operation) and not named.get("async_op")
 
 
 def _rows_of(batch: Any, torch: Any) -> list[int]:
-    """A number for each sample of a batch, by the bits of its first tensor."""
+    """A number for each sample of a batch, from the bits of its first tensor."""
     from gpudiag.training.tensors import row_digests
 
     parts = (
@@ -217,7 +217,7 @@ def _rows_of(batch: Any, torch: Any) -> list[int]:
 
 
 def _silent(call: Callable[..., Any]) -> Callable[..., None]:
-    """The call, of which nothing reaches the script: a look that fails shows nothing."""
+    """The call with its exceptions suppressed: a look that fails must not disturb the script."""
 
     def quiet(*arguments: Any, **named: Any) -> None:
         with suppress(Exception):

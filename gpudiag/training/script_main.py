@@ -1,4 +1,4 @@
-"""The entry of a rank of `gpudiag train --script`: the user's script, as torchrun would start it, watched from within."""
+"""The entry point of a rank of `gpudiag train --script`: run the script as torchrun would, and watch it."""
 
 import os
 import runpy
@@ -18,11 +18,11 @@ from gpudiag.training.stack_watch import BatchCount, StackWatch, describe_error,
 
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
-    """What every rank is told: the script, its arguments, and where what it prints goes."""
+    """What every rank is given: the script, its arguments, and where its output goes."""
 
     path: str
     arguments: tuple[str, ...]
-    output_pid: int  # the agent of this rank, and the descriptor of it that takes the output
+    output_pid: int  # this rank's agent; `output_descriptor` is its descriptor for the output
     output_descriptor: int
     master_port: int
     hang_seconds: float
@@ -64,7 +64,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
 
 
 def _look(progress: Progress) -> ScriptLook | None:
-    """What looks at the training from within; None where there is no torch."""
+    """A started ScriptLook; None if torch.distributed is not available."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available():
         return None
@@ -74,7 +74,7 @@ def _look(progress: Progress) -> ScriptLook | None:
 
 
 class _Output:
-    """What the script prints goes to the agent, which shows it."""
+    """Sends what the script prints to the agent, which shows it."""
 
     def __init__(self, job: ScriptJob) -> None:
         self._own = os.dup(2)
@@ -85,13 +85,13 @@ class _Output:
         os.close(descriptor)
 
     def show(self, text: str) -> None:
-        """Show a text behind what the script printed, in one piece, for other ranks write too."""
+        """Show a text after what the script printed, in a single write, as other ranks write too."""
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(2, text.encode(errors="replace"))
 
     def give_back(self) -> None:
-        """Send what is still printed to where it went before: it has been shown in the user's words."""
+        """Restore standard error: the user has already seen the traceback that the rank prints next."""
         os.dup2(self._own, 2)
 
 
@@ -104,10 +104,10 @@ def _export_meeting_point(job: ScriptJob, context: RankContext) -> None:
 
 
 def _begin_with_own_generators() -> None:
-    """Seed what a process of its own seeds at its start: a fork has the generators of all other ranks.
+    """Reseed the random number generators: forked ranks all start with the same state.
 
-    A script that sets no seed would begin alike on every rank here, and differently under torchrun.
-    Python's `random` does it by itself, and CUDA's generators do not exist yet.
+    Otherwise a script that sets no seed would draw the same numbers on every rank, unlike under torchrun.
+    Python's `random` reseeds itself after a fork, and CUDA's generators do not exist yet.
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None:
@@ -118,7 +118,7 @@ def _begin_with_own_generators() -> None:
 
 
 def _note_process_groups(progress: Progress) -> list[int]:
-    """The sizes of the process groups that the script opens; empty until it does."""
+    """A list that gets the size of each process group that the script opens."""
     sizes: list[int] = []
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
@@ -142,6 +142,6 @@ def _note_process_groups(progress: Progress) -> list[int]:
 
 
 def _horovod_size() -> list[int]:
-    """How many ranks Horovod counts, if the script used it and has not left it."""
+    """Horovod's number of ranks, as a list; empty if the script does not use it, or has shut it down."""
     module: Any = sys.modules.get("horovod.torch") or sys.modules.get("horovod.tensorflow")
     return [int(module.size())] if module is not None and module.is_initialized() else []

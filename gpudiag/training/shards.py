@@ -30,9 +30,9 @@ class Samples(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The batches of one rank, epoch by epoch, as the job's faults leave them.
+    """The batches of one rank, epoch by epoch, with the job's faults in them.
 
-    `whole`: this one process reads the batches of all workers, one after the other, as one.
+    `whole`: this one process reads the batches of all workers, concatenated.
     """
 
     job: TrainingJob
@@ -70,7 +70,7 @@ class Epochs:
             yield indices, self._spoilt(inputs, epoch * self.job.steps_per_epoch + step), targets
 
     def intended(self, epoch: int) -> list[list[torch.Tensor]]:
-        """The indices that every rank should read, by rank and step: what the single-process run trains on."""
+        """The indices that every rank should read, by rank and step; the single process trains on them."""
         orders = []
         for rank in range(self.job.workers):
             sampler = self._sampler(rank)

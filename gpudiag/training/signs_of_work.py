@@ -1,4 +1,4 @@
-"""Whether a rank whose Python stack stands still works all the same: its processor time, children, files, a sleep."""
+"""Whether a rank whose Python stack does not move still works: by its CPU time, children, I/O and sleeps."""
 
 import ctypes
 import os
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# A thread that waits uses none; 10 ms is what a loaded machine may leave of a second to one that works.
+# A waiting thread uses none; on a loaded machine a working one may get only 10 ms of a second.
 _MAIN_SECONDS = 0.01
 # Threads that only watch and flush (NCCL's watchdog, a log writer) stay below.
 _OTHER_THREADS_SHARE = 0.05
 _CHILD_SECONDS = 0.02
-_IO_BYTES = 64 * 1024  # of the whole process, in one look: a heartbeat writes less
-# clock_nanosleep, as Python's time.sleep asks for it from 3.11 on: until a moment of CLOCK_MONOTONIC.
+_IO_BYTES = 64 * 1024  # of the whole process, between two looks: a heartbeat writes less
+# clock_nanosleep, as Python's time.sleep calls it from 3.11 on: with an absolute time of CLOCK_MONOTONIC.
 _SLEEP_CALLS = {"x86_64": 230, "aarch64": 115}
 _ABSOLUTE = 1
 _MAIN_WORKS, _THREADS_WORK = "it uses the processor", "its threads use the processor"
@@ -25,9 +25,9 @@ USE_THE_PROCESSOR = frozenset((_MAIN_WORKS, _THREADS_WORK))
 
 @dataclass(slots=True)
 class SignsOfWork:
-    """Compares two looks at this process, its descendants and its main thread.
+    """Compares this process, its descendants and its main thread between two calls of `read`.
 
-    Call `read` from one thread that does nothing else: what that thread itself does is taken out.
+    Call `read` from one dedicated thread, whose own CPU time and I/O are left out.
     """
 
     main: int = field(default_factory=lambda: threading.main_thread().ident or 0)
@@ -42,9 +42,9 @@ class SignsOfWork:
     _woken: int = 0
 
     def read(self, patience_seconds: float, *, network: bool = False) -> str | None:
-        """What has moved since the look before, in words; None where nothing has, and at the first look.
+        """The first sign of work since the last call, in words; None if there is none, and on the first call.
 
-        A sleep counts where it ends within `patience_seconds`, and being woken where the thread waits for the network.
+        A sleep counts if it ends within `patience_seconds`; with `network`, a wake-up counts too.
         """
         now = self.clock()
         woken = self._read_woken()
@@ -84,7 +84,7 @@ class SignsOfWork:
         return f"its child {before[min(gone)][0]} ended" if gone else None
 
     def _descendants(self) -> dict[int, tuple[str, float, int]]:
-        """Name, processor seconds and bytes read and written of each process below this one, by pid."""
+        """Name, CPU seconds, and bytes read and written of each descendant process, by pid."""
         found: dict[int, tuple[str, float, int]] = {}
         waiting = [os.getpid()]
         while waiting:
@@ -108,21 +108,21 @@ class SignsOfWork:
         return "it reads or writes" if moved else None
 
     def _io_of(self, task: str) -> tuple[int, int]:
-        """Bytes that were read and written; what the page cache served counts."""
+        """Bytes read and bytes written, including those that the page cache served."""
         numbers = dict(
             line.split(": ") for line in _text(self.root / task / "io").splitlines() if ": " in line
         )
         return int(numbers.get("rchar", 0)), int(numbers.get("wchar", 0))
 
     def _read_woken(self) -> str | None:
-        """That the main thread was woken since the look before, as it is by what comes over the network."""
+        """A sign if the main thread was woken since the last look, as by arriving network data; or None."""
         lines = _text(self.root / "self" / "task" / str(os.getpid()) / "status").splitlines()
         count = next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt")), 0)
         before, self._woken = self._woken, count
         return "something still comes over the network" if count > before else None
 
     def _read_sleep(self, now: float, patience_seconds: float) -> str | None:
-        """That the main thread is in one and the same sleep as at the look before, which ends soon enough."""
+        """A sign if the main thread is in the same sleep as at the last look, which ends in time; or None."""
         before, self._sleep_until = self._sleep_until, self._end_of_sleep()
         until = self._sleep_until
         if until is None or until != before or not now < until <= now + patience_seconds:
@@ -136,7 +136,7 @@ class SignsOfWork:
         clock, flags, address = (int(word, 16) for word in words[1:4])
         if (clock, flags) != (time.CLOCK_MONOTONIC, _ABSOLUTE) or not address:
             return None
-        # On the main thread's stack, which stays mapped also where the sleep has ended meanwhile.
+        # On the main thread's stack, which stays mapped even if the sleep has ended since.
         seconds, nanoseconds = (ctypes.c_long * 2).from_address(address)
         return seconds + nanoseconds / 1e9
 

@@ -1,4 +1,4 @@
-"""A rank's own look at its main thread, once a second: where it is, what it waits for, and what still moves."""
+"""A rank's own look at its main thread, once a second: where it is, what it waits for, what still moves."""
 
 import linecache
 import os
@@ -24,8 +24,8 @@ from gpudiag.training.signs_of_work import USE_THE_PROCESSOR, SignsOfWork
 _LOOK_SECONDS = 1.0
 _SHOWN_FRAMES = 12
 _CALL_CHARACTERS = 100
-# Ranks that wait for one that works are left alone for so many times --hang-after: 30 min by default, which is also
-# torch's own longest default timeout (gloo).
+# Ranks that wait for one that works do not count as hung for this many times --hang-after: 30 min by default,
+# which is also torch's longest default timeout (gloo's).
 PATIENCE = 30.0
 _LONGEST_PAUSE_SECONDS = 3600.0
 _MOVES = "its Python code moves"
@@ -33,13 +33,13 @@ _MOVES = "its Python code moves"
 
 @dataclass(slots=True)
 class BatchCount:
-    """Counts since the script began; 0 where the script goes without torch's loader or autograd."""
+    """Batches and backward passes since the script began; 0 without torch's loader or autograd."""
 
     batches: int = 0
     backwards: int = 0
 
     def watch(self) -> None:
-        """Count from now on, where torch is there."""
+        """Count from now on, if torch is imported."""
         loader: Any = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None and hasattr(loader, "_BaseDataLoaderIter"):
             iterator = loader._BaseDataLoaderIter
@@ -70,7 +70,7 @@ _OWN = Path(__file__).parents[1].as_posix()
 
 
 class StackWatch(threading.Thread):
-    """Tells when the main thread has not moved for `hang_seconds`, and whether it works all the same."""
+    """Emits when the main thread has not moved for `hang_seconds`, and whether it still works."""
 
     def __init__(self, progress: Progress, script: str, hang_seconds: float, counts: BatchCount) -> None:
         """Watch the thread that runs `script`."""
@@ -88,7 +88,7 @@ class StackWatch(threading.Thread):
         self._told_still = False
 
     def stop(self) -> None:
-        """End with the script."""
+        """End the thread: the script has ended."""
         self._ended.set()
 
     def run(self) -> None:
@@ -127,7 +127,7 @@ class StackWatch(threading.Thread):
             self._emit("still", frames, None)
 
     def _emit_work(self, frames: list[FrameType], now: float, work: str) -> None:
-        """Say that the rank works, once it has for long in one function; ever more rarely while it goes on there."""
+        """Emit that the rank works if it has long been in one function; ever less often while it stays."""
         if now - max(self._function_since, self._told_at) >= self._pause:
             self._told_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             self._emit("works", frames, work)
@@ -139,7 +139,7 @@ class StackWatch(threading.Thread):
 def waits_for_others(wait: Wait | None, work: str | None) -> bool:
     """Whether a rank waits for other ranks, whatever else goes on in its process.
 
-    Waiting uses the processor only where there is a GPU, for which CUDA and NCCL spin.
+    Waiting uses the processor only where a GPU is in use: CUDA and NCCL spin.
     """
     if wait is None or wait.awaited not in FOR_OTHERS:
         return False
@@ -149,7 +149,7 @@ def waits_for_others(wait: Wait | None, work: str | None) -> bool:
 def describe(
     frames: list[FrameType], script: str, counts: BatchCount, work: str | None = None
 ) -> ScriptPlace:
-    """Where those frames of the main thread are, in the user's words."""
+    """Where those frames of the main thread are, in terms of the user's code."""
     wait = _wait_of(frames, script)
     own = _users_frame(frames, script)
     return ScriptPlace(
@@ -166,13 +166,13 @@ def describe(
 
 
 def _is_in_forward(frames: Sequence[FrameType], wait: Wait | None) -> bool:
-    """Whether the rank waits in the forward of a step, whose backward it has not begun."""
+    """Whether the rank waits in a step's forward pass, before its backward pass."""
     in_backward = any(frame.f_code.co_name == "_engine_run_backward" for frame in frames)
     return wait is not None and wait.step and not in_backward
 
 
 def describe_error(error: BaseException, script: str, counts: BatchCount) -> ScriptPlace:
-    """Where an exception came to the user's code, and the frames from where it was raised."""
+    """Where an exception reached the user's code, and its frames, innermost first."""
     steps = [
         step
         for step in reversed(traceback.extract_tb(error.__traceback__))
@@ -191,7 +191,7 @@ def describe_error(error: BaseException, script: str, counts: BatchCount) -> Scr
 
 
 def users_traceback(error: BaseException, script: str) -> str:
-    """The traceback from the script's own frame on: how gpudiag came to run it says nothing."""
+    """The traceback from the script's own frame on, without gpudiag's frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
@@ -224,7 +224,7 @@ def _shown(frames: Sequence[FrameType]) -> list[FrameType]:
 
 
 def _users_frame(frames: Sequence[FrameType], script: str) -> FrameType | None:
-    """The innermost frame of the user's own code; that of the script itself where all else is a library's."""
+    """The innermost frame of the user's own code, else the outermost one shown; None if there is none."""
     shown = _shown(frames)
     own = (frame for frame in shown if is_users(frame.f_code.co_filename, script))
     return next(own, shown[-1] if shown else None)
@@ -236,13 +236,13 @@ def is_users(file: str, script: str) -> bool:
 
 
 def users_place(stack: Sequence[str], script: str) -> str:
-    """The user's own line of a stack as it was told, `file:line in function` from the innermost out."""
+    """The user's own line of an emitted stack, whose lines are `file:line in function`, innermost first."""
     own = (place for place in stack if is_users(place.rpartition(" in ")[0].rpartition(":")[0], script))
     return next(own, stack[-1] if stack else "nowhere")
 
 
 def _wait_of(frames: Sequence[FrameType], script: str) -> Wait | None:
-    """What the frames wait for: by those of libraries inside the user's line, else by the call that it makes."""
+    """What the frames wait for: by the library frames below the user's line, else by that line's call."""
     inner: list[tuple[str, str]] = []
     for frame in _shown(frames):
         if is_users(frame.f_code.co_filename, script):
@@ -265,7 +265,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _call_of(frame: FrameType) -> str:
-    """The expression that the frame is in the middle of, as it stands in its line."""
+    """The expression that the frame is executing, as its source line has it."""
     positions = list(frame.f_code.co_positions())
     index = frame.f_lasti // 2
     if not 0 <= index < len(positions):

@@ -1,4 +1,4 @@
-"""Tensors compared: bit for bit by a digest, and by the size of their difference."""
+"""Compare tensors: bit for bit by a digest, and by the size of their difference."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """16 hexadecimal digits of the tensor's bits: two tensors that differ in one bit differ in them.
+    """16 hexadecimal digits made from the tensor's bits: any single flipped bit changes them.
 
-    The sum over all elements of their bits times an odd number that depends on the place, modulo
-    2 to the 64; computed where the tensor is.
+    The sum of each element's bits times an odd number that depends on its position, modulo 2**64,
+    computed on the tensor's device.
     """
     bits = tensor.detach().contiguous().view(_VIEWS[tensor.element_size()]).flatten().to(torch.int64)
     places = torch.arange(1, len(bits) + 1, dtype=torch.int64, device=bits.device)
@@ -28,7 +28,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def row_digests(tensor: torch.Tensor) -> list[int]:
-    """A number for each row along the first axis: rows of other bits have other numbers, as `digest` tells them apart."""
+    """A number for each row along the first axis, which tells rows apart as `digest` does tensors."""
     rows = tensor.detach().contiguous().view(len(tensor), -1)
     bits = rows.view(_VIEWS[rows.element_size()]).to(torch.int64)
     places = torch.arange(1, bits.shape[1] + 1, dtype=torch.int64, device=bits.device)
@@ -42,21 +42,21 @@ def norm(tensors: Tensors) -> float:
 
 
 def difference(found: Tensors, expected: Tensors, floor: float = 0.0) -> float | None:
-    """The L2 norm of the difference over that of `expected`, or over `floor` if that is larger; None: not finite."""
+    """The L2 norm of the difference over that of `expected`, or over a larger `floor`; None if not finite."""
     scale = max(norm(expected), floor)
     size = norm({name: found[name].double() - expected[name].double() for name in expected if name in found})
     return finite(size / scale if scale else size)
 
 
 def projection(found: Tensors, expected: Tensors) -> float | None:
-    """How many times `expected` is in `found`: 1 where they are equal; None where it is not finite."""
+    """How many times `expected` is in `found`, by projection: 1 if they are equal; None if not finite."""
     product = sum(float((found[name].double() * expected[name].double()).sum()) for name in expected)
     square = norm(expected) ** 2
     return finite(product / square) if square else None
 
 
 def describe(found: Tensors, expected: Tensors | None = None, floor: float = 0.0) -> tuple[TensorFact, ...]:
-    """Each tensor's digest, and its error against `expected` over the norm of all of that, or over `floor`."""
+    """Each tensor's digest, and its error over the norm of all of `expected`, or over a larger `floor`."""
     scale = max(norm(expected), floor) if expected else 0.0
     return tuple(
         TensorFact(
@@ -71,5 +71,5 @@ def describe(found: Tensors, expected: Tensors | None = None, floor: float = 0.0
 
 
 def finite(number: float) -> float | None:
-    """The number, or None if it is infinite or no number."""
+    """The number, or None if it is infinite or NaN."""
     return number if math.isfinite(number) else None

@@ -18,18 +18,18 @@ from gpudiag.training.strategies.base import Strategy
 from gpudiag.training.tensors import describe, difference, finite, norm, projection
 from gpudiag.training.workloads import MODELS
 
-# Faults that act from the start on; the others announce themselves when their moment comes.
+# Faults that act from the start; the others are announced when they act.
 _FROM_THE_START = frozenset((SUMGRAD, SAMEDATA, BADINIT, ONEBIAS))
 
 REPEATED_STEPS = 3
 
-# A model that has learned all there is has next to no gradient, and the rounding of large terms that
-# cancel is left: below this share of the first gradient's norm, errors are counted against that share.
+# A model that has fully learned has next to no gradient but the rounding of large terms that cancel:
+# below this share of the first gradient's norm, errors are relative to that share.
 SMALL_GRADIENT = 0.05
 
 
 class VerifiedTraining:
-    """The steps of one rank, each told to the agent with its comparison."""
+    """The verified steps of one rank, each emitted to the agent with its comparison."""
 
     def __init__(self, strategy: Strategy, epochs: Epochs) -> None:
         """Prepare; nothing is emitted before `run`."""
@@ -44,8 +44,8 @@ class VerifiedTraining:
         self._loss = MODELS[self.job.workload].loss
         self._fired: set[str] = set()
         self._small_gradient = 0.0
-        # In half precision rounding alone makes two trajectories of two runs. There the reference goes step by
-        # step beside the strategy: from its parameters, and with its gradients once these were compared.
+        # In half precision, rounding alone makes two runs diverge. There the reference starts each step from
+        # the strategy's parameters, and steps with its gradients once these were compared.
         self._follows = self.job.dtype != "float32"
         self._parameters = self.start
         self.gradients_here: Reading[int] = NOT_ASKED
@@ -66,7 +66,7 @@ class VerifiedTraining:
         return uneven
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        """One step without a look at anything; the loss of this rank's samples."""
+        """The loss of this rank's samples in one training step without verification."""
         _, inputs, targets = batch
         strategy = self.strategy
         strategy.zero_gradients()
@@ -77,9 +77,9 @@ class VerifiedTraining:
         return loss.detach()
 
     def look_again(self, step: int) -> None:
-        """Emit one more step after those that were only timed: how it agrees with a single process.
+        """Emit one more step after the timed ones, compared with a single process.
 
-        The single process begins with the parameters of rank 0, with which every rank should.
+        The single process starts from rank 0's parameters, which every rank should have.
         """
         strategy, device = self.strategy, self.group.device
         epoch, place = divmod(step, self.job.steps_per_epoch)
@@ -121,7 +121,7 @@ class VerifiedTraining:
         )
 
     def held_bytes(self) -> int:
-        """The tensors that the comparison keeps beside the strategy, on its device: they are no memory of its own."""
+        """Bytes on the strategy's device that the comparison keeps: not the strategy's own memory."""
         model, optimizer = self.reference.model, self.reference.optimizer
         states = [value for state in optimizer.state.values() for value in state.values()]
         kept = [self.start, *self.first_parameters]
@@ -135,7 +135,7 @@ class VerifiedTraining:
         return sum(tensor.nbytes for tensor in tensors if tensor.device.type == self.group.device.type)
 
     def batch_of(self, step: int) -> Batch:
-        """This rank's samples at any step, also one beyond the verified ones."""
+        """This rank's batch at any step, also beyond the verified ones."""
         epoch, place = divmod(step, self.job.steps_per_epoch)
         for number, batch in enumerate(self.epochs.batches(epoch)):
             if number == place:
@@ -224,12 +224,12 @@ class VerifiedTraining:
         )
 
     def _computed_error(self, own: Mapping[str, torch.Tensor], scale: float) -> Reading[float | None]:
-        """How far the gradients of this rank's own samples are from what they give, before they are averaged."""
+        """The error of this rank's gradients, before averaging, against the reference on the same samples."""
         computed = self._own.take(scale)
         return difference(computed, own, self._small_gradient) if computed.keys() == own.keys() else NOT_ASKED
 
     def _spoil_gradients(self, step: int, own: Mapping[str, torch.Tensor]) -> None:
-        """Do to the gradients what an injected fault asks for at this step."""
+        """Apply the injected faults of this step to the gradients."""
         for fault in self.job.faults:
             if fault.kind == NOSYNC and fault.step == step:
                 self._announce(NOSYNC, step)
@@ -272,7 +272,7 @@ class VerifiedTraining:
         self._emit("start", start)
 
     def _announce(self, kind: str, step: int | None = None) -> None:
-        """Say that the injected fault of that kind happens, where it is this rank's to say."""
+        """Emit, once, that the injected fault of that kind acts now, if this rank is to report it."""
         for fault in self.job.faults:
             mine = fault.rank in (None, self.group.rank) and fault.step in (None, step)
             if fault.kind == kind and mine and fault.specification not in self._fired:
@@ -287,12 +287,12 @@ class VerifiedTraining:
 
 
 def run_steps(training: VerifiedTraining, steps: range) -> Iterator[dict[str, torch.Tensor]]:
-    """All parameters after each of those steps, trained without a look at anything else."""
+    """All parameters after each of those steps, which are trained without verification."""
     for step in steps:
         training.train_step(training.batch_of(step))
         yield training.strategy.parameters()
 
 
 def digests_of(parameters: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """The digest of each of them."""
+    """The digest of each parameter."""
     return tuple(fact.digest for fact in describe(parameters))

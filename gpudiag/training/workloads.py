@@ -1,7 +1,7 @@
 """What is trained: small models and synthetic data, both made from a seed, the same on every machine.
 
 No dropout and no batch statistics: a batch that is split over ranks must give the gradient of the
-whole one. Every model begins with a buffer, which strategies must bring into line as they do parameters.
+whole one. Every model has buffers, which strategies must synchronise as they do parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -117,7 +117,7 @@ def _make_tokens(count: int, random: torch.Generator) -> tuple[torch.Tensor, tor
 
 
 def _make_images(count: int, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noise with one brighter quarter: the class is which one."""
+    """Noise with one brighter quarter, whose number is the class."""
     images = 0.5 * torch.randn(count, 1, _IMAGE, _IMAGE, generator=random)
     classes = torch.randint(_CLASSES, (count,), generator=random)
     half = _IMAGE // 2
@@ -146,7 +146,7 @@ MODELS: Mapping[str, Workload] = MappingProxyType(
 
 
 def build_model(name: str, seed: int) -> nn.Module:
-    """The workload's model with the start that the seed gives, on the CPU; the global generator is left as it was."""
+    """The workload's model on the CPU, initialised from the seed; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name].build()

@@ -1,10 +1,10 @@
-"""Strategies, one file each: what of a framework is called, and how to look at what it did."""
+"""Strategies, one file each: how a framework is called, and how to inspect what it did."""
 
 from importlib import import_module
 
 from gpudiag.training.strategies.base import Setup, Strategy
 
-# Imported when it is the one that runs: each of them imports its framework.
+# Imported only when selected: each of them imports its framework.
 _PLACES = {
     "data-parallel": ("data_parallel", "DataParallelStrategy"),
     "ddp": ("ddp", "DdpStrategy"),

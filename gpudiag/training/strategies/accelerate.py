@@ -32,7 +32,7 @@ class AccelerateStrategy(Strategy):
         from accelerate.utils import DistributedDataParallelKwargs, GradScalerKwargs
 
         _check_ranks(setup.group)
-        AcceleratorState._reset_state(reset_partial_state=True)  # a second process group has another world
+        AcceleratorState._reset_state(reset_partial_state=True)  # it still holds an earlier process group's
         self._accelerator: Any = Accelerator(
             cpu=setup.group.device.type == "cpu",
             mixed_precision=_PRECISIONS[setup.job.dtype],
@@ -49,13 +49,13 @@ class AccelerateStrategy(Strategy):
         own = {name: value.clone() for name, value in setup.model.state_dict().items()}
         with setup.group.announced("wrap"):
             model: nn.Module = self._accelerator.prepare_model(setup.model)
-        if not setup.broadcasts:  # for the injected fault; it cannot be told to leave a start alone
+        if not setup.broadcasts:  # for the injected fault: Accelerate always broadcasts the start
             setup.model.load_state_dict(own)
         return model
 
     @property
     def world_size(self) -> int:
-        """The processes that Accelerate counts: one, where it did not see that there are more."""
+        """The number of processes that Accelerate reports: 1 if it did not detect the others."""
         return int(self._accelerator.num_processes)
 
     @property
@@ -66,26 +66,26 @@ class AccelerateStrategy(Strategy):
         return f"accelerate {__version__}, torch {torch.__version__}"
 
     def buckets(self) -> Reading[int]:
-        """The buckets of the DDP inside."""
+        """The number of buckets of the DDP inside."""
         return count_buckets(self.model)
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the last step."""
+        """Clear the gradients of the last step."""
         self.optimizer.zero_grad()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the gradients averaged over all ranks, and unscaled."""
+        """Run the backward pass; it leaves the gradients averaged over all ranks, and unscaled."""
         self._accelerator.backward(loss)
         self._accelerator.unscale_gradients(self.optimizer)
 
     def step(self) -> bool:
-        """Let the optimizer step; False if the loss scaler left the step out."""
+        """Step the optimizer; False if the loss scaler skipped the step."""
         self.optimizer.step()
         return not self.optimizer.step_was_skipped
 
 
 def _check_ranks(group: TrainingGroup) -> None:
-    """Set what a launcher sets: on CPUs Accelerate looks there, and never at the process group."""
+    """Set a launcher's environment variables: on CPUs Accelerate reads these, never the process group."""
     os.environ |= {
         "RANK": str(group.rank),
         "WORLD_SIZE": str(group.world_size),

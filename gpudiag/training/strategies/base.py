@@ -17,7 +17,7 @@ from gpudiag.training.precision import Precision
 from gpudiag.training.reference import count_state, make_optimizer
 from gpudiag.training.tensors import Tensors, difference
 
-# A model is averaged in about so many parts: frameworks do otherwise with the second part than with the first.
+# About this many buckets for a model's gradients: frameworks treat the first one differently from the others.
 BUCKETS = 4
 
 ScriptState = dict[str, Any]  # numbers and tensors, by name
@@ -35,16 +35,15 @@ class Setup:
 
 
 class Strategy(ABC):
-    """A model under one strategy. This class is the one for whole parameters and gradients on every rank.
+    """A model under one strategy. This base class has whole parameters and gradients on every rank.
 
-    Names of tensors are those of the plain model. Methods that say "of all ranks" must be called by
-    all of them.
+    Tensors are named as in the plain model. Methods that say "of all ranks" must be called by all of them.
     """
 
     framework = "torch"
     fixed_order = True  # the same gradients are summed in the same order in every run
-    model: nn.Module  # what is called
-    plain: nn.Module  # what is inside
+    model: nn.Module  # the wrapped one, which is called
+    plain: nn.Module  # the one inside
     optimizer: Any
 
     def __init__(self, setup: Setup) -> None:
@@ -58,16 +57,16 @@ class Strategy(ABC):
 
     @abstractmethod
     def _wrap(self, setup: Setup) -> nn.Module:
-        """What is called in the place of the model, with every rank at the same start."""
+        """The wrapped model, to be called in place of the plain one, with the same start on every rank."""
 
     @property
     def world_size(self) -> int:
-        """How many workers the framework itself counts."""
+        """The number of workers that the framework itself reports."""
         return torch.distributed.get_world_size()
 
     @property
     def workers(self) -> int:
-        """How many workers were seen to compute: this rank knows of the framework's own count only."""
+        """The number of workers seen to compute; here, the framework's own count is all that is known."""
         return self.world_size
 
     @property
@@ -84,7 +83,7 @@ class Strategy(ABC):
         return None
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the last step."""
+        """Clear the gradients of the last step."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -94,12 +93,12 @@ class Strategy(ABC):
         return outputs.float()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the gradients averaged over all ranks, and unscaled."""
+        """Run the backward pass; it leaves the gradients averaged over all ranks, and unscaled."""
         self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.precision.scaler.unscale_(self.optimizer)
 
     def step(self) -> bool:
-        """Let the optimizer step; False if the loss scaler left the step out."""
+        """Step the optimizer; False if the loss scaler skipped the step."""
         before = self.precision.scaler.get_scale()
         self.precision.scaler.step(self.optimizer)
         self.precision.scaler.update()
@@ -114,27 +113,27 @@ class Strategy(ABC):
         }
 
     def gradients_here(self) -> Reading[int]:
-        """Elements of gradients that this rank keeps between the backward pass and the optimizer's step."""
+        """The number of gradient elements that this rank keeps between backward pass and optimizer step."""
         return sum(
             local_part(value.grad).numel() for value in self.plain.parameters() if value.grad is not None
         )
 
     def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
-        """How far what this rank holds of the gradients is from that of its own samples alone.
+        """The difference of the gradients that this rank holds from those of its own samples alone.
 
-        Next to nothing where nobody averaged; None where this rank holds nothing of them.
+        Next to 0 if they were not averaged; None if this rank holds none of them.
         """
         return difference(self.gradients(), own)
 
     def held_error(self, expected: Tensors, floor: float) -> float | None:
-        """How far this rank's own part of the averaged gradients is from what it should be, as `difference` has it.
+        """The `difference` of this rank's part of the averaged gradients from what is expected.
 
         None where every rank has all of them.
         """
         return None
 
     def overwrite_gradient(self, name: str, whole: torch.Tensor) -> None:
-        """Put another gradient in the place of that parameter's; for injected faults."""
+        """Replace that parameter's gradient; for injected faults."""
         gradient = self.plain.get_parameter(name).grad
         if gradient is not None:
             gradient.copy_(whole)
@@ -148,32 +147,32 @@ class Strategy(ABC):
         return {name: value.detach() for name, value in self.plain.named_buffers()}
 
     def parameters_here(self) -> int:
-        """Elements of parameters that this rank keeps between steps."""
+        """The number of parameter elements that this rank keeps between steps."""
         return sum(value.numel() for value in self.plain.parameters())
 
     def parameters_kept(self) -> tuple[KeptTensor, ...]:
-        """The same by name, where parameters are sharded; nothing where every rank has all of them."""
+        """The same by name if parameters are sharded; empty if every rank has all of them."""
         return ()
 
     def optimizer_state_here(self) -> int:
-        """Elements of optimizer state that this rank keeps."""
+        """The number of elements of optimizer state that this rank keeps."""
         return count_state(self.optimizer)
 
     def buckets(self) -> Reading[int]:
-        """In how many parts the gradients are averaged, where the framework reports it."""
+        """The number of buckets in which the gradients are averaged, if the framework reports it."""
         return NOT_ASKED
 
     def loss_scale(self) -> float:
-        """By how much the loss is multiplied before the backward pass."""
+        """The factor by which the loss is multiplied before the backward pass."""
         return float(self.precision.scaler.get_scale())
 
     @property
     def checkpoint_obstacle(self) -> str | None:
-        """Why no checkpoint can be tried here; None where it can."""
+        """Why no checkpoint can be tried here; None if it can."""
         return None
 
     def kept_state(self) -> Digests:
-        """The digests of all that a checkpoint must give back to this rank, by name."""
+        """The digests of all that a checkpoint must restore on this rank, by name."""
         return {
             **digest_values("model", self.plain.state_dict()),
             **digest_optimizer(self.optimizer, names_by_id(self.plain.named_parameters())),
@@ -183,7 +182,7 @@ class Strategy(ABC):
     def checkpoint(self, script: ScriptState) -> Any:
         """A checkpoint of this rank's part, written to a file that disappears with this process.
 
-        `script` is what a training script keeps beside the model on this rank; `reload` gives it back.
+        `script` is what a training script keeps besides the model on this rank; `reload` returns it.
         """
         state = {
             "model": self.plain.state_dict(),
@@ -196,7 +195,7 @@ class Strategy(ABC):
         return file
 
     def reload(self, checkpoint: Any) -> ScriptState:
-        """Go on from a checkpoint that another strategy object of this kind wrote."""
+        """Load a checkpoint that another object of this class wrote; the script's state in it."""
         with checkpoint:
             checkpoint.seek(0)
             state = torch.load(checkpoint, weights_only=True, map_location=self.group.device)
@@ -207,7 +206,7 @@ class Strategy(ABC):
         return script
 
     def close(self) -> None:  # noqa: B027 - most strategies hold nothing
-        """Give back what the framework holds; the process group stays."""
+        """Release what the framework holds; the process group stays."""
 
 
 def broadcast_model(group: TrainingGroup, model: nn.Module) -> None:

@@ -7,7 +7,7 @@ from gpudiag.training.strategies.base import Setup, Strategy
 
 
 class DataParallelStrategy(Strategy):
-    """torch's DataParallel. On fewer than two GPUs it only calls the model, and says nothing."""
+    """torch's DataParallel. On fewer than two GPUs it silently just calls the model."""
 
     def _wrap(self, setup: Setup) -> nn.Module:
         self._seen: set[str] = set()
@@ -29,10 +29,10 @@ class DataParallelStrategy(Strategy):
 
     @property
     def world_size(self) -> int:
-        """The GPUs that the wrapper divides a batch over."""
+        """The number of GPUs that the wrapper splits a batch over."""
         return len(self._parallel.device_ids)
 
     @property
     def workers(self) -> int:
-        """The devices on which the model was called."""
+        """The number of devices on which the model was called."""
         return len(self._seen)

@@ -24,18 +24,18 @@ class DdpStrategy(Strategy):
             )
 
     def buckets(self) -> Reading[int]:
-        """The buckets that DDP built after its first step."""
+        """The number of buckets that DDP built after its first step."""
         return count_buckets(self.model)
 
 
 def bucket_mebibytes(model: nn.Module) -> Any:
-    """A size of buckets such that DDP makes several for a model, as it does for large ones; may be a fraction."""
+    """A bucket size in MiB, maybe a fraction, for which DDP makes several buckets, as for large models."""
     size = sum(value.numel() * value.element_size() for value in model.parameters())
     return size / BUCKETS / 2**20
 
 
 def count_buckets(model: nn.Module) -> Reading[int]:
-    """The buckets that a wrapped model averages its gradients in, once it has built them anew."""
+    """The number of gradient buckets of a wrapped model, once DDP has rebuilt them."""
     if not isinstance(model, DistributedDataParallel):
         return Missing(MissingReason.NOT_SUPPORTED, "it is not wrapped in DDP")
     told: Any = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]

@@ -18,9 +18,9 @@ from gpudiag.training.tensors import Tensors, difference
 
 
 class Fsdp2Strategy(Strategy):
-    """Every layer with parameters is sharded by itself, and the model around them.
+    """Shards every layer with parameters by itself, and then the model around them.
 
-    `fully_shard` keeps the start that each rank has, so it is made the same before.
+    `fully_shard` keeps each rank's own start, so all ranks are given the same one before.
     """
 
     def _wrap(self, setup: Setup) -> nn.Module:
@@ -36,7 +36,7 @@ class Fsdp2Strategy(Strategy):
         return setup.model
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The whole gradients, put together from the shards of all ranks."""
+        """The whole gradients, gathered from the shards of all ranks."""
         with self.group.announced("gather"):
             return {
                 name: _whole(value.grad)
@@ -45,12 +45,12 @@ class Fsdp2Strategy(Strategy):
             }
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The whole parameters, put together from the shards of all ranks."""
+        """The whole parameters, gathered from the shards of all ranks."""
         with self.group.announced("gather"):
             return {name: _whole(value) for name, value in self.plain.named_parameters()}
 
     def overwrite_gradient(self, name: str, whole: torch.Tensor) -> None:
-        """Put this rank's part of another gradient in the place of that parameter's."""
+        """Replace this rank's shard of that parameter's gradient."""
         gradient = self.plain.get_parameter(name).grad
         if isinstance(gradient, DTensor):
             parts = whole.chunk(self.group.world_size)
@@ -58,17 +58,17 @@ class Fsdp2Strategy(Strategy):
                 gradient.to_local().copy_(parts[self.group.rank])
 
     def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
-        """How far this rank's shards of the gradients are from those of its own samples alone; None without a shard."""
+        """The difference of this rank's gradient shards from those of its samples; None without a shard."""
         here, expected = self._shards(own)
         return difference(here, expected) if expected else None
 
     def held_error(self, expected: Tensors, floor: float) -> float | None:
-        """How far this rank's shards of the averaged gradients are off; None without a shard."""
+        """The difference of this rank's averaged gradient shards from `expected`; None without a shard."""
         here, parts = self._shards(expected)
         return difference(here, parts, floor) if parts else None
 
     def _shards(self, whole: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """This rank's shards of the gradients, and the same parts of others that are whole."""
+        """This rank's shards of the gradients, and the same parts of `whole`."""
         here, parts = {}, {}
         for name, value in self.plain.named_parameters():
             chunks = whole[name].chunk(self.group.world_size)
@@ -79,17 +79,17 @@ class Fsdp2Strategy(Strategy):
         return here, parts
 
     def parameters_here(self) -> int:
-        """Elements of the shards on this rank."""
+        """The number of elements of the shards on this rank."""
         return sum(local_part(value).numel() for value in self.plain.parameters())
 
     def parameters_kept(self) -> tuple[KeptTensor, ...]:
-        """The elements of each parameter on this rank."""
+        """The number of elements of each parameter on this rank, and of the whole one."""
         named = self.plain.named_parameters()
         return tuple(KeptTensor(name, local_part(value).numel(), value.numel()) for name, value in named)
 
     @property
     def checkpoint_obstacle(self) -> str | None:
-        """DCP's ranks read what others wrote, and send each other objects, which torch unpacks with NumPy."""
+        """Why no checkpoint can be tried: DCP needs a shared folder, and NumPy to exchange objects."""
         if not self.group.on_one_host:
             return "torch.distributed.checkpoint needs a folder that all hosts share"
         return None if _has_numpy() else "torch.distributed.checkpoint needs NumPy"
@@ -98,12 +98,12 @@ class Fsdp2Strategy(Strategy):
         """A checkpoint in the run's folder, by torch's own distributed checkpoint (DCP)."""
         place = [f"{self._folder}/checkpoint"]
         with self.group.announced("checkpoint"):
-            torch.distributed.broadcast_object_list(place)  # every rank writes its part beside rank 0's
+            torch.distributed.broadcast_object_list(place)  # every rank writes its part to rank 0's folder
             save(self._state(script), checkpoint_id=place[0])
         return place[0], {name: _blank(value) for name, value in script.items()}
 
     def reload(self, checkpoint: Any) -> ScriptState:
-        """Go on from a checkpoint."""
+        """Load a checkpoint; the script's state in it."""
         folder, script = checkpoint
         state = self._state(script)  # which DCP fills in place
         with self.group.announced("checkpoint"):
@@ -120,7 +120,7 @@ class Fsdp2Strategy(Strategy):
 
     @property
     def _own_key(self) -> str:
-        """What ranks write under one name DCP takes for one thing, and keeps that of one rank."""
+        """A key per rank: of what ranks write under the same key, DCP keeps only one rank's."""
         return f"script{self.group.rank}"
 
     def _state(self, script: ScriptState) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _has_numpy() -> bool:
-    """Whether torch can use NumPy; it may be there and not fit."""
+    """Whether torch can use NumPy; an installed one may be incompatible."""
     try:
         torch.empty(0).numpy()
     except RuntimeError:
@@ -144,5 +144,5 @@ def _has_numpy() -> bool:
 
 
 def _blank(value: Any) -> Any:
-    """Something of the same kind to be filled, which has nothing of the value."""
+    """A blank value of the same type, to be filled."""
     return torch.zeros_like(value) if isinstance(value, torch.Tensor) else type(value)()

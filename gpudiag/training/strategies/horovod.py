@@ -18,7 +18,7 @@ class HorovodStrategy(Strategy):
     """`hvd.DistributedOptimizer`; our process group only tells the ranks where Horovod's rendezvous is."""
 
     framework = "horovod"
-    fixed_order = False  # tensors are added up together with those that are ready at the same moment
+    fixed_order = False  # tensors that are ready at the same time are summed together
 
     def __init__(self, setup: Setup) -> None:
         """Join Horovod, bring every rank to the start of rank 0, wrap the optimizer."""
@@ -41,7 +41,7 @@ class HorovodStrategy(Strategy):
 
     @property
     def world_size(self) -> int:
-        """The ranks that Horovod counts."""
+        """The number of ranks that Horovod reports."""
         return int(self._hvd.size())
 
     @property
@@ -52,22 +52,22 @@ class HorovodStrategy(Strategy):
         return f"horovod {__version__}, torch {torch.__version__}"
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the last step; the wrapper takes no arguments."""
+        """Clear the gradients of the last step; the wrapper takes no arguments."""
         self.optimizer.zero_grad()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the averaged gradients, which Horovod otherwise waits for in `step`."""
+        """Run the backward pass, and wait for the averaged gradients, as Horovod else does in `step`."""
         self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.optimizer.synchronize()
         self.precision.scaler.unscale_(self.optimizer)
 
     def step(self) -> bool:
-        """Let the optimizer step on the gradients that `backward` left."""
+        """Step the optimizer with the gradients that `backward` left; False if the step was skipped."""
         with self.optimizer.skip_synchronize():
             return super().step()
 
     def close(self) -> None:
-        """Leave Horovod."""
+        """Shut down Horovod and its rendezvous server."""
         self._hvd.shutdown()
         if self._server is not None:
             self._server.stop()
@@ -113,7 +113,7 @@ def _start_server(group: TrainingGroup) -> tuple[Any, int]:
 
 
 def _own_address(group: TrainingGroup) -> str:
-    """Where the other ranks reach this one: loopback on one machine, else MASTER_ADDR, which rank 0 is."""
+    """Rank 0's address for the other ranks: loopback on one machine, else MASTER_ADDR or the host name."""
     if group.local_world_size == group.world_size:
         return "127.0.0.1"
     return os.environ.get("MASTER_ADDR", socket.gethostname())

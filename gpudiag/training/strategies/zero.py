@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO: 0 averages gradients, 1 shards the optimizer's state, 2 the gradients too, 3 also the parameters."""
+"""DeepSpeed ZeRO: 0 averages gradients, 1 shards optimizer state, 2 gradients too, 3 also parameters."""
 
 import os
 from contextlib import nullcontext
@@ -35,15 +35,15 @@ class ZeroStrategy(Strategy):
         super().__init__(setup)
         self.optimizer = self._engine.optimizer
         self._most_gradients = 0
-        # Behind the hooks of the engine, which may take a gradient away.
+        # After the engine's own hooks, which may release a gradient.
         for value in self.plain.parameters():
             value.register_post_accumulate_grad_hook(self._note_gradients)  # type: ignore[no-untyped-call]
-        if self._scaler is not None:  # DeepSpeed begins with 65536, and would leave out the first steps
+        if self._scaler is not None:  # DeepSpeed begins with 65536, and would skip the first steps
             own = self.precision.scaler.get_scale()
             self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": own})
 
     def _wrap(self, setup: Setup) -> nn.Module:
-        # The engine broadcasts parameters; nobody broadcasts buffers.
+        # The engine broadcasts parameters, but not buffers.
         if setup.broadcasts:
             broadcast_model(setup.group, setup.model)
         with setup.group.announced("wrap"):
@@ -57,7 +57,7 @@ class ZeroStrategy(Strategy):
 
     @property
     def world_size(self) -> int:
-        """The ranks that DeepSpeed averages over."""
+        """The number of ranks that DeepSpeed averages over."""
         return int(self._engine.dp_world_size)
 
     @property
@@ -71,7 +71,7 @@ class ZeroStrategy(Strategy):
         return int(self._engine.zero_optimization_stage())
 
     def zero_gradients(self) -> None:
-        """Forget the gradients of the last step."""
+        """Clear the gradients of the last step."""
         self._engine.zero_grad()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -80,17 +80,17 @@ class ZeroStrategy(Strategy):
         return outputs.float()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Leave the gradients averaged, where the engine keeps them."""
+        """Run the backward pass; it leaves the averaged gradients where the engine keeps them."""
         self._engine.backward(loss)
 
     def step(self) -> bool:
-        """Let the engine step; False if its loss scaler left the step out, which stage 0 does not tell."""
+        """Step the engine; False if its loss scaler skipped the step, which stage 0 does not report."""
         scale = self.loss_scale()
         self._engine.step()
         return bool(self._engine.was_step_applied()) and self.loss_scale() >= scale
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The whole gradients, put together from where the stage keeps them."""
+        """The whole gradients, gathered from where the stage keeps them."""
         from deepspeed.utils import safe_get_full_grad
 
         found = {}
@@ -102,9 +102,9 @@ class ZeroStrategy(Strategy):
         return found
 
     def gradients_here(self) -> Reading[int]:
-        """The most elements of gradients that the parameters had at once in a backward pass, so far.
+        """The peak number of gradient elements that the parameters had in any backward pass so far.
 
-        After it every stage but 0 has the rank's part only: from stage 2 on no more than a bucket is ever whole.
+        After it, every stage but 0 has only the rank's part; from stage 2 on, at most a bucket is ever whole.
         """
         return self._most_gradients
 
@@ -113,7 +113,7 @@ class ZeroStrategy(Strategy):
         self._most_gradients = max(self._most_gradients, alive)
 
     def loss_scale(self) -> float:
-        """By how much the engine still scales the gradients, which it undoes in its step."""
+        """The factor by which gradients are scaled until the engine's step undoes it."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
     @property
@@ -123,7 +123,7 @@ class ZeroStrategy(Strategy):
         return of_stage_0 or getattr(self._engine.optimizer, "torch_autocast_gradscaler", None)
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The whole parameters; of stage 3, put together from the shards."""
+        """The whole parameters; in stage 3, gathered from the shards."""
         parameters = dict(self.plain.named_parameters())
         gathered: Any = nullcontext()
         if self._splits_parameters:
@@ -132,11 +132,11 @@ class ZeroStrategy(Strategy):
             return {name: value.detach().float().clone() for name, value in parameters.items()}
 
     def parameters_here(self) -> int:
-        """Elements of parameters, or of their shards, on this rank."""
+        """The number of elements of parameters, or of their shards, on this rank."""
         return sum(kept.elements for kept in self.parameters_kept())
 
     def parameters_kept(self) -> tuple[KeptTensor, ...]:
-        """The elements of each of them."""
+        """The number of elements of each parameter on this rank, and of the whole one."""
         named: list[tuple[str, Any]] = list(self.plain.named_parameters())
         if not self._splits_parameters:
             return tuple(KeptTensor(name, one.numel(), one.numel()) for name, one in named)
@@ -149,21 +149,21 @@ class ZeroStrategy(Strategy):
         return all(hasattr(value, "ds_tensor") for value in self.plain.parameters())
 
     def _inner_optimizer(self) -> Any:
-        """The optimizer of torch, which that of the engine drives."""
+        """The optimizer of torch, which the engine's own drives."""
         return getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
 
     def optimizer_state_here(self) -> int:
-        """Elements of the state of the optimizer inside the engine's."""
+        """The number of elements in the state of the optimizer inside the engine's."""
         tensors = [value for state in self._inner_optimizer().state.values() for value in state.values()]
         return sum(value.numel() for value in tensors if isinstance(value, torch.Tensor) and value.dim() > 0)
 
     @property
     def checkpoint_obstacle(self) -> str | None:
-        """Ranks read what others wrote, so it takes a file system that all hosts share."""
+        """Why no checkpoint can be tried: ranks read what others wrote, so all hosts must share a folder."""
         return None if self.group.on_one_host else "DeepSpeed needs a folder that all hosts share"
 
     def kept_state(self) -> Digests:
-        """The digests of parameters or shards, buffers, the inner optimizer with its own copy of them, and steps."""
+        """Digests of parameters or shards, buffers, the inner optimizer with its copy of them, and steps."""
         parameters: dict[str, Any] = dict(self.plain.named_parameters())
         split = self._splits_parameters
         kept = {name: value.ds_tensor if split else value for name, value in parameters.items()}
@@ -186,20 +186,20 @@ class ZeroStrategy(Strategy):
         place = [f"{self._folder}/checkpoint"]
         scripts: list[Any] = [None] * self.group.world_size
         with self.group.announced("checkpoint"):
-            torch.distributed.broadcast_object_list(place)  # every rank writes its part beside rank 0's
+            torch.distributed.broadcast_object_list(place)  # every rank writes its part to rank 0's folder
             torch.distributed.all_gather_object(scripts, script)  # one rank writes the client's state
             self._engine.save_checkpoint(place[0], tag="train", client_state={"scripts": scripts})
         return place[0]
 
     def reload(self, checkpoint: Any) -> ScriptState:
-        """Go on from a checkpoint."""
+        """Load a checkpoint; the script's state in it."""
         with self.group.announced("checkpoint"):
             _, client_state = self._engine.load_checkpoint(checkpoint, tag="train")
         script: ScriptState = client_state["scripts"][self.group.rank]
         return script
 
     def close(self) -> None:
-        """End the engine, and DeepSpeed's groups with the process group that they are made of."""
+        """Destroy the engine, and DeepSpeed's groups together with the process group behind them."""
         self._engine.destroy()
         self._deepspeed.comm.destroy_process_group()
 
@@ -216,7 +216,7 @@ def _settings(setup: Setup, stage: int) -> dict[str, Any]:
             "reduce_bucket_size": elements // BUCKETS + 1,
         },
         "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 0.0,  # left out, DeepSpeed 0.19 clips to a norm of 1 and says nothing
+        "gradient_clipping": 0.0,  # without it, DeepSpeed 0.19 silently clips to a norm of 1
         "zero_force_ds_cpu_optimizer": False,
     }
     if job.dtype != "float32":
