@@ -4,17 +4,21 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
-from gpudiag.errors import UsageError
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.option import require_known
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.slurm import outside_step
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
+
+if TYPE_CHECKING:
+    from gpudiag.model.report import CollectiveReport
+    from gpudiag.model.training import TrainingReport
 
 GPUS_PER_MACHINE = 8  # of the machines that most jobs of several machines run on
 
@@ -39,6 +43,29 @@ def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _C
         return command
 
     return add
+
+
+def keep_report(
+    report: "CollectiveReport | TrainingReport", place: RankEnvironment | None, *, reporter: bool
+) -> None:
+    """Write this machine's copy of a report over several machines; say where it is if it may differ from the others.
+
+    It does where hosts did not reach each other, and where rank 0, which usually reports, was lost.
+    """
+    from gpudiag.checks.ranks.incidents import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
+    from gpudiag.runs.own_report import keep_own_report
+
+    try:
+        kept = keep_own_report(report, place)
+    except GpudiagError as error:
+        warn(f"{error.message}; this machine keeps no copy of the report")
+        return
+    if kept is None or place is None:
+        return
+    cuts = (NETWORK_HOST_CUT_OFF.code, NETWORK_HOSTS_PARTED.code)
+    apart = any(finding.code in cuts for finding in report.findings)
+    if apart or (reporter and place.rank != 0):
+        warn(f"this machine's own report: {kept}; `gpudiag merge` joins it with those of the other hosts")
 
 
 _SHAPE_FLAGS = {"--nodes": "nodes", "--per-node": "per_node"}

@@ -28,7 +28,8 @@ A report that is there twice counts once."""
 def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitStatus:
     """Many machines' reports as one: the worst verdict, and each finding once with its machines.
 
-    The reports are the documents of `gpudiag preflight --json`.
+    The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those that a run
+    over several machines leaves on each of them.
     """
     from gpudiag.cli.printing import EXIT_STATUSES
     from gpudiag.model.codec import dumps

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place
+from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
 from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
@@ -58,6 +58,7 @@ def nccl_test(**options: Any) -> ExitStatus:
             plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
         )
     kept = not outcome.reporter or _print(outcome.report, options)
+    keep_report(outcome.report, place, reporter=outcome.reporter)
     warn_unremembered(outcome.record())
     return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
 

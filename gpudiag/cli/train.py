@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place
+from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
 from gpudiag.cli.options import json_option, local_rank_flag, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
@@ -102,6 +102,7 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
             notice=progress.warn,
         )
     kept = not run.reporter or _print(run.report, options)
+    keep_report(run.report, place, reporter=run.reporter)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
 
@@ -123,6 +124,7 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     with EventFile(options["events"]) as events:  # standard error is the script's
         run = run_script(script, place, python=python, listener=events.write, notice=warn)
     kept = not run.reporter or _print(run.report, options)
+    keep_report(run.report, place, reporter=run.reporter)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
 

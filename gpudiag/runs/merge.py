@@ -12,9 +12,11 @@ from gpudiag.checks.fleet import VERSIONS_DIFFER, judge_versions
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import TorchFacts
+from gpudiag.model.evidence import FileSubject, LinkSubject, Subject
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import FindingGroup, MachineVerdict, MergedReport, Report
+from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
+from gpudiag.model.training import TrainingReport
 from gpudiag.model.untrusted_text import mask_text
 
 MAX_REPORT_BYTES = 256 * 1024**2  # of one file; a report of 8 GPUs is about 0.1 MB
@@ -39,11 +41,22 @@ class _ReportHead:
 
 
 @dataclass(frozen=True, slots=True)
+class _RunHead:
+    """What merging needs of a report of ranks: `host` is the machine whose process wrote it."""
+
+    outcome: Outcome
+    host: str
+    findings: tuple[Finding, ...]
+    simulated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
-    """One machine and what its checks concluded."""
+    """One machine and what its checks concluded; `of_ranks`: it is one machine's copy of what all ranks did."""
 
     machine: MachineVerdict
     results: tuple[CheckResult, ...]
+    of_ranks: tuple[Finding, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -142,6 +155,8 @@ def _entry(source: ReportSource) -> _Entry:
 
 def _judge(place: str, document: Any) -> _Entry:
     schema = document.get("schema") if isinstance(document, dict) else None
+    if schema in (CollectiveReport.SCHEMA, TrainingReport.SCHEMA):
+        return _judge_run(place, decode(_RunHead, document))
     if schema != Report.SCHEMA:
         what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"
         raise UsageError(f"{what}, expected {Report.SCHEMA}")
@@ -158,7 +173,24 @@ def _judge(place: str, document: Any) -> _Entry:
         looked=sum(outcome in (Outcome.PASS, Outcome.WARN, Outcome.FAIL) for outcome in outcomes),
         skipped=outcomes.count(Outcome.SKIP),
     )
-    return _Entry(machine, head.results, _versions(head.snapshot))
+    return _Entry(machine, head.results, versions=_versions(head.snapshot))
+
+
+def _judge_run(place: str, head: _RunHead) -> _Entry:
+    counted = worst((head.outcome, *(finding.outcome for finding in head.findings)))
+    stated = Outcome.ERROR if head.outcome is Outcome.SKIP else head.outcome
+    differs = f"the report says {stated.value}, its findings say {counted.value}"
+    machine = MachineVerdict(
+        name=head.host,
+        path=place,
+        verdict=worst((stated, counted)),
+        reason=None if stated is counted else differs,
+        taken_at=Missing(MissingReason.NOT_SUPPORTED, "a report of ranks has no date"),
+        simulated=head.simulated,
+        looked=1,
+        skipped=0,
+    )
+    return _Entry(machine, (), head.findings)
 
 
 def _versions(snapshot: _SnapshotHead) -> dict[str, str]:
@@ -208,8 +240,9 @@ def _with_distinct_names(entries: list[_Entry]) -> list[_Entry]:
 def _group(entries: list[_Entry]) -> tuple[FindingGroup, ...]:
     """Each finding once, with the machines that have it."""
     groups: dict[tuple[str, Outcome, Any], FindingGroup] = {}
+    told: set[tuple[str, Subject]] = set()
     for entry in entries:
-        for found in _found(entry):
+        for found in _found(entry, told):
             key = (found.code, found.outcome, found.owner)
             groups[key] = _joined(groups[key], found) if key in groups else found
     return tuple(groups.values())
@@ -237,9 +270,14 @@ def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
         )
 
 
-def _found(entry: _Entry) -> Iterator[FindingGroup]:
-    """Each fault of one machine as a group of its own."""
+def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[FindingGroup]:
+    """Each fault of one machine as a group of its own; what another machine has `told` of the same ranks, once."""
     machines = (entry.machine.name,)
+    for finding in entry.of_ranks:
+        known = (finding.code, finding.subject)
+        if known not in told and finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
+            told.add(known)
+            yield _from_finding(finding, _hosts_of(finding.subject))
     for result in entry.results:
         for finding in result.findings:
             if finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
@@ -256,6 +294,13 @@ def _found(entry: _Entry) -> Iterator[FindingGroup]:
                 f"could not look: {reason}",
                 "",
             )
+
+
+def _hosts_of(subject: Subject) -> tuple[str, ...]:
+    """The machines that a finding of ranks is about; for a cut, both sides of it."""
+    if isinstance(subject, FileSubject):
+        return ()
+    return subject.ends if isinstance(subject, LinkSubject) else (subject.host,)
 
 
 def _from_finding(finding: Finding, machines: tuple[str, ...]) -> FindingGroup:

@@ -47,6 +47,7 @@ class Run:
 
     def __init__(self, machines: list[Machine], folder: Path, *more: str) -> None:
         self.machines = machines
+        self.folder = folder
         self.events = folder / "events"
         flags = (
             "--backend",
@@ -85,6 +86,15 @@ class Run:
             for rank, process in enumerate(self.processes)
         ]
 
+    def merge(self) -> Any:
+        """What `gpudiag merge` makes of the reports that the machines have kept."""
+        kept = sorted(str(path) for path in self.folder.glob("machine*/reports/*.json"))
+        assert len(kept) == 4
+        command = (sys.executable, "-m", "gpudiag", "merge", "--json", *kept)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "")
+        return json.loads(done.stdout)
+
     def kill(self) -> None:
         for process in self.processes:
             process.kill()
@@ -101,7 +111,7 @@ class Run:
                 **os.environ,
                 "PYTHONPATH": str(Path(__file__).parents[2]),
                 "XDG_RUNTIME_DIR": str(own),
-                "XDG_STATE_HOME": str(own),
+                "GPUDIAG_STATE_DIR": str(own),
                 "GLOO_SOCKET_IFNAME": "eth0",
             },
             stdout=subprocess.PIPE,
@@ -161,6 +171,9 @@ def test_a_host_that_is_cut_off_is_named_by_the_others_and_by_itself(run: Run) -
     assert "answers none of the other hosts" in sides[0].document["findings"][0]["message"]
     assert "reaches no other host" in sides[3].document["findings"][0]["message"]
     assert sides[1].document is sides[2].document is None
+    assert "own report: " in sides[3].error
+    (group,) = run.merge()["groups"]
+    assert (group["code"], group["machines"], group["count"]) == ("network.host_cut_off", ["machine4"], 1)
 
 
 def test_the_loss_of_rank_0_s_host_is_told_by_the_next(run: Run) -> None:
@@ -184,6 +197,8 @@ def test_a_cut_between_two_hosts_is_told_as_theirs(run: Run, pair: tuple[int, in
         ((code, ends),) = side.findings
         assert (code, sorted(ends)) == ("network.hosts_parted", sorted([one.name, other.name]))
     assert sides[0] in told
+    (group,) = run.merge()["groups"]
+    assert sorted(group["machines"]) == sorted([one.name, other.name])
 
 
 def test_where_two_hosts_are_cut_from_two_nobody_is_blamed(run: Run) -> None:
@@ -195,7 +210,9 @@ def test_where_two_hosts_are_cut_from_two_nobody_is_blamed(run: Run) -> None:
     for side in (sides[0], sides[2]):
         ((code, ends),) = side.findings
         assert code == "network.hosts_parted"
-        assert sorted(ends) == ["machine1, machine2", "machine3, machine4"]
+        assert ends == ["machine1, machine2", "machine3, machine4"]
+    (group,) = run.merge()["groups"]
+    assert (group["code"], group["machines"]) == ("network.hosts_parted", ends)
 
 
 def test_an_outage_of_a_second_heals(machines: list[Machine], tmp_path: Path) -> None:

@@ -130,12 +130,13 @@ def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...]
 def _describe_lost(first: Incident, paths: Paths, lost: Sequence[int]) -> tuple[Incident, ...]:
     here = paths.reachable()
     if len(here) == len(lost):
+        one, other = sorted((sorted(here), list(lost)))  # the same words on both sides
         facts = (
-            Evidence("one_side", paths.name(here), source=_SOURCE),
-            Evidence("other_side", paths.name(lost), source=_SOURCE),
+            Evidence("one_side", paths.name(one), source=_SOURCE),
+            Evidence("other_side", paths.name(other), source=_SOURCE),
             _ways(paths, here, lost),
         )
-        return (_incident(first, IncidentKind.PARTED, min(lost), paths, facts),)
+        return (_incident(first, IncidentKind.PARTED, other[0], paths, facts),)
     cut, whole = (lost, sorted(here)) if len(lost) < len(here) else (sorted(here), lost)
     unseen = "what became of the ranks there" if cut is lost else "what the other hosts did since"
     return tuple(

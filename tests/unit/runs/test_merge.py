@@ -6,13 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpudiag.checks.ranks.incidents import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
 from gpudiag.model.codec import dumps, loads
+from gpudiag.model.evidence import HostSubject, LinkSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import CollectiveReport
 from gpudiag.render.json import render_json
 from gpudiag.render.merged_text import render_merged
 from gpudiag.render.style import columns
 from gpudiag.runs.merge import merge_reports
+from tests.unit.collectives.measurements import make_measurement
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.unit.render.reports import hostile_reports, make_finding, make_report, make_result
 
@@ -214,3 +218,37 @@ def test_machines_with_another_driver_are_named(write):
 def test_versions_that_are_not_known_are_no_difference(write):
     unknown = write("d", FINE, driver_version=Missing(MissingReason.NOT_ASKED))
     assert merge_reports([write("a", FINE), unknown]).groups == ()
+
+
+def write_run(folder, name, *findings, outcome=Outcome.FAIL, host="a1", **more):
+    measurement = make_measurement(host=host, **more)
+    path = folder / f"{name}.json"
+    path.write_text(dumps(CollectiveReport(outcome, measurement, findings)))
+    return str(path)
+
+
+def test_one_fault_that_several_machines_tell_of_their_ranks_counts_once_at_the_machine_it_is_of(tmp_path):
+    cut = NETWORK_HOST_CUT_OFF.finding(HostSubject("a4"), "a4 answers none of the other hosts")
+    own = NETWORK_HOST_CUT_OFF.finding(HostSubject("a4"), "a4 reaches no other host")
+    paths = [write_run(tmp_path, "rank0", cut), write_run(tmp_path, "rank3", own, host="a4")]
+    merged = merge_reports(paths)
+    (group,) = merged.groups
+    assert (group.code, group.machines, group.count) == ("network.host_cut_off", ("a4",), 1)
+    assert verdicts(merged) == {"a1": Outcome.FAIL, "a4": Outcome.FAIL}
+
+
+def test_a_cut_between_two_machines_names_both(tmp_path):
+    cut = NETWORK_HOSTS_PARTED.finding(
+        LinkSubject(("a2", "a3"), "a3"), "the network between a2 and a3 is cut"
+    )
+    (group,) = merge_reports([write_run(tmp_path, "rank0", cut)]).groups
+    assert group.machines == ("a2", "a3")
+
+
+def test_a_report_of_ranks_that_claims_more_than_its_findings_is_not_believed(tmp_path):
+    cut = NETWORK_HOST_CUT_OFF.finding(HostSubject("a4"), "a4 answers none of the other hosts")
+    (machine,) = merge_reports([write_run(tmp_path, "rank0", cut, outcome=Outcome.PASS)]).machines
+    assert (machine.verdict, machine.reason) == (
+        Outcome.FAIL,
+        "the report says pass, its findings say fail",
+    )
