@@ -113,7 +113,7 @@ CONTEXT_KINDS = {
     r"Error 802|system not yet initialized": _context(
         code="cuda.system_not_ready",
         meaning="CUDA does not start because the NVLink fabric is not set up (error 802).",
-        remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must be the driver's.",
+        remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must match the driver's.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 803|unsupported display driver": _context(
