@@ -357,7 +357,7 @@ STRAGGLER = _note(
 )
 TEARDOWN = _note(
     "train.teardown",
-    "A rank ended badly after its results were complete, while the process group was torn down.",
+    "A rank ended badly after its results were complete, while the process group was being torn down.",
     "The results stand. If it happens again, report it with the versions of the framework.",
     Owner.SOFTWARE,
     basis=_TRAIN_TEARDOWN_BASIS,

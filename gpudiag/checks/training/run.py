@@ -235,7 +235,7 @@ def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
     evidence = Evidence("steps_verified", verified, limit=measurement.steps_planned, source="ranks")
     host = HostSubject(measurement.host)
     if measurement.timed_out:
-        message = f"the time was over after {verified} of {measurement.steps_planned} steps"
+        message = f"time ran out after {verified} of {measurement.steps_planned} steps"
         return [TIMED_OUT.finding(host, message, evidence)]
     message = (
         f"{verified} of {measurement.steps_planned} steps were verified, and nothing seen explains the rest"
