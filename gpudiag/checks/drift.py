@@ -46,7 +46,7 @@ DRIFT = FindingKind(
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
     meaning="A speed is below what this very machine gave in its last good runs.",
-    remedy="Look at `gpudiag history` for since when; compare clocks, temperature, driver and firmware with then.",
+    remedy="See `gpudiag history` for when it began; compare clocks, temperature, driver and firmware with that time.",
     basis=Basis(
         reads="samples",
         limit=f"95 % of the own median over at least {HISTORY_RUNS} good runs (superbenchmark)",
@@ -68,7 +68,7 @@ PORT_GONE = _kind(
     code="infiniband.port_gone",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="An RDMA port that this machine had is not here any more.",
+    meaning="An RDMA port that this machine had is no longer here.",
     remedy="Look for the card with `lspci | grep -i mellanox` and in `dmesg`; reseat it. "
     "If it was taken out on purpose: `gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
 )
@@ -198,7 +198,7 @@ def performance_drift(context: Context) -> Judgement:
     """WARN for each GPU, and for the machine, whose speed is below its baseline; CPU speeds are not judged."""
     samples = [sample for sample in context.samples if sample.judged]
     if not samples:
-        return does_not_apply("nothing was measured that is compared with its history")
+        return does_not_apply("none of what was measured is compared with its history")
     pairs = [(sample, find_baseline(context, sample.metric, sample.device_uuid)) for sample in samples]
     known = [(sample, baseline) for sample, baseline in pairs if baseline is not None]
     if not known:

@@ -42,7 +42,7 @@ DIFFERS = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="The machine is set up otherwise than the good one of --expect.",
+    meaning="The machine is set up differently from the good one of --expect.",
     remedy="Bring it into line with the good machine; if the difference is wanted, record a new file.",
     basis=_BASIS,
 )

@@ -24,7 +24,7 @@ collective_run = replace(
 
 @check(
     "collective.speed",
-    title="collectives are as fast as such machines are, and as this one was",
+    title="collectives are as fast as on other such machines, and as they were on this one",
     needs=("collective",),
     reports=(COLLECTIVE_SLOW, COLLECTIVE_SPEED),
     readings=("collective.results",),
@@ -36,7 +36,7 @@ def collective_speed(context: Context) -> Judgement:
     history = () if isinstance(context.history, Missing) else context.history.baselines
     earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
     found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)
-    return judged(*found) if found else does_not_apply("there is nothing to hold a speed against")
+    return judged(*found) if found else does_not_apply("there is nothing to compare a speed with")
 
 
 @check(

@@ -69,7 +69,7 @@ def judge_devices(
     unlike = [gap for gap in gaps if _differs_from_its_like(snapshot, gap)]
     if judgement.outcome is not Outcome.PASS or not unlike:
         return judgement
-    reason = f"{_several(unlike)}, and its like give it"
+    reason = f"{_several(unlike)}, though other GPUs of its kind report it"
     return Judgement(Outcome.SKIP, reason=reason, missing_reason=unlike[0].missing.reason)
 
 

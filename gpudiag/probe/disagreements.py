@@ -89,7 +89,7 @@ def _explain_torch(
     if visible is not None and len(visible) == count:
         return f"CUDA_VISIBLE_DEVICES={value} shows torch {count} of {len(devices)}", True
     if any(device.mig_mode == "enabled" for device in devices):
-        return "with MIG on, a process uses one MIG instance, and no GPU that is split", True
+        return "with MIG on, a process uses one MIG instance, and not the GPUs that are split", True
     silent = name_silent(devices)
     if silent:
         return f"CUDA does not use {silent}, which NVML cannot read either", False
@@ -190,7 +190,7 @@ def _order_in_gputil(gathered: Gathered) -> Iterator[Disagreement]:
             "nvml": _list([ours for ours, _ in pairs]),
             "gputil": _list([theirs for _, theirs in pairs]),
         }
-        reason = "nvidia-smi numbers the GPUs in another order than the NVML that gpudiag asks"
+        reason = "nvidia-smi numbers the GPUs in a different order from the NVML that gpudiag asks"
         yield Disagreement("order", values, reason, expected=False)
 
 
@@ -238,7 +238,7 @@ def _name(device: Device, uuid: str, shown: Mapping[str, DeviceView]) -> Iterato
     }
     if isinstance(device.name, Missing) or all(name == device.name for name in names.values()):
         return
-    reason = "the sources name one UUID differently: they may be of different drivers"
+    reason = "the sources give this GPU different names: they may come from different drivers"
     yield Disagreement("name", {"nvml": device.name, **names}, reason, expected=False, uuid=uuid)
 
 

@@ -100,7 +100,7 @@ def unify_memory(device: Device, machine: Machine, view: DeviceView | None) -> D
         memory_kind="unified",
         memory_total_bytes=total,
         memory_used_bytes=Missing(
-            MissingReason.NOT_SUPPORTED, "the processor's programs use this memory too"
+            MissingReason.NOT_SUPPORTED, "programs on the processor use this memory too"
         ),
         memory_free_bytes=available,
         memory_reserved_bytes=Missing(MissingReason.NOT_SUPPORTED, "unified memory"),

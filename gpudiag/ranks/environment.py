@@ -78,7 +78,7 @@ def read_environment(
 
     Raises:
         UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
-            a launcher started processes on several machines, and nobody says where rank 0's is.
+            a launcher started processes on several machines, and nothing says which is rank 0's.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
@@ -99,7 +99,7 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
     if launched.master is None:
         raise UsageError(
             f"{launched.launcher.value} started {launched.world_size} processes on several machines, and "
-            "nobody says where rank 0's is",
+            "nothing says which is rank 0's",
             hint=launched.hand_on,
         )
     address = launched.master
@@ -183,7 +183,7 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
         reachable = False
     if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
         raise UsageError(
-            f"--init-method {init_method} is not an address at which ranks can meet",
+            f"--init-method {init_method} is not an address where ranks can meet",
             hint="such as tcp://HOST:PORT, on rank 0's machine, file:///PATH, which all ranks see, or env://",
         )
     return init_method
@@ -275,7 +275,7 @@ def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> No
     """
     if port == 0 and world_size > 1:
         raise UsageError(
-            "MASTER_PORT is 0: the ranks have no port at which they can find each other",
+            "MASTER_PORT is 0: the ranks have no port on which to find each other",
             hint="start it with `torchrun --standalone`, or with a --master-port that is free"
             if by_torchrun
             else "set MASTER_PORT to a port that is free on rank 0's machine",

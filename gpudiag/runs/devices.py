@@ -10,7 +10,7 @@ from gpudiag.probe.start import StartedProbes, start_probes
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
 
-_LEFT_ALONE = "not asked: the driver hangs, and would be waited for once more; --sources all asks"
+_LEFT_ALONE = "not asked: the driver hangs, and asking would wait for it again; --sources all asks anyway"
 
 
 @noun

@@ -52,7 +52,9 @@ def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
     except OSError as error:
         raise UsageError(f"--python {python}: {error.strerror}", hint=hint) from None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"--python {python} does not answer in {_LIMIT_SECONDS:.0f} s", hint=hint) from None
+        raise UsageError(
+            f"--python {python} does not answer within {_LIMIT_SECONDS:.0f} s", hint=hint
+        ) from None
     except (subprocess.CalledProcessError, ValueError):
         raise UsageError(f"--python {python} is not a working Python", hint=hint) from None
 
@@ -85,7 +87,7 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
         words = "this DeepSpeed looks for nvcc when it is imported on a machine with GPUs, and there is none"
         return words, "install the CUDA toolkit, or set CUDA_HOME to it"
     if framework == "horovod" and _is_built_with_cuda(python) is False:
-        words = "this Horovod is built without CUDA, and takes no tensors of GPUs"
+        words = "this Horovod is built without CUDA, and cannot use GPU tensors"
         return words, "HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir --force-reinstall horovod"
     return None
 

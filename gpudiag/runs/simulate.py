@@ -140,4 +140,4 @@ def _wait(child: subprocess.Popen[bytes], session: Session) -> int:
         elif interrupts == _INTERRUPTS_BEFORE_KILL:
             deadline = time.monotonic()
         elif interrupts == _INTERRUPTS_BEFORE_KILL - 1:
-            print("gpudiag: the program goes on; interrupt once more to kill it", file=sys.stderr)
+            print("gpudiag: the program is still running; interrupt again to kill it", file=sys.stderr)

@@ -487,7 +487,7 @@ def _why_no_fault(
     for fault in faults:
         if not isinstance(fault, TrainingFault):
             continue
-        what = f"--inject {fault.specification} cannot be done to {facts.name}"
+        what = f"--inject {fault.specification} cannot be applied to {facts.name}"
         in_gradients = fault.kind in GRADIENT_FAULTS or fault.kind == BADINIT
         if facts.framework == "deepspeed" and in_gradients:
             return f"{what}: its engine keeps the gradients", instead
@@ -508,7 +508,7 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
     if facts.name == "mirrored" and plan.workload not in _MIRRORED_WORKLOADS:
         return f"workload {plan.workload} has no TensorFlow model here", "--workload regression"
     if facts.name == "mirrored" and plan.dtype != "float32":
-        return f"{plan.dtype} is not tried with TensorFlow here", "--dtype float32"
+        return f"{plan.dtype} is not tested with TensorFlow here", "--dtype float32"
     if facts.name == "accelerate" and plan.dtype == "float16" and place.device_kind == "cpu":
         return "Accelerate scales float16 on GPUs only", "--dtype bfloat16"
     absent = absent_modules(facts.modules, place.python_for(facts))

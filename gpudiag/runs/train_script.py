@@ -208,7 +208,7 @@ class ScriptWatch:
             return
         self._told = told
         self.say(
-            f"{describe_wait(self.still, working)}. That may be in order, and the run goes on; gpudiag ends it "
+            f"{describe_wait(self.still, working)}. That may be fine, and the run goes on; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
 
@@ -309,7 +309,7 @@ def _parse_fault(text: str, world_size: int) -> Fault:
     fault = parse_fault(text, world_size)
     if fault.kind not in _FAULTS:
         raise UsageError(
-            f"--inject {text} cannot be done to a script",
+            f"--inject {text} cannot be applied to a script",
             hint="kill:1@5 and stop:1@5 can: the number is seconds",
         )
     return fault

@@ -221,7 +221,7 @@ class _Census:
         if count != self._count:
             self.changed = f"NVML counts {count} GPUs, not {self._count}"
         elif self._read_version() != self._version:
-            self.changed = "the kernel's driver is another one"
+            self.changed = "the kernel driver has changed"
         self.asking_since = None
 
     def _read_version(self) -> bytes:

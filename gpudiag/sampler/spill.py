@@ -151,7 +151,7 @@ def _parse_copy(data: bytes) -> Ring:
     start = _HEADER.size + length
     header = json.loads(body[_HEADER.size : start])
     if header["tiers"] != [[t.step_seconds, t.slots] for t in TIERS]:
-        raise ValueError("a copy of another layout")
+        raise ValueError("a copy with another layout")
     ring = Ring()
     for uuid, newest in header["devices"].items():
         device = ring.devices[uuid] = DeviceRing()

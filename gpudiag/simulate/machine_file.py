@@ -74,7 +74,7 @@ def build(noun_type: type[_T], table: Any, file: str) -> _T:
         if key not in known:
             raise UsageError(f"{file}: unknown key {key!r}", hint=nearest_hint(key, known))
         if not _fits(hints[key], value):
-            raise UsageError(f"{file}: {key} does not fit: {value!r}")
+            raise UsageError(f"{file}: {key} cannot be {value!r}")
         values[key] = tuple(value) if isinstance(value, list) else value
     try:
         return noun_type(**values)
@@ -160,10 +160,10 @@ def _missing(said: Mapping[str, Any], name: str) -> dict[str, str]:
     missing = {}
     for reason, names in said.items():
         if reason not in list(MissingReason):
-            raise UsageError(f"{name}: no reason {reason!r}", hint=nearest_hint(reason, MissingReason))
+            raise UsageError(f"{name}: unknown reason {reason!r}", hint=nearest_hint(reason, MissingReason))
         for reading in names:
             if reading not in READINGS:
-                raise UsageError(f"{name}: no reading {reading!r}", hint=nearest_hint(reading, READINGS))
+                raise UsageError(f"{name}: unknown reading {reading!r}", hint=nearest_hint(reading, READINGS))
             missing[reading] = reason
     return missing
 
@@ -176,7 +176,7 @@ def _expand(reading: str, value: Any, name: str) -> Any:
         return _EXPANDED[reading](value)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{name}: {reading} does not fit: {value!r}", hint="docs/simulate.md shows how"
+            f"{name}: {reading} cannot be {value!r}", hint="docs/simulate.md shows how"
         ) from error
 
 
@@ -259,7 +259,7 @@ def read_layers(source: str | Path) -> list[Layer]:
         if "base" not in layer:
             return layers
         if len(layers) > _MAX_BASES:
-            raise UsageError(f"the bases of {source} never end", hint="one of them builds on itself")
+            raise UsageError(f"the bases of {source} form a loop", hint="one of them builds on itself")
         source = _base_of(layer["base"], source)
 
 
@@ -378,7 +378,7 @@ def _environment(layers: list[Layer], name: str) -> dict[str, str]:
     variables = _merge_section(layers, "environment")
     for variable, value in variables.items():
         if not isinstance(value, str):
-            raise UsageError(f"{name}: [environment] {variable} should be a text, not {value!r}")
+            raise UsageError(f"{name}: [environment] {variable} should be a string, not {value!r}")
     return variables
 
 

@@ -81,7 +81,7 @@ def read_recorded(path: Path) -> Blueprint:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     snapshot = noun.snapshot if isinstance(noun, Report) else noun
     if not isinstance(snapshot, Snapshot):
-        raise UsageError(f"{path} is no recorded machine", hint="record one with: gpudiag list --json")
+        raise UsageError(f"{path} is not a recorded machine", hint="record one with: gpudiag list --json")
     if snapshot.source("nvml").state is SourceState.NOT_ASKED:
         raise UsageError(
             f"{path}: NVML was not asked", hint="record it with: gpudiag list --json --sources all"

@@ -285,7 +285,7 @@ def _place(root: Path, path: str) -> Path:
     """
     parts = PurePosixPath(path).parts
     if path.startswith("/") or ".." in parts or not parts:
-        raise UsageError(f"{path!r} is no path under the root of the simulated machine")
+        raise UsageError(f"{path!r} is not a path under the root of the simulated machine")
     place = root.joinpath(*parts)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place

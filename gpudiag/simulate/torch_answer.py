@@ -98,10 +98,10 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     counts = ("cuda_available", "device_count", "nvml_device_count", "context_starts")
     if blueprint.torch.hangs:
         for name in counts:
-            _put(document, name, None, "timed_out", "CUDA does not come back")
+            _put(document, name, None, "timed_out", "CUDA does not return")
         return []
     nvml_count = _nvml_count(blueprint)
-    _put(document, "nvml_device_count", nvml_count, "error", "torch had no answer from NVML")
+    _put(document, "nvml_device_count", nvml_count, "error", "torch got no answer from NVML")
     error = _cuda_error(blueprint)
     if blueprint.torch.cuda_runtime_version is None or error is not None:
         document["cuda_available"] = False
@@ -177,7 +177,7 @@ def _broken_view(at: int, error: str) -> dict[str, Any]:
 def _empty_view(at: int) -> dict[str, Any]:
     view: dict[str, Any] = {"source": "torch", "source_index": at, "missing": {}, "missing_detail": {}}
     for name in _NOT_TOLD_BY_TORCH:
-        _put(view, name, None, "not_supported", "torch does not tell")
+        _put(view, name, None, "not_supported", "torch does not report it")
     return view
 
 

@@ -129,7 +129,7 @@ def parse_store_url(text: str) -> URL:
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise UsageError(
-            f"--store {url.get_backend_name()}://... is no database that gpudiag keeps a history in",
+            f"--store {url.get_backend_name()}://... is not a database that gpudiag can keep a history in",
             hint="name a file, sqlite:///FILE or postgresql://HOST/NAME",
         )
     if url.drivername == "postgresql":

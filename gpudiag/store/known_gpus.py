@@ -86,11 +86,15 @@ def stream_known_gpus(emit: Any) -> None:
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
-            emit(("none", f"what is noted of this machine cannot be read: {error}"))
+            emit(("none", f"this machine's known GPUs cannot be read: {error}"))
         else:
-            emit(("known", text) if whose == machine else ("none", "another machine's GPUs are noted there"))
+            emit(
+                ("known", text)
+                if whose == machine
+                else ("none", "the GPUs recorded there are another machine's")
+            )
         return
-    emit(("none", "no good run of this machine is noted"))
+    emit(("none", "no good run of this machine is recorded"))
 
 
 def finish_known_gpus(child: GuardedChild) -> Reading[KnownGpus]:
@@ -101,7 +105,7 @@ def finish_known_gpus(child: GuardedChild) -> Reading[KnownGpus]:
         if kind == "known":
             return _parse(text)
         return Missing(MissingReason.SOURCE_ABSENT, text)
-    return Missing(MissingReason.SOURCE_ABSENT, "what is noted of this machine was not read in time")
+    return Missing(MissingReason.SOURCE_ABSENT, "this machine's known GPUs were not read in time")
 
 
 def _await_message(child: GuardedChild, seconds: float) -> None:
@@ -119,4 +123,4 @@ def _parse(text: str) -> Reading[KnownGpus]:
     try:
         return decode(KnownGpus, json.loads(text))
     except (GpudiagError, ValueError) as error:
-        return Missing(MissingReason.SOURCE_ABSENT, f"what is noted of this machine cannot be read: {error}")
+        return Missing(MissingReason.SOURCE_ABSENT, f"this machine's known GPUs cannot be read: {error}")

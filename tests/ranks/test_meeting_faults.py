@@ -150,7 +150,7 @@ def test_where_rank_0_never_comes_each_host_says_so_and_blames_no_other(machines
         assert (outcome.status, outcome.finding) == (3, ("rank.not_started", "machine1"))
         assert len(outcome.document["findings"]) == 1
         (notice,) = outcome.notices
-        assert "machine1 (198.18.77.1) is up, and nobody listens at port" in notice
+        assert "machine1 (198.18.77.1) is up, and nothing listens on port" in notice
 
 
 def test_a_host_that_looks_itself_up_for_rank_0_is_told_so(machines: list[Machine]) -> None:
@@ -164,7 +164,7 @@ def test_a_host_that_looks_itself_up_for_rank_0_is_told_so(machines: list[Machin
 def test_a_loopback_address_that_one_host_was_given_is_told_there(machines: list[Machine]) -> None:
     outcomes = run(machines, masters={3: "localhost"})
     assert outcomes[3].finding == ("rank.not_started", "machine4")
-    assert "localhost is machine4 itself, and nobody listens at port" in outcomes[3].notices[0]
+    assert "localhost is machine4 itself, and nothing listens on port" in outcomes[3].notices[0]
 
 
 def test_a_host_that_has_no_address_for_rank_0_says_the_resolver_s_words(machines: list[Machine]) -> None:
@@ -180,7 +180,7 @@ def test_a_firewall_on_rank_0_s_machine_is_told_by_those_it_keeps_out(machines: 
     with rules(machines[0], f"ip saddr {machines[2].address} drop"):
         outcomes = run(machines)
     assert outcomes[2].finding == ("rendezvous.unreachable", "machine3")
-    assert "machine1 (198.18.77.1) does not answer at port" in outcomes[2].notices[0]
+    assert "machine1 (198.18.77.1) does not answer on port" in outcomes[2].notices[0]
     assert outcomes[0].document["findings"][0]["subject"]["rank"] == 2
 
 
@@ -189,7 +189,7 @@ def test_a_firewall_that_opens_the_ranks_port_alone_is_told_as_such(machines: li
         outcomes = run(machines, seconds=20)  # rank 0 imports torch before it listens
     assert outcomes[1].finding == ("rendezvous.unreachable", "machine2")
     message = outcomes[1].document["findings"][0]["message"]
-    assert f"answers at port {PORT} and at no other" in message
+    assert f"answers on port {PORT} and on no other" in message
 
 
 def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
@@ -200,7 +200,7 @@ def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
     finally:
         inside(machine, "ip", "route", "delete", "unreachable", f"{machines[0].address}/32")
     assert outcomes[3].finding == ("rendezvous.unreachable", "machine4")
-    assert "no way leads from this machine to machine1" in outcomes[3].notices[0]
+    assert "there is no route from this machine to machine1" in outcomes[3].notices[0]
 
 
 def test_another_server_at_the_meeting_place_is_named_by_what_it_answers(machines: list[Machine]) -> None:

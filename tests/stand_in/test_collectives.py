@@ -59,7 +59,7 @@ def test_ranks_that_a_launcher_shows_one_gpu_each_run_and_those_on_one_are_named
     assert [ended.status for ended in own] == [0, 0], own[0].error
     shared = run_shown("h100x8", ("1", "1"), *flags)
     assert [ended.status for ended in shared] == [1, 1]
-    assert "ranks 0 and 1 both work on GPU-" in " ".join(shared[0].output.split())
+    assert "ranks 0 and 1 both use GPU-" in " ".join(shared[0].output.split())
 
 
 def test_two_ranks_on_mig_instances_of_one_gpu_are_refused_as_nccl_would(extension):

@@ -26,7 +26,7 @@ _GPU_RECOVERY_NEEDED_BASIS = Basis(
     reads="NVML field 230, the driver's recovery action: none, GPU reset, node reboot, drain P2P, drain"
     " and reset, bus reset, system reboot; return code 16 (reset required) of any NVML call.",
     limit="None: the driver itself asks for it. Drain P2P and the IMEX domain are WARN; every other"
-    " action is FAIL, also one that gpudiag has no word for.",
+    " action is FAIL, even one that gpudiag has no word for.",
     look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
 )
 GPU_LOST = FindingKind(
@@ -80,7 +80,7 @@ GPU_HUNG = FindingKind(
     meaning="The GPU was not read within the deadline: a call into the driver hangs, or each call is slow.",
     remedy="Try `gpudiag list --deadline 30`; if it hangs there too, look at `dmesg`, drain the machine and reboot it.",
     basis=Basis(
-        reads="Whether each NVML call on the GPU comes back, in a child process with a thread per GPU.",
+        reads="Whether each NVML call on the GPU returns, in a child process with a thread per GPU.",
         limit="`--deadline`: 1.5 s for the bare command, 5 s elsewhere. Busy drivers have been"
         " seen to take 2 s.",
         look_also=("xid 119", "xid 62", "cat /proc/PID/stack of a process in state D", "host.blocked_task"),
@@ -106,13 +106,13 @@ GPU_ATTACHING = FindingKind(
     severity=Severity.UNKNOWN,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="The driver was still attaching the GPU when the time was over: nothing is known of it yet. Without "
+    meaning="The driver was still attaching the GPU when time ran out: nothing is known about it yet. Without "
     "persistence mode it does so for the first program that asks, one GPU after the other, 1 to 5 seconds each.",
-    remedy="Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced, and it is done once a boot.",
+    remedy="Ask again, and give it time: `gpudiag list --deadline 60`. Run nvidia-persistenced, and it happens only once per boot.",
     basis=Basis(
         reads="Whether the GPU's first handle (nvmlDeviceGetHandleByIndex) has come:"
         " without persistence mode the driver starts the GPU for it.",
-        limit="5 seconds for each GPU that is still waited for; published are 1 to 4.3 s a GPU.",
+        limit="5 seconds for each GPU that is still missing; published figures are 1 to 4.3 s a GPU.",
         look_also=(
             "nvidia-smi -q -i INDEX | grep Persistence",
             "systemctl status nvidia-persistenced",
@@ -183,7 +183,7 @@ def gpu_lost(context: Context) -> Judgement:
     title="every GPU answers within the deadline",
     needs=("gpus",),
     reports=(GPU_HUNG, GPU_ATTACHING, GPU_NOT_READ),
-    readings=("whether NVML calls come back", "their return codes"),
+    readings=("whether NVML calls return", "their return codes"),
     confirmed="the clock of the parent process",
 )
 def gpu_hung(context: Context) -> Judgement:

@@ -24,8 +24,8 @@ CALL_FAILED = FindingKind(
     "driver. An error that a healthy GPU gives under your driver is worth a report to gpudiag.",
     basis=Basis(
         reads="the return code of every NVML call",
-        limit="success, or that this GPU has none, this driver does not know, this user may"
-        " not (nvmlReturn_t)",
+        limit="success, or an answer that this GPU has no such thing, this driver does not"
+        " know it, or this user may not ask (nvmlReturn_t)",
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
@@ -40,10 +40,10 @@ UNKNOWN_VALUE = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.HOST,
     meaning="The driver gave a number that gpudiag has no word for: whether it is a fault is not known.",
-    remedy="Look what NVIDIA calls it with `nvidia-smi -i INDEX -q`. A newer driver may have new words.",
+    remedy="See what NVIDIA calls it with `nvidia-smi -i INDEX -q`. A newer driver may have new words.",
     basis=Basis(
         reads="Modes, fabric state, peer access and clock event reasons, each a number"
-        " that nvml.h gives a word; shown as `unknown_9` in `--json`.",
+        " for which nvml.h has a word; shown as `unknown_9` in `--json`.",
         limit="The enumerations of nvml.h as of driver 595. A new architecture or brand"
         " is noted and is no finding.",
         look_also=("nvidia-smi -q", "gpudiag list --json"),
@@ -98,7 +98,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
 
 @check(
     "driver.values",
-    title="the driver says nothing that gpudiag has no word for",
+    title="gpudiag has a word for everything that the driver says",
     needs=("gpus",),
     reports=(UNKNOWN_VALUE,),
     readings=(
@@ -127,7 +127,7 @@ def _judge(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     words = ", ".join(f"{name.replace('_', ' ')} {value.rpartition('_')[2]}" for name, value in told.items())
     facts = (Evidence(name, value, source="NVML") for name, value in told.items())
-    message = f"{name_device(device)}: the driver says what gpudiag has no word for: {words}"
+    message = f"{name_device(device)}: the driver says something that gpudiag has no word for: {words}"
     yield UNKNOWN_VALUE.finding(device_subject(snapshot, device), message, *facts)
 
 

@@ -18,10 +18,10 @@ GPU_GONE = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    meaning="A GPU that this machine had is not here any more, neither in the driver's list nor on the bus. "
+    meaning="A GPU that this machine had is no longer here, neither in the driver's list nor on the bus. "
     "If it was taken out on purpose, accept that once: "
     "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`.",
-    remedy="Look for its bus id in `dmesg` and power-cycle the machine; if it stays away, reseat or replace it. "
+    remedy="Look for its bus id in `dmesg` and power-cycle the machine; if it does not come back, reseat or replace it. "
     "Taken out on purpose: `gpudiag explain gpu.gone`.",
     basis=Basis(
         reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and"
@@ -45,7 +45,7 @@ def machine_gpus(context: Context) -> Judgement:
     known = context.known_gpus
     assert not isinstance(known, Missing)  # noqa: S101 - the runner answers for the need
     if known.share != share_of(context.snapshot) or known.in_container != in_container(context.snapshot):
-        return does_not_apply("what was noted is of another share of this machine")
+        return does_not_apply("what was recorded is of another share of this machine")
     return judged(*_gone(context.snapshot, known))
 
 

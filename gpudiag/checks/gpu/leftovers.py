@@ -26,7 +26,7 @@ MEMORY_LEFTOVER = _kind(
     code="memory.leftover",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="Memory of the GPU is in use, and no process on this machine says that it is its own.",
+    meaning="Memory of the GPU is in use, and no process on this machine accounts for it.",
     remedy="Find who holds the device (`fuser -v /dev/nvidia*` as root) and end it; else reset the GPU.",
     basis=Basis(
         reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
@@ -47,15 +47,15 @@ PROCESS_GONE = _kind(
     code="process.gone",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="The driver lists a process on this GPU that the machine does not have (any more).",
-    remedy="Look again in a minute; if it stays, reset the GPU with nobody on it (`nvidia-smi -i INDEX -r`).",
+    meaning="The driver lists a process on this GPU that does not exist on this machine, or no longer does.",
+    remedy="Check again in a minute; if it is still there, reset the GPU with nobody on it (`nvidia-smi -i INDEX -r`).",
     basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_FOREIGN = _kind(
     code="process.foreign",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="This GPU was given to this job, and someone else computes on it.",
+    meaning="This GPU was given to this job, and someone else is computing on it.",
     remedy="Tell the other user or the administrator; ask the scheduler to constrain devices.",
     basis=Basis(
         reads="Who owns each compute process on a GPU that the allocation gives to this job.",
@@ -67,7 +67,7 @@ PROCESS_FOREIGN = _kind(
 
 @check(
     "memory.leftover",
-    title="no memory is held by nobody",
+    title="all memory in use belongs to a process",
     needs=("gpus",),
     reports=(MEMORY_LEFTOVER,),
     readings=("memory_used_bytes", "processes"),
@@ -104,7 +104,7 @@ def process_dead(context: Context) -> Judgement:
 
 @check(
     "process.foreign",
-    title="nobody else computes on this job's GPUs",
+    title="nobody else is computing on this job's GPUs",
     needs=("gpus", "host_state"),
     reports=(PROCESS_FOREIGN,),
     readings=("processes", "user", "CUDA_VISIBLE_DEVICES", "SLURM_*"),
@@ -145,7 +145,7 @@ def _judge_processes(context: Context, device: Device) -> Iterator[Finding]:
             continue
         if not process.visible:
             evidence = Evidence("pid", process.pid, source="NVML; not in /proc")
-            yield PROCESS_GONE.finding(subject, f"{who} is on it and does not exist", evidence)
+            yield PROCESS_GONE.finding(subject, f"{who} is listed on it and does not exist", evidence)
         elif process.state == "Z":
             evidence = Evidence("state", "Z", source=f"/proc/{process.pid}/stat")
             remedy = f"End its parent, which has not waited for it (`ps -o ppid= -p {process.pid}`)."
@@ -194,7 +194,7 @@ def _judge_foreign(snapshot: Snapshot, device: Device, user: str) -> Iterator[Fi
         owner = process.user
         if process.kind == "compute" and not isinstance(owner, Missing) and owner != user:
             message = (
-                f"{name_device(device)}: {owner} computes on it (process {process.pid}{_words(process)})"
+                f"{name_device(device)}: {owner} is computing on it (process {process.pid}{_words(process)})"
             )
             evidence = Evidence("user", owner, limit=user, source=f"/proc/{process.pid}")
             yield PROCESS_FOREIGN.finding(device_subject(snapshot, device), message, evidence)

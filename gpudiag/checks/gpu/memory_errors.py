@@ -58,15 +58,15 @@ ECC_UNCORRECTED_VOLATILE = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
     meaning="Since the driver was loaded, memory of this GPU lost data that ECC could not restore.",
-    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped; on repetition have it "
-    "replaced.",
+    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped; if it happens again, "
+    "have it replaced.",
     basis=_ECC_UNCORRECTED_BASIS,
 )
 ECC_UNCORRECTED_AGGREGATE = _kind(
     code="ecc.uncorrected_aggregate",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="In its life this GPU has met memory errors that ECC could not correct.",
+    meaning="In its life this GPU has had memory errors that ECC could not correct.",
     remedy="Watch whether the count grows (`gpudiag history`); a growing count is a case for replacement.",
     basis=_ECC_UNCORRECTED_BASIS,
 )
@@ -103,7 +103,7 @@ ECC_CORRECTED_RATE = _kind(
     remedy="Keep an eye on it; on Xid 92, or when uncorrected errors follow, call support.",
     basis=Basis(
         reads="Corrected ECC errors, now and in the earlier snapshot; a count that"
-        " fell began anew and is left out.",
+        " fell has restarted and is left out.",
         limit=f"{limits.CORRECTED_RATE_FACTOR:.0f} times the next GPU's rate, and at least"
         f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (own choice; published limits differ 5,000-fold)",
         look_also=("xid 92", "nvidia-smi -q -d ECC"),

@@ -78,13 +78,13 @@ PAGE_RETIREMENT_FULL = _fail(
 )
 PAGE_RETIREMENT_RISING = _fail(
     code="memory.page_retirement_rising",
-    meaning="Many pages are retired for double-bit errors, and more since an earlier reading: the memory decays.",
+    meaning="Many pages are retired for double-bit errors, and more since an earlier reading: the memory is failing.",
     basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
 PAGE_RETIREMENT_PENDING = _warn(
     code="memory.page_retirement_pending",
     severity=Severity.RESET,
-    meaning="A bad page is to be retired, and is in use until the driver is loaded again.",
+    meaning="A bad page is due to be retired, and stays in use until the driver is reloaded.",
     remedy="Reboot, or reload the driver with nobody on its GPUs, before the next job.",
     basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
@@ -97,7 +97,7 @@ MEMORY_UNREPAIRABLE = _fail(
 MEMORY_REPAIR_PENDING = _warn(
     code="memory.repair_pending",
     severity=Severity.RESET,
-    meaning="A memory channel or an SM cluster (TPC) of the GPU waits for a repair that a reset does.",
+    meaning="A memory channel or an SM cluster (TPC) of the GPU waits for a repair that a reset performs.",
     remedy=_RESET,
     basis=_MEMORY_REPAIR_BASIS,
 )
@@ -129,7 +129,7 @@ def memory_row_remap(context: Context) -> Judgement:
 
 @check(
     "memory.page_retirement",
-    title="few pages of memory are retired, and none waits for it",
+    title="few pages of memory are retired, and none is waiting to be",
     needs=("gpus",),
     reports=(PAGE_RETIREMENT_FULL, PAGE_RETIREMENT_RISING, PAGE_RETIREMENT_PENDING),
     readings=("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
@@ -147,7 +147,7 @@ def memory_page_retirement(context: Context) -> Judgement:
 
 @check(
     "memory.repair",
-    title="no memory is beyond repair, and none waits for it",
+    title="no memory is beyond repair or waiting for it",
     needs=("gpus",),
     reports=(MEMORY_UNREPAIRABLE, MEMORY_REPAIR_PENDING),
     readings=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),

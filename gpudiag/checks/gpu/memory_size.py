@@ -21,7 +21,7 @@ MEMORY_TOO_SMALL = FindingKind(
     category=Category.HW_MEMORY,
     owner=Owner.HARDWARE,
     meaning="The GPU has less memory than others of its board have here, or than its model is sold with.",
-    remedy="Drain the GPU and power-cycle the machine; if the memory stays away, have the GPU replaced.",
+    remedy="Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced.",
     basis=Basis(
         reads="NVML's total memory of the GPU, against GPUs of the same product, board"
         " and ECC mode here, and against the product's data sheet.",

@@ -31,7 +31,7 @@ _MODE_MIG_BASIS = Basis(
 COMPUTE_PROHIBITED = _kind(
     code="mode.compute_prohibited",
     outcome=Outcome.FAIL,
-    meaning="The GPU's compute mode forbids every program to use it.",
+    meaning="The GPU's compute mode lets no program use it.",
     remedy="Allow it as root: `nvidia-smi -i INDEX -c DEFAULT`.",
     stated=True,
     basis=_MODE_COMPUTE_BASIS,
@@ -55,7 +55,7 @@ MIG_EMPTY = _kind(
     code="mode.mig_without_instances",
     outcome=Outcome.WARN,
     meaning="MIG is on and the GPU has no instance: no program can use any part of it.",
-    remedy="Create instances (`nvidia-smi mig -i INDEX -lgip` lists what there may be), or turn MIG off "
+    remedy="Create instances (`nvidia-smi mig -i INDEX -lgip` lists the possible ones), or turn MIG off "
     "(`nvidia-smi -i INDEX -mig 0`).",
     basis=_MODE_MIG_BASIS,
 )
@@ -65,8 +65,8 @@ LOOKS_STUCK = _kind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="The GPU is fully busy, moves no data and draws little power: like a collective that waits for ever.",
-    remedy="Look where its process is with `py-spy dump`, and at the other ranks; see `gpudiag nccl-test`.",
+    meaning="The GPU is fully busy, moves no data and draws little power: as in a collective that waits forever.",
+    remedy="See where its process is with `py-spy dump`, and at the other ranks; see `gpudiag nccl-test`.",
     basis=Basis(
         reads="Load, memory load and power draw, in two snapshots a minute or more apart.",
         limit=f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below {_QUIET_POWER_SHARE:.0%}"
@@ -104,7 +104,7 @@ def mode_mig(context: Context) -> Judgement:
 
 @check(
     "gpu.looks_stuck",
-    title="no GPU is busy with nothing",
+    title="no GPU is busy doing nothing",
     needs=("gpus", "earlier"),
     reports=(LOOKS_STUCK,),
     readings=(
@@ -132,7 +132,7 @@ def describe_exclusive(devices: Sequence[Device]) -> str | None:
         return None
     names = ", ".join(name_device(device) for device in held)
     return (
-        f"{names}: exclusive-process mode lets one process in, and a copy between GPUs needs a context of two"
+        f"{names}: exclusive-process mode lets one process in, and a copy between GPUs needs contexts of two"
     )
 
 
@@ -182,7 +182,7 @@ def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:
         if not isinstance(value := getattr(device, name), Missing)
     ]
     stack = f"`py-spy dump --pid {processes[0].pid}`" if processes else "`py-spy dump`"
-    remedy = f"Look where its process is with {stack}, and at the other ranks; see `gpudiag nccl-test`."
+    remedy = f"See where its process is with {stack}, and at the other ranks; see `gpudiag nccl-test`."
     yield LOOKS_STUCK.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy)
 
 

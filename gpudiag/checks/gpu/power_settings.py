@@ -32,7 +32,7 @@ _CLOCKS_APPLICATION_BASIS = Basis(
 POWER_LIMIT_LOWERED = _kind(
     code="power.limit_lowered",
     category=Category.HW_POWER,
-    meaning="The GPU's power limit is below its default: it will be slower than its kind.",
+    meaning="The GPU's power limit is below its default: it will be slower than others of its kind.",
     remedy="Set it back as root with `nvidia-smi -i INDEX -pl` and the default, or ask the provider why it is lowered.",
     basis=_POWER_LIMIT_BASIS,
 )
@@ -99,7 +99,7 @@ def clocks_application(context: Context) -> Judgement:
 
 @check(
     "power.idle_draw",
-    title="idle GPUs draw alike",
+    title="idle GPUs draw about the same power",
     needs=("gpus",),
     reports=(IDLE_DRAW,),
     readings=("power_draw_watts", "utilization_percent", "processes"),

@@ -41,7 +41,7 @@ START_FAILED = _kind(
     code="gpu.start_failed",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="Within the last day the driver could not start a GPU, by the kernel log; what it lists now may be all there is.",
+    meaning="According to the kernel log, the driver could not start a GPU within the last day; what it lists now may be all there is.",
     remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
 )
 # These report that the driver does not list the GPU; the log says why.

@@ -105,7 +105,7 @@ def temperature_memory(context: Context) -> Judgement:
 
 @check(
     "temperature.peers",
-    title="GPUs at like work are about equally warm",
+    title="GPUs doing the same work are about equally warm",
     needs=("gpus",),
     reports=(HOTTER_THAN_PEERS,),
     readings=("temperature_celsius", "power_draw_watts", "utilization_percent"),
@@ -166,7 +166,7 @@ def _judge_memory(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     if isinstance(heat, Missing) or limit is None or heat <= limit[0]:
         return
     highest, source = limit
-    message = f"{name_device(device)}: its memory is at {heat} C, {highest} C is the most it may have"
+    message = f"{name_device(device)}: its memory is at {heat} C, above its limit of {highest} C"
     evidence = Evidence("memory_temperature_celsius", heat, "C", highest, f"NVML; limit: {source}")
     yield MEMORY_TOO_HOT.finding(device_subject(snapshot, device), message, evidence)
 
@@ -197,7 +197,7 @@ def _judge_peers(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     usual = median(peers)
     if heat > usual + limits.PEER_CELSIUS:
-        message = f"{name_device(device)} is at {heat} C; the others at as much power are at {usual:.0f} C"
+        message = f"{name_device(device)} is at {heat} C; the others that draw as much are at {usual:.0f} C"
         limit = usual + limits.PEER_CELSIUS
-        evidence = Evidence("temperature_celsius", heat, "C", limit, "NVML; limit: peers at as much power")
+        evidence = Evidence("temperature_celsius", heat, "C", limit, "NVML; limit: peers that draw as much")
         yield HOTTER_THAN_PEERS.finding(device_subject(snapshot, device), message, evidence)

@@ -80,7 +80,7 @@ THROTTLED = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.TRIAGE,
     category=Category.HW_THERMAL,
-    meaning="Between two readings the clocks were held back for heat, or by the board, for a good part of the time.",
+    meaning="Between two readings the clocks were held back because of heat, or by the board, for a good part of the time.",
     remedy=_COOLING,
     basis=Basis(
         reads="nvmlDeviceGetViolationStatus (thermal, reliability, board limit), now and in"
@@ -133,7 +133,7 @@ def clocks_hardware_slowdown(context: Context) -> Judgement:
 
 @check(
     "clocks.software_thermal_slowdown",
-    title="the driver need not slow a GPU down for heat",
+    title="the driver slows no GPU down because of heat",
     needs=("gpus",),
     reports=(SOFTWARE_THERMAL,),
     readings=("clocks_event_reasons",),

@@ -61,18 +61,18 @@ REPEAT_WINDOW = timedelta(days=30)
 _XID_HARDWARE_BASIS = Basis(
     reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
     " minutes of silence; the root of each burst; NVML field 230. In the service NVML's Xid events too.",
-    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
 )
 _XID_APPLICATION_BASIS = Basis(
     reads="The kernel log of the last 24 hours, in bursts that end after 3 minutes of silence. In the service NVML's"
     " Xid events too.",
-    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 13", "xid 31", "dmesg -T | grep NVRM", "compute-sanitizer PROGRAM"),
 )
 _XID_UNKNOWN_BASIS = Basis(
     reads="The kernel log of the last 7 days of this boot. In the service NVML's Xid events too.",
-    limit="NVIDIA's Xid catalog; the driver's own recovery action goes before it",
+    limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("dmesg -T | grep NVRM", "nvidia-smi -q"),
 )
 XID_HARDWARE = FindingKind(
@@ -123,7 +123,7 @@ XID_APPLICATION = FindingKind(
     severity=Severity.NONE,
     category=Category.SW_XID,
     owner=Owner.JOB,
-    meaning="A job made an error on the GPU within the last day; the GPU is fine.",
+    meaning="A job caused an error on the GPU within the last day; the GPU is fine.",
     remedy="Look for the fault in the job's own code.",
     basis=_XID_APPLICATION_BASIS,
 )
@@ -133,7 +133,7 @@ XID_DRIVER = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.SOFTWARE,
-    meaning="The driver or its firmware made an error within the last day.",
+    meaning="The driver or its firmware had an error within the last day.",
     remedy="Update the driver; if it comes back, report it with `nvidia-bug-report.sh`.",
     basis=_XID_APPLICATION_BASIS,
 )
@@ -163,7 +163,7 @@ XID_NOTE = FindingKind(
     severity=Severity.NONE,
     category=Category.SW_XID,
     owner=Owner.JOB,
-    meaning="The driver reported something within the last day that is no fault.",
+    meaning="The driver reported something within the last day that is not a fault.",
     remedy="Nothing has to be done.",
     basis=_XID_APPLICATION_BASIS,
 )

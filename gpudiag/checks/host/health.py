@@ -45,7 +45,7 @@ GOVERNOR = _kind(
     remedy="Set it as root: `cpupower frequency-set -g performance`.",
     basis=Basis(
         reads="cpufreq/scaling_governor of every processor.",
-        limit="performance, on servers of bare metal",
+        limit="performance, on bare-metal servers",
         look_also=("cpupower frequency-info",),
     ),
 )
@@ -66,7 +66,7 @@ DISK_FULL = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     meaning="A file system that jobs write to is (nearly) full, in bytes or in files.",
-    remedy="Free some space there: checkpoints, caches (`du -xsh * | sort -h`), containers' images.",
+    remedy="Free some space there: checkpoints, caches (`du -xsh * | sort -h`), container images.",
     basis=_HOST_DISK_BASIS,
 )
 DISK_LOW = _kind(
@@ -88,8 +88,8 @@ DISK_READ_ONLY = _kind(
 CLOCK_SOURCE = _kind(
     code="host.clock_source",
     outcome=Outcome.WARN,
-    meaning="The kernel counts time by a slow clock though the processor has a fast one: every timestamp costs more.",
-    remedy="Look in `dmesg | grep -i tsc` why it was given up; a firmware update often mends it.",
+    meaning="The kernel keeps time by a slow clock although the processor has a fast one: every timestamp costs more.",
+    remedy="See in `dmesg | grep -i tsc` why it was given up; a firmware update often fixes it.",
     basis=_HOST_CLOCK_BASIS,
 )
 CLOCK_UNSYNCHRONIZED = _kind(
@@ -119,7 +119,7 @@ MEMORY_UNCORRECTED = _kind(
 
 @check(
     "host.governor",
-    title="processors run for performance",
+    title="processors are set for performance",
     needs=("gpus", "host_state"),
     reports=(GOVERNOR,),
     readings=("/sys/devices/system/cpu/*/cpufreq/scaling_governor",),
@@ -209,7 +209,7 @@ def host_clock(context: Context) -> Judgement:
         source = "/sys/devices/system/clocksource"
         evidence = Evidence("clocksource", str(clock.source), limit=_TSC, source=source)
         available = Evidence("available", " ".join(known), source=source)
-        message = f"the kernel counts time by {clock.source}"
+        message = f"the kernel keeps time by {clock.source}"
         findings.append(host_finding(context, CLOCK_SOURCE, message, evidence, available))
     if clock.synchronized is False and context.snapshot.machine.container is None and not is_virtual(state):
         evidence = Evidence("synchronized", False, limit=True, source="adjtimex")
@@ -221,7 +221,7 @@ def host_clock(context: Context) -> Judgement:
 
 @check(
     "host.memory",
-    title="the host's memory meets no uncorrectable errors",
+    title="the host's memory has no uncorrectable errors",
     needs=("host_state",),
     reports=(MEMORY_UNCORRECTED,),
     readings=("/sys/devices/system/edac/mc/mc*/ue_count",),
@@ -234,7 +234,7 @@ def host_memory(context: Context) -> Judgement:
     if not errors.uncorrected:
         return judged()
     evidence = Evidence("ue_count", errors.uncorrected, "errors", 0, "/sys/devices/system/edac")
-    message = f"{errors.uncorrected} uncorrectable errors of the host's memory since the start"
+    message = f"{errors.uncorrected} uncorrectable errors of the host's memory since boot"
     return judged(host_finding(context, MEMORY_UNCORRECTED, message, evidence))
 
 

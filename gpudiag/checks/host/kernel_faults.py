@@ -23,7 +23,7 @@ _warn = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, cat
 
 _KERNEL_SOFT_LOCKUP_BASIS = Basis(
     reads="kernel_log",
-    limit="no such line within 24 hours (own choice), of a log that was read to its start",
+    limit="no such line within 24 hours (own choice), in a log that was read back to its start",
     look_also=(
         "dmesg -T | grep -i -A25 -e lockup -e rcu_ -e 'blocked for more than'",
         "gpu.hung",
@@ -32,7 +32,7 @@ _KERNEL_SOFT_LOCKUP_BASIS = Basis(
 )
 _KERNEL_MACHINE_CHECK_BASIS = Basis(
     reads="kernel_log",
-    limit="no such line within 24 hours (own choice), of a log that was read to its start",
+    limit="no such line within 24 hours (own choice), in a log that was read back to its start",
     look_also=(
         "dmesg -T | grep -e mce -e EDAC -e AER",
         "ras-mc-ctl --summary",
@@ -47,7 +47,7 @@ MEMORY_KILL = _warn(
     remedy="Give the job more memory, or use fewer DataLoader workers and a smaller prefetch.",
     basis=Basis(
         reads="kernel_log",
-        limit="no such line within 24 hours (own choice), of a log that was read to its start",
+        limit="no such line within 24 hours (own choice), in a log that was read back to its start",
         look_also=("dmesg -T | grep -i 'out of memory'", "host.out_of_memory_kill", "host.memory_limit_low"),
     ),
 )
@@ -68,8 +68,8 @@ HARD_LOCKUP = _warn(
 RCU_STALL = _warn(
     code="kernel.rcu_stall",
     owner=Owner.HOST,
-    meaning="Within the last day a processor did not come to work that the kernel had put off (an RCU stall).",
-    remedy="Read the trace below that line in `dmesg -T`; on repetition drain the machine and reboot it.",
+    meaning="Within the last day a processor did not get to work that the kernel had put off (an RCU stall).",
+    remedy="Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it.",
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
 BLOCKED_TASK = _warn(
@@ -90,7 +90,7 @@ MACHINE_CHECK = _warn(
 PCIE_ERROR = _warn(
     code="kernel.pcie_error",
     owner=Owner.HARDWARE,
-    meaning="Within the last day a PCI Express device met an error that was not corrected, and no counter tells it.",
+    meaning="Within the last day a PCI Express device had an error that was not corrected, and no counter shows it.",
     remedy="Look at that address with `lspci -vvs ADDRESS`; it may be a GPU or the bridge above one.",
     basis=_KERNEL_MACHINE_CHECK_BASIS,
 )
@@ -102,7 +102,7 @@ LOG_UNREAD = _warn(
     severity=Severity.MONITOR,
     basis=Basis(
         reads="kernel_log",
-        limit="no such line within 24 hours (own choice), of a log that was read to its start",
+        limit="no such line within 24 hours (own choice), in a log that was read back to its start",
         look_also=("dmesg -T | tail -50", "gpudiag explain FILE", "xid.hardware"),
     ),
 )
@@ -121,7 +121,7 @@ _KINDS = {
 
 @check(
     "host.kernel_log",
-    title="the kernel log reports no trouble of the last day",
+    title="the kernel log reports no trouble within the last day",
     needs=("kernel_log",),
     reports=(*_KINDS.values(), LOG_UNREAD),
     readings=("kernel_log",),
@@ -207,8 +207,8 @@ def _what(event: KernelEvent) -> str:
         KernelEventKind.SOFT_LOCKUP: f"a processor was stuck in the kernel, in {who}",
         KernelEventKind.BLOCKED_TASK: f"{who} was stuck in the kernel for minutes",
         KernelEventKind.HARD_LOCKUP: "a processor was stuck in the kernel with its interrupts off",
-        KernelEventKind.RCU_STALL: "a processor did not come to work that the kernel had put off (RCU stall)",
+        KernelEventKind.RCU_STALL: "a processor did not get to work that the kernel had put off (RCU stall)",
         KernelEventKind.MACHINE_CHECK: f"{_PARTS.get(event.unit or '', 'the processor or its memory')} reported a "
         "hardware fault that was not corrected",
-        KernelEventKind.PCIE_ERROR: f"the PCI Express device at {address} met an error that was not corrected",
+        KernelEventKind.PCIE_ERROR: f"the PCI Express device at {address} had an error that was not corrected",
     }[event.kind]

@@ -58,14 +58,14 @@ LOCKED_MEMORY_LOW = _kind(
 OPEN_FILES_LOW = _kind(
     code="host.open_files_limit",
     outcome=Outcome.WARN,
-    meaning="A process may open few files; sockets to peers and shared tensors of workers use them up.",
+    meaning="A process may open only a few files; sockets to peers and shared tensors of workers use them up.",
     remedy="Raise it: `ulimit -n 1048576`, nofile in /etc/security/limits.conf, or `docker run --ulimit nofile=1048576`.",
     basis=_HOST_PROCESS_LIMITS_BASIS,
 )
 PROCESSES_LOW = _kind(
     code="host.processes_limit",
     outcome=Outcome.WARN,
-    meaning="Few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them.",
+    meaning="Only a few processes and threads may run; ranks, NCCL and DataLoader workers start hundreds of them.",
     remedy="Raise it: `ulimit -u`, pids.max of the cgroup, or `docker run --pids-limit=-1`.",
     basis=_HOST_PROCESS_LIMITS_BASIS,
 )
@@ -79,7 +79,7 @@ PROCESSORS_FEW = _kind(
 MEMORY_LIMIT_LOW = _kind(
     code="host.memory_limit_low",
     outcome=Outcome.WARN,
-    meaning="The control group's memory limit is small beside the GPUs' memory; loading a model may be killed.",
+    meaning="The control group's memory limit is small compared with the GPUs' memory; loading a model may be killed.",
     remedy="Ask the scheduler for more memory (`--mem`), or raise the container's memory limit.",
     basis=_HOST_CGROUP_BASIS,
 )

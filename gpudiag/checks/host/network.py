@@ -108,7 +108,7 @@ NAME_LOOPBACK = _kind(
 NAME_UNRESOLVED = _kind(
     code="network.name_unresolved",
     outcome=Outcome.WARN,
-    meaning="The host's own name resolves to nothing: gloo and torchrun fall back to the loopback address.",
+    meaning="The host's own name does not resolve: gloo and torchrun fall back to the loopback address.",
     remedy="Add the name with this machine's address to /etc/hosts or DNS, or set GLOO_SOCKET_IFNAME.",
     basis=_NETWORK_NAME_BASIS,
 )
@@ -127,7 +127,7 @@ ONLY_VIRTUAL = _kind(
 
 @check(
     "network.name",
-    title="the host's name leads to this machine from elsewhere",
+    title="the host's name leads other machines to this one",
     needs=("host_state",),
     reports=(NAME_LOOPBACK, NAME_UNRESOLVED),
     readings=("getaddrinfo(hostname)", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NNODES"),
@@ -148,7 +148,7 @@ def network_name(context: Context) -> Judgement:
     said = f"{context.snapshot.machine.hostname} resolves to {', '.join(loopback)} only"
     settings = state.settings
     if isinstance(settings, Missing) or not spans_machines(settings):
-        return Judgement(Outcome.PASS, reason=f"{said}; that does for ranks on one machine")
+        return Judgement(Outcome.PASS, reason=f"{said}; that is enough for ranks on one machine")
     if settings.environment.get("GLOO_SOCKET_IFNAME"):
         return Judgement(Outcome.PASS, reason=f"{said}; GLOO_SOCKET_IFNAME decides instead")
     evidence = Evidence("addresses", ", ".join(loopback), source="getaddrinfo")
@@ -176,7 +176,7 @@ def network_loopback(context: Context) -> Judgement:
 
 @check(
     "network.interface",
-    title="there is a network that leads to other machines",
+    title="there is a network that reaches other machines",
     needs=("host_state",),
     reports=(ONLY_VIRTUAL,),
     readings=("interfaces", "NCCL_SOCKET_IFNAME"),

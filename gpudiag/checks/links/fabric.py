@@ -14,7 +14,7 @@ from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
-_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must be the driver's."
+_MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
 _BASIS = Basis(
     reads="nvmlDeviceGetGpuFabricInfo: state, status, health and faults; NVSwitches on the PCI bus.",
     limit="the driver's own words: completed, success, healthy",
@@ -38,7 +38,7 @@ UNHEALTHY = _kind(
     severity=Severity.ISOLATE,
     owner=Owner.HARDWARE,
     meaning="The driver says that the GPU's connection to the NVLink fabric is unhealthy.",
-    remedy="Drain the machine and reset all of its GPUs; if it comes back, have switch tray and GPU looked at.",
+    remedy="Drain the machine and reset all of its GPUs; if it comes back, have the switch tray and the GPU looked at.",
     stated=True,
 )
 LIMITED = _kind(

@@ -65,7 +65,7 @@ LINK_FLAPS = _kind(
 )
 SYMBOL_ERRORS = _kind(
     code="infiniband.symbol_errors",
-    meaning="A port meets more symbol errors than a good link may have.",
+    meaning="A port has more symbol errors than a good link may have.",
     basis=_INFINIBAND_ERRORS_BASIS,
 )
 LINK_RECOVERIES = _kind(
@@ -89,7 +89,7 @@ NO_PEER_MEMORY = _kind(
 
 # Error counters of a port (kernel documentation, ABI/stable/sysfs-class-infiniband), and what they may be.
 _COUNTERS = (
-    ("link_downed", LINK_FLAPS, 0.0, "times went the link down"),
+    ("link_downed", LINK_FLAPS, 0.0, "link-down events"),
     ("symbol_error", SYMBOL_ERRORS, limits.SYMBOL_ERRORS_PER_HOUR, "symbol errors"),
     ("link_error_recovery", LINK_RECOVERIES, limits.LINK_RECOVERIES_PER_HOUR, "link recoveries"),
 )
@@ -114,7 +114,7 @@ def infiniband_port(context: Context) -> Judgement:
 
 @check(
     "infiniband.errors",
-    title="RDMA links stay up and meet few errors",
+    title="RDMA links stay up and have few errors",
     needs=("host_state", "earlier"),
     reports=(LINK_FLAPS, SYMBOL_ERRORS, LINK_RECOVERIES),
     readings=("/sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,link_error_recovery}",),
@@ -154,7 +154,7 @@ def infiniband_peer_memory(context: Context) -> Judgement:
     if isinstance(ports, Judgement):
         return ports
     if not any(port.device.startswith(_OF_MELLANOX) for port in ports):
-        return does_not_apply("the RDMA cards have ways of their own to GPU memory")
+        return does_not_apply("the RDMA cards have their own way to reach GPU memory")
     modules = machine.kernel_modules
     if isinstance(modules, Missing):
         return not_readable("the kernel's modules", modules)
@@ -162,7 +162,7 @@ def infiniband_peer_memory(context: Context) -> Judgement:
         machine.kernel_driver_flavor == "open" and _has_dma_buf(machine.kernel_release)
     ):
         return judged()
-    message = f"{len(ports)} RDMA ports, and no way for them to GPU memory (nvidia_peermem is not loaded)"
+    message = f"{len(ports)} RDMA ports, and no direct way for them to reach GPU memory (nvidia_peermem is not loaded)"
     evidence = Evidence("nvidia_peermem", False, limit=True, source="/proc/modules")
     first = ports[0]
     return judged(NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence))

@@ -46,7 +46,7 @@ _kind = partial(
 LINK_DOWN = _kind(
     code="nvlink.link_down",
     severity=Severity.ISOLATE,
-    meaning="NVLinks of this GPU are down that its model has, or that are up on the identical GPUs beside it.",
+    meaning="NVLinks that this GPU's model has, or that are up on the identical GPUs beside it, are down.",
     remedy="Reset all GPUs of the machine together; if the link stays down, have the GPU or its board replaced.",
 )
 SHARED_LINKS_DOWN = _kind(
@@ -63,9 +63,9 @@ ALL_LINKS_DOWN = _kind(
     code="nvlink.all_links_down",
     severity=Severity.CONFIG,
     owner=Owner.HOST,
-    meaning="GPUs that are joined by NVLink have not one link up: what sets up the fabric has not done so.",
+    meaning="GPUs that are joined by NVLink have no link up: whatever sets up the fabric has not done so.",
     remedy=(
-        "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must be the driver's; in a"
+        "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must match the driver's; in a"
         " rack it runs on the switch trays, in a virtual machine on the host."
     ),
 )
@@ -242,7 +242,7 @@ CRC_ERRORS = _error_kind(
     code="nvlink.crc_errors",
     outcome=Outcome.WARN,
     severity=Severity.ISOLATE,
-    meaning="An NVLink meets transmission errors at a rate that slows it down.",
+    meaning="An NVLink has transmission errors at a rate that slows it down.",
     remedy="Reset all GPUs of the machine together; if it comes back, have the GPU or its board replaced.",
 )
 LINK_ERRORS = _error_kind(
@@ -250,7 +250,7 @@ LINK_ERRORS = _error_kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="An NVLink had to repeat packets or to recover since the earlier reading.",
-    remedy="Watch it; on repetition reset all GPUs of the machine, and look for Xid 74 or 144 to 150.",
+    remedy="Watch it; if it happens again, reset all GPUs of the machine, and look for Xid 74 or 144 to 150.",
 )
 RECOVERY_FAILED = _error_kind(
     code="nvlink.recovery_failed",
@@ -271,7 +271,7 @@ BIT_ERRORS = _error_kind(
 
 @check(
     "nvlink.errors",
-    title="NVLinks meet no errors",
+    title="NVLinks have no errors",
     needs=("gpus", "earlier"),
     reports=(RECOVERY_FAILED, CRC_ERRORS, LINK_ERRORS, BIT_ERRORS),
     readings=("nvlinks[].crc_*", "replay_errors", "recovery_errors", "recovery_failures", "bit_error_rate"),
@@ -301,7 +301,7 @@ def _judge_errors(snapshot: Snapshot, pair: Pair, seconds: float) -> Iterator[Fi
             evidence = Evidence(
                 "crc_errors_per_second", crc, "1/s", limits.NVLINK_CRC_PER_SECOND, "NVML; limit: DCGM"
             )
-            yield CRC_ERRORS.finding(subject, f"{name} meets {crc:.0f} CRC errors a second", evidence)
+            yield CRC_ERRORS.finding(subject, f"{name} has {crc:.0f} CRC errors a second", evidence)
         elif other:
             evidence = Evidence(
                 "replays_and_recoveries", other, "errors", 0, "nvmlDeviceGetNvLinkErrorCounter"

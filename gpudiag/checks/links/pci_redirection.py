@@ -15,7 +15,7 @@ ACS_REDIRECTS = _kind(
     code="host.acs_redirects",
     category=Category.HW_PCIE,
     meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on).",
-    remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at start.",
+    remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at boot.",
     basis=Basis(
         reads="The ACS control register of every PCI bridge above a GPU; the kernel shows it to root only.",
         limit="no bridge with ACS P2P Request or Completion Redirect (NCCL's guide)",
@@ -46,7 +46,7 @@ def host_acs(context: Context) -> Judgement:
     """WARN for ACS redirection above GPUs of a machine with two or more, on bare metal."""
     state = host_state(context)
     if len(context.snapshot.devices) < 2 or is_virtual(state):
-        return does_not_apply("it matters between GPUs on bare metal")
+        return does_not_apply("it matters only between GPUs on bare metal")
     bridges = state.redirecting_bridges
     if isinstance(bridges, Missing):
         return not_readable("ACS settings of the bridges", bridges)
@@ -68,7 +68,7 @@ def host_iommu(context: Context) -> Judgement:
     """WARN where the IOMMU translates for GPUs of a machine with two or more, on bare metal."""
     state = host_state(context)
     if len(context.snapshot.devices) < 2 or is_virtual(state):
-        return does_not_apply("it matters between GPUs on bare metal")
+        return does_not_apply("it matters only between GPUs on bare metal")
     iommu = state.iommu
     if isinstance(iommu, Missing):
         return not_readable("IOMMU groups", iommu)

@@ -20,7 +20,7 @@ _kind = partial(
     FindingKind,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    remedy="Reseat the card or its riser and cable; on repetition have the slot or the GPU replaced.",
+    remedy="Reseat the card or its riser and cable; if it happens again, have the slot or the GPU replaced.",
 )
 _PCIE_FATAL_ERROR_SINCE_BOOT_BASIS = Basis(
     reads="/sys/bus/pci/devices/*/aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal; without AER,"
@@ -32,7 +32,7 @@ FATAL = _kind(
     code="pcie.fatal_error",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The PCIe link of the GPU has met a fatal error since the earlier reading.",
+    meaning="The PCIe link of the GPU has had a fatal error since the earlier reading.",
     stated=True,
     basis=Basis(
         reads="/sys/bus/pci/devices/*/aer_dev_fatal, now and in the earlier snapshot; without"
@@ -45,7 +45,7 @@ FATAL_SINCE_BOOT = _kind(
     code="pcie.fatal_error_since_boot",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="The PCIe link of the GPU has met a fatal error at some time since the machine was started.",
+    meaning="The PCIe link of the GPU has had a fatal error at some time since the machine was started.",
     basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 NONFATAL = _kind(
@@ -60,7 +60,7 @@ NONFATAL_SINCE_BOOT = _kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The PCIe link of the GPU has lost packets that could not be corrected since the machine was started.",
-    remedy="Watch whether the count grows (`gpudiag history`); a growing count asks for the card to be reseated.",
+    remedy="Watch whether the count grows (`gpudiag history`); if it does, reseat the card.",
     basis=_PCIE_FATAL_ERROR_SINCE_BOOT_BASIS,
 )
 CORRECTED_RATE = _kind(
@@ -136,15 +136,13 @@ def _judge(context: Context, device: Device, now: _Counts) -> Iterator[Finding]:
         yield FATAL.finding(subject, f"{name}: {fatal_rise} fatal PCIe errors", evidence)
     elif not isinstance(now.fatal, Missing) and now.fatal > 0:
         evidence = Evidence("fatal_errors", now.fatal, "errors", 0, now.source)
-        yield FATAL_SINCE_BOOT.finding(
-            subject, f"{name}: {now.fatal} fatal PCIe errors since the start", evidence
-        )
+        yield FATAL_SINCE_BOOT.finding(subject, f"{name}: {now.fatal} fatal PCIe errors since boot", evidence)
     if nonfatal_rise:
         evidence = Evidence("nonfatal_errors", nonfatal_rise, "errors", 0, now.source)
         yield NONFATAL.finding(subject, f"{name}: {nonfatal_rise} nonfatal PCIe errors", evidence)
     elif _above_zero(now.nonfatal) and not _above_zero(now.fatal) and isinstance(before.nonfatal, Missing):
         evidence = Evidence("nonfatal_errors", value_or(now.nonfatal, 0), "errors", 0, now.source)
-        message = f"{name}: {now.nonfatal} nonfatal PCIe errors since the start"
+        message = f"{name}: {now.nonfatal} nonfatal PCIe errors since boot"
         yield NONFATAL_SINCE_BOOT.finding(subject, message, evidence)
     corrected_rise = _rise(now.corrected, before.corrected)
     if not corrected_rise:

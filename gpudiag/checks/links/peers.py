@@ -34,20 +34,20 @@ PEER_ACCESS_LOST = _kind(
     severity=Severity.TRIAGE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    meaning="Two GPUs cannot read each other's memory, though they are joined as others that can are.",
+    meaning="Two GPUs cannot read each other's memory, although others that are joined the same way can.",
     remedy="Compare with `nvidia-smi topo -p2p r`; look at ACS and the IOMMU between the two.",
 )
 PEER_ACCESS_DISABLED = _kind(
     code="gpu.peer_access_disabled",
     category=Category.SW_CONFIG,
     meaning="A driver setting forbids GPUs to read each other's memory.",
-    remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and load the driver again.",
+    remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and reload the driver.",
 )
 
 
 @check(
     "peer.access",
-    title="GPUs that are joined alike can read each other alike",
+    title="GPUs that are joined the same way can read each other the same way",
     needs=("gpus",),
     reports=(PEER_ACCESS_LOST, PEER_ACCESS_DISABLED),
     readings=("peers", "nvlinks"),
@@ -56,7 +56,7 @@ def peer_access(context: Context) -> Judgement:
     """WARN for a pair without peer access where pairs of the same kind have it, or where it is disabled."""
     snapshot = context.snapshot
     if len(answering(snapshot)) < 2:
-        return does_not_apply("there are no two GPUs")
+        return does_not_apply("there are fewer than two GPUs")
     if all(is_consumer(device) for device in answering(snapshot)):
         return does_not_apply("the driver gives GeForce GPUs no peer access")
     if all(device.mig_mode == "enabled" for device in answering(snapshot)):

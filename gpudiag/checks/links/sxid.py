@@ -27,7 +27,7 @@ SXID_FATAL = FindingKind(
     severity=Severity.RESET,
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
-    meaning="An NVSwitch reported an error that stops the fabric, or that a GPU saw too as an NVLink error.",
+    meaning="An NVSwitch reported an error that stops the fabric, or that a GPU also saw as an NVLink error.",
     remedy="Drain the machine; reset all GPUs and NVSwitches together, or restart it.",
     stated=True,
     basis=_BASIS,
@@ -58,7 +58,7 @@ SXID_NOTE = FindingKind(
     severity=Severity.NONE,
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
-    meaning="An NVSwitch corrected an error, or reported something that is none.",
+    meaning="An NVSwitch corrected an error, or reported something that is not one.",
     remedy="Nothing has to be done.",
     basis=_BASIS,
 )

@@ -55,7 +55,7 @@ def collective_all_reduce(context: Context) -> Judgement:
 
 @check(
     "active.ranks",
-    title="every rank comes through the active tests",
+    title="every rank gets through the active tests",
     needs=("active",),
     level=Level.QUICK,
     reports=RANK_FINDINGS,
@@ -72,7 +72,7 @@ def active_ranks(context: Context) -> Judgement:
     explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
     if explained or not not_done:
         return judged(*findings)
-    late = ", for the time was over" if measured.timed_out else ""
+    late = ", because time ran out" if measured.timed_out else ""
     return Judgement(Outcome.ERROR, findings, f"not done{late}: {', '.join(not_done)}")
 
 

@@ -47,7 +47,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 from gpudiag.units import format_rate
 
-_NO_LIMIT = "nothing to hold the speed against: no limit by the device, no like GPU, no history yet"
+_NO_LIMIT = "nothing to compare the speed with: no limit from the device, no identical GPU, no history yet"
 _kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, owner=Owner.HARDWARE)
 MEMORY_SLOW = _kind(
     code="bandwidth.memory_slow",
@@ -56,7 +56,7 @@ MEMORY_SLOW = _kind(
     remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
     basis=Basis(
         reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
-        limit="68 % of 2 x memory clock x bus width; like GPUs here; own history; the data sheet",
+        limit="68 % of 2 x memory clock x bus width; identical GPUs here; own history; the data sheet",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -72,8 +72,8 @@ HOST_SLOW = _kind(
     remedy="Look at the link's width and generation (`gpudiag list --wide`), at the riser, and at NUMA binding.",
     basis=Basis(
         reads="active.bandwidth, active.telemetry",
-        limit="65 % of PCIe generation x width as read during the copy; like GPUs here; own"
-        " history; not judged with confidential computing on",
+        limit="65 % of PCIe generation x width as read during the copy; identical GPUs"
+        " here; own history; not judged with confidential computing on",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -85,7 +85,7 @@ HOST_SLOW = _kind(
 PEER_SLOW = _kind(
     code="bandwidth.peer_slow",
     category=Category.HW_NVLINK,
-    meaning="Copies from one GPU to another are slower than their links, than like pairs, or than they were.",
+    meaning="Copies from one GPU to another are slower than their links, than similar pairs, or than they were.",
     remedy="Look at both GPUs' NVLinks and PCIe links (`gpudiag list --wide`), and for ACS between them.",
     basis=Basis(
         reads="active.bandwidth, nvlinks, nvlink_bytes_per_second, peers",

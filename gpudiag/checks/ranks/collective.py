@@ -34,7 +34,7 @@ BARRIER_PASSED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="A rank came out of a barrier before another one had gone in: it holds nobody back.",
+    meaning="A rank came out of a barrier before another one had gone in: the barrier holds nobody back.",
     remedy="Run `gpudiag nccl-test --op barrier` again; if it stays so, try another version of torch or NCCL.",
     basis=Basis(
         reads="The moments right before and right after each timed barrier, on the clock"
@@ -84,8 +84,8 @@ COLLECTIVE_TIMED_OUT = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="The time for the whole run was over before every size was measured, with no rank to blame.",
-    remedy="Give it more time, as with `gpudiag nccl-test --timeout 300`, or fewer sizes with `--max-bytes`.",
+    meaning="The time for the whole run ran out before every size was measured, with no rank to blame.",
+    remedy="Give it more time, for example with `gpudiag nccl-test --timeout 300`, or fewer sizes with `--max-bytes`.",
     basis=_COLLECTIVE_ALL_REDUCE_BASIS,
 )
 COLLECTIVE_NOT_VERIFIED = FindingKind(
@@ -115,7 +115,7 @@ COLLECTIVE_WITHOUT_GPU = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
     meaning="No GPU and no trace of one is here, so NCCL was not tested: the ranks ran on the CPU, with gloo.",
-    remedy="To test the CPU: `--backend gloo`. Should a GPU be here: `lspci -d 10de:`, and `--gpus all` for a container.",
+    remedy="To test the CPU: `--backend gloo`. If a GPU should be here: `lspci -d 10de:`, and `--gpus all` for a container.",
     basis=Basis(
         reads="Every trace of a GPU: NVML, the PCI bus, /dev, the driver, the allocation.",
         limit="One trace is enough; `--backend gloo` asks for none.",
@@ -293,7 +293,7 @@ def _judge_completeness(measurement: CollectiveMeasurement) -> list[Finding]:
         return []
     evidence = Evidence("sizes_measured", measured, limit=planned, source="ranks")
     if measurement.timed_out:
-        message = f"the time was over after {measured} of {planned} sizes"
+        message = f"time ran out after {measured} of {planned} sizes"
         return [COLLECTIVE_TIMED_OUT.finding(HostSubject(measurement.host), message, evidence)]
     message = f"{measured} of {planned} planned sizes were measured, and nothing seen explains the rest"
     return [COLLECTIVE_INCOMPLETE.finding(HostSubject(measurement.host), message, evidence)]

@@ -30,8 +30,8 @@ COLLECTIVE_SLOW = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
-    meaning="A collective is slower than such machines are, or than this machine was.",
-    remedy="See what moved during the run (throttling, replays, NVLink errors); then test fewer GPUs at a time.",
+    meaning="A collective is slower than on other such machines, or than it was on this one.",
+    remedy="See what changed during the run (throttling, replays, NVLink errors); then test fewer GPUs at a time.",
     basis=_BASIS,
 )
 COLLECTIVE_SPEED = FindingKind(
@@ -40,8 +40,8 @@ COLLECTIVE_SPEED = FindingKind(
     severity=Severity.NONE,
     category=Category.NONE,
     owner=Owner.HARDWARE,
-    meaning="A collective is as fast as such machines are, or as this machine was.",
-    remedy="Nothing is to be done.",
+    meaning="A collective is as fast as on other such machines, or as it was on this one.",
+    remedy="Nothing has to be done.",
     basis=_BASIS,
 )
 
@@ -116,7 +116,7 @@ def find_algorithm(
     busbw = result.busbw_bytes_per_second
     if result.op == "all_reduce" and known and not isinstance(busbw, Missing) and busbw > max(known):
         return "NVLS"
-    return Missing(MissingReason.NOT_SUPPORTED, "neither NCCL_ALGO nor the speed tells it")
+    return Missing(MissingReason.NOT_SUPPORTED, "neither NCCL_ALGO nor the speed shows it")
 
 
 def _judge_result(

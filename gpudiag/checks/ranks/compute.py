@@ -62,7 +62,7 @@ MATMUL_SLOW = _kind(
     basis=Basis(
         reads="active.compute, active.telemetry",
         limit="65 % of what processors and data sheet allow at the clock that was seen, not"
-        " under a power cap, not of an emulated type; like GPUs here; own history",
+        " under a power cap, not of an emulated type; identical GPUs here; own history",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -73,13 +73,13 @@ MATMUL_SLOW = _kind(
 )
 NOT_REPEATABLE = _kind(
     code="compute.not_repeatable",
-    meaning="The same computation gave different results on one device: it computes wrongly now and then.",
+    meaning="The same computation gave different results on one device: it sometimes computes wrongly.",
     remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 MINORITY = _kind(
     code="compute.minority",
-    meaning="The device computes something else than most identical ones here, from the same input.",
+    meaning="From the same input, the device computes a different result from most identical ones here.",
     remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
@@ -95,7 +95,7 @@ SLOWS_DOWN = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     category=Category.HW_THERMAL,
-    meaning="Under a lasting load the GPU got slower from its first to its last minute.",
+    meaning="Under a sustained load the GPU got slower from its first to its last minute.",
     remedy="Look at its temperature and clocks in the report; check airflow, fans, paste and power.",
     basis=Basis(
         reads="active.sustained, active.telemetry",
@@ -106,7 +106,7 @@ SLOWS_DOWN = _kind(
 PATTERN_MISMATCH = _kind(
     code="memory.pattern_mismatch",
     category=Category.HW_MEMORY,
-    meaning="Memory gave back another bit pattern than was written to it, and nothing reported an error.",
+    meaning="Memory gave back a different bit pattern from the one written to it, and nothing reported an error.",
     remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
     basis=Basis(
         reads="Eight patterns written to most of the free memory and read back, in two"
@@ -137,7 +137,7 @@ def compute_matmul(context: Context) -> Judgement:
     verdicts = [_judge_matmul(context, result, measured.compute) for result in measured.compute]
     if not any_opinion(verdicts):
         return does_not_apply(
-            "nothing to hold the speed against: no limit by the device, no like GPU, no history"
+            "nothing to compare the speed with: no limit from the device, no identical GPU, no history"
         )
     return judged(*(_slow(context, slow) for slow in slow_by_rank(measured.compute, verdicts)))
 
@@ -194,7 +194,7 @@ def memory_patterns(context: Context) -> Judgement:
 
 @check(
     "compute.sustained",
-    title="every GPU keeps its speed under a lasting load",
+    title="every GPU keeps its speed under a sustained load",
     needs=("active",),
     level=Level.LONG,
     reports=(SLOWS_DOWN,),
@@ -264,7 +264,7 @@ def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterat
     for rank, result in sorted(first.items()):
         message = (
             f"rank {rank}: {result.deviating} of {result.repeats} repeats of the {result.chain} chain in "
-            f"{result.dtype} gave another result"
+            f"{result.dtype} gave a different result"
         )
         evidence = Evidence("deviating", result.deviating, "repeats", 0, _chain(result))
         yield NOT_REPEATABLE.finding(RankSubject(rank, host), message, evidence, *_device_facts(result))
@@ -283,7 +283,7 @@ def _vote(group: list[DeterminismResult], host: str) -> Iterator[Finding]:
         return
     for result in group:
         if result.digest != digest:
-            message = f"rank {result.rank} computes another result than {count} of {len(group)} like it"
+            message = f"rank {result.rank} computes a different result from {count} of {len(group)} like it"
             evidence = Evidence("digest", result.digest, limit=digest, source=f"majority; {_chain(result)}")
             yield MINORITY.finding(RankSubject(result.rank, host), message, evidence, *_device_facts(result))
 

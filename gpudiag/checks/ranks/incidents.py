@@ -76,7 +76,7 @@ RANK_ENDED_EARLY = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="A rank came to its end, well and without an error, while others still needed it in a collective.",
+    meaning="A rank finished normally, without an error, while others still needed it in a collective.",
     remedy="Give every rank the same number of steps: drop the last uneven batches, or join uneven inputs.",
     basis=Basis(
         reads="When each rank returned its result, on its host's clock; when the first"
@@ -127,12 +127,12 @@ RANK_NOT_STARTED = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="A rank never came to where the others meet, so nothing could be measured.",
-    remedy="See that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
-    "and that its host reaches that address.",
+    remedy="Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
+    "and that its host can reach that address.",
     basis=_RANK_DIED_BASIS,
 )
 _MEETING_BASIS = Basis(
-    reads="The addresses of rank 0's machine as this host looks them up, and what connecting to them brings: to the"
+    reads="The addresses of rank 0's machine as this host looks them up, and what comes of connecting to them: to the"
     " ranks' port, and to those of rank 0's agent.",
     limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`, and said on standard error after 5 s.",
     look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
@@ -144,7 +144,7 @@ MEETING_WRONG_ADDRESS = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="The name of rank 0's machine has no address on this host, or leads back to this host.",
-    remedy="Mend MASTER_ADDR, or what this host makes of it: `getent hosts` and that name, /etc/hosts, the resolver.",
+    remedy="Correct MASTER_ADDR, or how this host resolves it: `getent hosts` and that name, /etc/hosts, the resolver.",
     basis=_MEETING_BASIS,
 )
 MEETING_UNREACHABLE = FindingKind(
@@ -153,7 +153,7 @@ MEETING_UNREACHABLE = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="This host does not reach rank 0's machine: nothing comes back, no way leads there, or only one port is open.",
+    meaning="This host cannot reach rank 0's machine: there is no answer, no route, or only one open port.",
     remedy="Open the network between the two hosts, all ports (NCCL and gloo take any): firewall, security group, "
     "routes, the interface; `ip route get` and that address shows the way.",
     basis=_MEETING_BASIS,
@@ -199,7 +199,7 @@ NETWORK_HOSTS_PARTED = FindingKind(
 )
 _SKEW_BASIS = Basis(
     reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
-    " variables NCCL_*, TORCH_NCCL_* and GLOO_*, but those that name a machine's own interfaces and files.",
+    " variables NCCL_*, TORCH_NCCL_* and GLOO_*, except those that name a machine's own interfaces and files.",
     limit="None: they must be the same on every rank. The usual value is that of most ranks.",
     look_also=("machines.versions_differ", "env | grep NCCL_", "gpudiag preflight, under the same launcher"),
 )
@@ -220,7 +220,7 @@ RANK_VARIABLES_DIFFER = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="A variable that steers collectives is not the same for all ranks of this run.",
-    remedy="Set it for all ranks alike, in what the launcher hands on (srun --export, mpirun -x), and not in a shell's start-up file.",
+    remedy="Set it for all ranks alike, in what the launcher passes on (srun --export, mpirun -x), and not in a shell's start-up file.",
     basis=_SKEW_BASIS,
 )
 RANK_START_FAILED = FindingKind(
@@ -229,7 +229,7 @@ RANK_START_FAILED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="The process that starts the ranks could not: an import failed, hung or was killed, or no process could be made.",
+    meaning="The process that starts the ranks could not start them: an import failed, hung or was killed, or no process could be made.",
     remedy="Try it by hand, in this folder and with the same interpreter: `python -c 'import torch'`; see `ulimit -u -v`.",
     basis=Basis(
         reads="What the process that imports torch and then forks the ranks said"
@@ -244,7 +244,7 @@ RANK_TEARDOWN = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="A rank ended badly after its results were complete, while the process group was torn down.",
+    meaning="A rank ended badly after its results were complete, while the process group was being torn down.",
     remedy="The measurements stand. If it happens again, report it with the versions of torch and NCCL.",
     basis=_RANK_DIED_BASIS,
 )
@@ -490,12 +490,12 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 def _not_started(incident: Incident) -> str:
     facts = _facts(incident)
     found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
-    return f"rank {incident.rank} never came{found}"
+    return f"rank {incident.rank} never arrived{found}"
 
 
 def _unreached(incident: Incident) -> str:
     found = _facts(incident).get("found", "its machine does not answer")
-    return f"rank {incident.rank} does not reach rank 0: {found}"
+    return f"rank {incident.rank} cannot reach rank 0: {found}"
 
 
 def _cut_off(incident: Incident) -> str:

@@ -68,7 +68,7 @@ def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinio
     )  # fmt: skip
     if not opinions:
         return SpeedVerdict(
-            None, (Evidence(name, measured, unit, source="measured; nothing to hold it against"),)
+            None, (Evidence(name, measured, unit, source="measured; nothing to compare it with"),)
         )
     return SpeedVerdict(worst(tuple(opinion.judge(measured) for opinion in opinions)), evidence)
 

@@ -31,7 +31,7 @@ _HOST_COUNTERS = (
     ("interface_drops", "packets dropped by network interfaces", ""),
     ("steal_seconds", "processor time taken by the hypervisor", "s"),
     ("throttled_seconds", "time held back by the control group's quota", "s"),
-    ("oom_kills", "processes killed for want of memory", ""),
+    ("oom_kills", "processes killed for lack of memory", ""),
 )
 
 

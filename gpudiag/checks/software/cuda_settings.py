@@ -51,7 +51,7 @@ VISIBLE_TWICE = _kind(
 LOCAL_RANK_WITHOUT_GPU = _kind(
     code="environment.local_rank_without_gpu",
     outcome=Outcome.FAIL,
-    meaning="This rank's number on its machine is as high as the number of GPUs that it can see.",
+    meaning="This rank's number on its machine is at least as high as the number of GPUs that it can see.",
     remedy="Start as many ranks as there are GPUs, or let every rank see them all.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
@@ -72,7 +72,7 @@ SEVERAL_INSTANCES = _kind(
 DEBUG_SWITCH = _kind(
     code="environment.debug_switch",
     outcome=Outcome.WARN,
-    meaning="A variable for finding faults is set; it makes programs slower, or stop where they would go on.",
+    meaning="A debugging variable is set; it makes programs slower, or stop where they would go on.",
     remedy="Unset it for real work.",
     basis=_ENVIRONMENT_DEBUG_BASIS,
 )
@@ -88,7 +88,7 @@ ALLOCATOR_OPTION = _kind(
     code="environment.allocator_option",
     outcome=Outcome.WARN,
     meaning="PYTORCH_CUDA_ALLOC_CONF has an option that torch's allocator does not know; torch refuses to start CUDA.",
-    remedy="Correct it by torch's notes on CUDA memory management.",
+    remedy="Correct it according to torch's notes on CUDA memory management.",
     basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 COMPAT_PATH = _kind(

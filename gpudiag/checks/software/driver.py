@@ -47,7 +47,7 @@ NOUVEAU_LOADED = _kind(
 DRIVER_UNEXPECTED = _kind(
     code="driver.unexpected_version",
     outcome=Outcome.FAIL,
-    meaning="The driver is not of the version that the user said it should be (`--expect-driver`).",
+    meaning="The driver is not the version that the user said it should be (`--expect-driver`).",
     remedy="Install the expected driver, or correct `--expect-driver`.",
     basis=Basis(
         reads="nvmlSystemGetDriverVersion, against `--expect-driver`.",
@@ -136,7 +136,7 @@ def driver_nouveau(context: Context) -> Judgement:
 
 @check(
     "driver.version",
-    title="the driver is of the expected version",
+    title="the driver is the expected version",
     needs=("nvml",),
     reports=(DRIVER_UNEXPECTED,),
     readings=("driver_version",),

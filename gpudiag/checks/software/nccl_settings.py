@@ -31,14 +31,14 @@ _ENVIRONMENT_NCCL_BASIS = Basis(
 UNKNOWN = _kind(
     code="environment.nccl_unknown",
     outcome=Outcome.WARN,
-    meaning="A variable that starts with NCCL_ or TORCH_NCCL_ and that nobody reads: most likely misspelled.",
+    meaning="A variable that starts with NCCL_ or TORCH_NCCL_ and that nothing reads: most likely misspelled.",
     remedy="Correct its name, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
 COSTLY = _kind(
     code="environment.nccl_costly",
     outcome=Outcome.WARN,
-    meaning="A variable makes NCCL slower than it would be on its own. Such are for finding faults, not for jobs.",
+    meaning="A variable makes NCCL slower than it would be on its own. Such variables are for debugging, not for jobs.",
     remedy="Unset it, and measure with `gpudiag nccl-test` before and after.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
@@ -46,14 +46,14 @@ DEVICE_ABSENT = _kind(
     code="environment.nccl_device_absent",
     outcome=Outcome.FAIL,
     meaning="NCCL_IB_HCA names RDMA devices, and this machine has none of them: NCCL falls back to sockets or fails.",
-    remedy="Correct NCCL_IB_HCA by what `ls /sys/class/infiniband` shows here, or unset it.",
+    remedy="Correct NCCL_IB_HCA according to what `ls /sys/class/infiniband` shows here, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
 INTERFACE_ABSENT = _kind(
     code="network.wrong_interface",
     outcome=Outcome.FAIL,
     meaning="A variable names network interfaces for the ranks' traffic, and none of them is up on this machine.",
-    remedy="Correct it by what `ip -brief address` shows here, or unset it.",
+    remedy="Correct it according to what `ip -brief address` shows here, or unset it.",
     basis=Basis(
         reads="NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME, against"
         " the interfaces that are up.",

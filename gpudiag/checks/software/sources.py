@@ -76,7 +76,7 @@ NVML_KINDS = {
     SourceState.NO_PERMISSION: _nvml_kind(
         SourceState.NO_PERMISSION,
         "The driver refuses to talk to this user or container.",
-        "Look at the rights of /dev/nvidiactl and /dev/nvidia*, and at the job's device cgroup.",
+        "Look at the permissions of /dev/nvidiactl and /dev/nvidia*, and at the job's device cgroup.",
     ),
     SourceState.TIMED_OUT: _nvml_kind(
         SourceState.TIMED_OUT,
@@ -98,11 +98,11 @@ DISAGREEMENT = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
-    meaning="Two sources tell different facts about the same GPUs, and no setting explains it.",
+    meaning="Two sources report different facts about the same GPUs, and no setting explains it.",
     remedy="Run `gpudiag list --sources all` to see the sources side by side.",
     basis=Basis(
         reads="Count, order, memory, names and driver version, as NVML, GPUtil"
-        " (nvidia-smi) and torch tell them.",
+        " (nvidia-smi) and torch report them.",
         limit="None: they must agree, unless a setting (CUDA_VISIBLE_DEVICES,"
         " CUDA_DEVICE_ORDER, MIG, a CPU build) explains it.",
         look_also=("gpudiag list --sources all", "env | grep CUDA_"),
@@ -186,7 +186,7 @@ def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...])
     advice = (status.reason or "").partition(": ")[2]
     remedy = f"{advice[0].upper()}{advice[1:]}." if advice else ""
     if status.state is SourceState.DRIVER_NOT_LOADED and [trace.place for trace in traces] == ["nvml"]:
-        remedy += f"{' ' * bool(remedy)}Should there be no GPU here: `gpudiag preflight --expect-gpus 0`."
+        remedy += f"{' ' * bool(remedy)}If there should be no GPU here: `gpudiag preflight --expect-gpus 0`."
     return remedy
 
 

@@ -60,7 +60,7 @@ CPU_BUILD = _kind(
     code="torch.without_cuda",
     outcome=Outcome.FAIL,
     meaning="The machine has GPUs, and the job's torch is a build without CUDA: it will never use them.",
-    remedy="Install a CUDA build of torch: pick the driver's CUDA on torch's start page, or with your pip mirror.",
+    remedy="Install a CUDA build of torch: pick the driver's CUDA on torch's start page, or from your pip mirror.",
     stated=True,
     jobs_may_start=_ITS_OWN,
     basis=_TORCH_BUILD_BASIS,
@@ -113,12 +113,12 @@ CONTEXT_KINDS = {
     r"Error 802|system not yet initialized": _context(
         code="cuda.system_not_ready",
         meaning="CUDA does not start because the NVLink fabric is not set up (error 802).",
-        remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must be the driver's.",
+        remedy="Start the fabric manager (`systemctl start nvidia-fabricmanager`); its version must match the driver's.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"Error 803|unsupported display driver": _context(
         code="cuda.driver_mismatch",
-        meaning="CUDA's driver library and the kernel driver do not fit each other (error 803).",
+        meaning="CUDA's driver library and the kernel driver do not match (error 803).",
         remedy="Look for another libcuda in LD_LIBRARY_PATH (a compat folder); reboot after a driver update.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
@@ -143,7 +143,7 @@ CONTEXT_KINDS = {
     r"no CUDA-capable device|No CUDA GPUs are available|lists no GPU": _context(
         code="cuda.no_device",
         meaning="CUDA sees no GPU, though the driver lists one (error 100).",
-        remedy="Look at CUDA_VISIBLE_DEVICES, at the rights of /dev/nvidia*, and at the job's device cgroup.",
+        remedy="Look at CUDA_VISIBLE_DEVICES, at the permissions of /dev/nvidia*, and at the job's device cgroup.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"CUDA unknown error": _context(
@@ -260,9 +260,7 @@ def torch_driver(context: Context) -> Judgement:
         and parse_version(driver) < parse_version(needed)
         and facts.context_starts is not True
     ):
-        message = (
-            f"torch {facts.version} is built with CUDA {built}, which needs driver {needed}; here is {driver}"
-        )
+        message = f"torch {facts.version} is built with CUDA {built}, which needs driver {needed}; this one is {driver}"
         evidence = Evidence(
             "driver_version", driver, limit=needed, source=f"NVML; limit: {compatibility_source()}"
         )

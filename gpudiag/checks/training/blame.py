@@ -211,7 +211,7 @@ def _blame_own(wrong: WrongGradients) -> Blame:
         return Blame(TENSOR_NOT_AVERAGED, ranks, f"{wrong.what} not averaged over the ranks (step {number})")
     factor = wrong.first.shares[ranks[0]]
     times = "" if abs(factor - 1) < _NEAR else f", {describe_factor(factor)} its gradient"
-    who = f"{name_ranks(ranks)} {verb(ranks, 'steps by its', 'step by their')} own samples"
+    who = f"{name_ranks(ranks)} {verb(ranks, 'steps on its', 'step on their')} own samples"
     return Blame(NOT_AVERAGED, ranks, f"gradients are not averaged in step {number}: {who}{times}")
 
 
@@ -285,7 +285,7 @@ def _blame_shards(wrong: WrongGradients) -> Blame | None:
         if step.own_gradient_error is not None and step.own_gradient_error <= wrong.limit
     )
     if own and wrong.workers > 1:
-        who = f"{name_ranks(own)} {verb(own, 'steps by its', 'step by their')} own samples"
+        who = f"{name_ranks(own)} {verb(own, 'steps on its', 'step on their')} own samples"
         return Blame(NOT_AVERAGED, own, f"gradients are not averaged in step {wrong.number}: {who}")
     if len(off) > 1 and wrong.is_of_some:
         words = f"{wrong.what} not averaged over the ranks (step {wrong.number})"
@@ -300,7 +300,7 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
     if len(computed) == 1 < wrong.workers:
         rank = computed[0]
         loss = ", and so is its loss" if _loss_is_off(together[rank], wrong.limit) else ""
-        words = f"rank {rank} alone computes another gradient in step {number} than its samples give{loss}"
+        words = f"rank {rank} alone computes a gradient in step {number} that its samples do not give{loss}"
         return Blame(RANK_CORRUPT, (rank,), words)
     held = [rank for rank, step in together.items() if step.held_error and step.held_error > wrong.limit]
     off = held or list(wrong.guilty)
@@ -309,7 +309,9 @@ def _blame_rank(wrong: WrongGradients) -> Blame | None:
     if held and not all(one.flipped_average and not one.flipped_ranks for one in wrong.parts.values()):
         return _blame_on_the_way(wrong, off[0])
     part = "part of the average" if held else "average"
-    words = f"rank {off[0]} alone holds another {part} of the gradients than it should in step {number}"
+    words = (
+        f"rank {off[0]} alone holds a different {part} of the gradients from what it should in step {number}"
+    )
     return Blame(RANK_CORRUPT, tuple(off), f"{words} ({describe_elements(wrong.first)})")
 
 
@@ -317,7 +319,7 @@ def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
         f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({describe_elements(wrong.first)}): "
-        f"one rank among {name_ranks(tuple(wrong.together))} has other bits, and what is measured cannot tell which"
+        f"one rank among {name_ranks(tuple(wrong.together))} has different bits, and what is measured cannot tell which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
     return Blame(GRADIENT, (), words, Owner.HARDWARE if few else None)
@@ -334,7 +336,7 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
     if all(one.rounded_to for one in parts):
         return Blame(GRADIENT, wrong.guilty, f"{words}: rounded to {wrong.first.rounded_to} on the way")
     if all(is_few(one.elements_off, one.elements) for one in parts):
-        among = f"one rank among {name_ranks(tuple(wrong.together))} has other bits"
+        among = f"one rank among {name_ranks(tuple(wrong.together))} has different bits"
         return Blame(GRADIENT, (), f"{words}: {describe_elements(wrong.first)}; {among}", Owner.HARDWARE)
     return Blame(
         GRADIENT, wrong.guilty, f"{words}: see the communication hook, and what else changes gradients"
@@ -393,12 +395,12 @@ def blame_step(wrong: WrongStep) -> Blame:
     if alone and few:
         off = f" ({describe_elements(next(iter(parts.values())))})"
         words = (
-            f"rank {guilty[0]} alone holds other parameters than its gradients give after step {number}{off}"
+            f"rank {guilty[0]} alone holds parameters after step {number} that its gradients do not give{off}"
         )
         return Blame(RANK_CORRUPT, guilty, words)
     if wrong.odd:
         holds = verb(guilty, "holds", "hold")
-        words = f"{name_ranks(guilty)} {holds} other parameters than the others after step {number}"
+        words = f"{name_ranks(guilty)} {holds} different parameters from the others after step {number}"
         return Blame(RANKS_DIFFER, guilty, words, Owner.HARDWARE if alone else None)
     return Blame(
         PARAMETERS,

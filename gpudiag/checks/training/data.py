@@ -75,7 +75,7 @@ def _judge_rows(measurement: StrategyMeasurement) -> Finding | None:
     first = min(step.step for step in changed)
     ranks = sorted({step.rank for step in changed if step.step == first})
     what = " and ".join(sorted({name for step in changed for name in step.changed}))
-    message = f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on other {what} than its samples have, from step {first} on"
+    message = f"{name_ranks(ranks)} {verb(ranks, 'trains', 'train')} on {what} that are not those of its samples, from step {first} on"
     evidence = (
         Evidence("steps", len({step.step for step in changed}), limit=0, source="data set"),
         Evidence("step", first, source="data set"),

@@ -33,7 +33,7 @@ _BY_TEXT = (
     ),
     (
         re.compile(r"DataLoader worker .* (exited|is killed)", re.DOTALL),
-        "The worker's own error stands above it. Killed: look at `dmesg -T | tail -50` for the OOM killer, and try "
+        "The worker's own error is above it. Killed: look at `dmesg -T | tail -50` for the OOM killer, and try "
         "`num_workers=0`.",
     ),
     (
@@ -66,7 +66,7 @@ _BY_TYPE = (
     ),
     (
         ("FileNotFoundError", "PermissionError", "IsADirectoryError", "NotADirectoryError"),
-        "See that the path is there, on that host, and that the job's user may open it.",
+        "Check that the path exists on that host, and that the job's user may open it.",
     ),
     (
         (

@@ -56,7 +56,7 @@ _TRAIN_NOT_FINITE_BASIS = Basis(
     look_also=("gpudiag train --inject nan:1@3", "gpudiag train --inject oom:1", "gpudiag preflight"),
 )
 _TRAIN_TEARDOWN_BASIS = Basis(
-    reads="Which steps every rank told about, and how its process ended after them.",
+    reads="Which steps every rank reported, and how its process ended after them.",
     limit="Every planned step on every rank; `--timeout` for each strategy.",
     look_also=("gpudiag train --json", "rank.died"),
 )
@@ -85,8 +85,8 @@ RANK_CORRUPT = FindingKind(
     basis=Basis(
         reads="Each rank's own gradients and parameters, against those of a plain model on"
         " the samples of that rank.",
-        limit="The limits of `train.gradient` and `train.parameters`, passed by one rank"
-        " alone, by what none of the other rules explains.",
+        limit="The limits of `train.gradient` and `train.parameters`, exceeded by one"
+        " rank alone, by what none of the other rules explains.",
         look_also=("gpudiag preflight --level long", "gpudiag nccl-test", "collective.corrupted"),
     ),
 )
@@ -172,7 +172,7 @@ BUFFERS_DIFFER = _wrong(
 )
 NOT_AVERAGED = _wrong(
     "train.not_averaged",
-    "Gradients are not averaged over the ranks: each rank steps by its own samples alone.",
+    "Gradients are not averaged over the ranks: each rank steps on its own samples alone.",
     "Call the wrapped model, not model.module; leave no_sync() before the last backward pass.",
     basis=_TRAIN_NOT_AVERAGED_BASIS,
 )
@@ -295,13 +295,13 @@ ORDER_REPEATS = _wrong(
 )
 UNEVEN = _wrong(
     "train.uneven_steps",
-    "A rank runs out of data before the others, which then wait for it in the next step for ever.",
+    "A rank runs out of data before the others, which then wait for it in the next step forever.",
     "Use drop_last or a padding sampler, or `with model.join():` around the loop.",
     basis=_TRAIN_SAME_SAMPLES_BASIS,
 )
 NOT_FINITE = _wrong(
     "train.not_finite",
-    "A loss or a gradient is infinite or no number; averaged, it spoils every rank.",
+    "A loss or a gradient is infinite or not a number; averaged, it spoils every rank.",
     "Look at that rank's samples of that step; if they are sound, test its GPU: gpudiag preflight.",
     basis=_TRAIN_NOT_FINITE_BASIS,
 )
@@ -313,7 +313,7 @@ UNUSED = _wrong(
 )
 CHECKPOINT = _wrong(
     "train.checkpoint",
-    "A checkpoint gave back something else than was written, or the steps after it are not those that would have followed.",
+    "A checkpoint did not give back what was written, or the steps after it are not those that would have followed.",
     "Save and load the optimizer, the loss scaler, the step and the generators of random numbers too.",
     basis=Basis(
         reads="Parameters, buffers, optimizer, loss scaler, step and generators after a"
@@ -326,8 +326,8 @@ CHECKPOINT = _wrong(
 )
 NOT_DETERMINISTIC = _note(
     "train.not_deterministic",
-    "The same steps from the same start gave other bits the second time.",
-    "Set torch.use_deterministic_algorithms(True); if it stays on one GPU only, test that GPU.",
+    "The same steps from the same start gave different bits the second time.",
+    "Set torch.use_deterministic_algorithms(True); if it happens on one GPU only, test that GPU.",
     Owner.SOFTWARE,
     basis=Basis(
         reads="The first three steps once more from the same start.",
@@ -357,7 +357,7 @@ STRAGGLER = _note(
 )
 TEARDOWN = _note(
     "train.teardown",
-    "A rank ended badly after its results were complete, while the process group was torn down.",
+    "A rank ended badly after its results were complete, while the process group was being torn down.",
     "The results stand. If it happens again, report it with the versions of the framework.",
     Owner.SOFTWARE,
     basis=_TRAIN_TEARDOWN_BASIS,
@@ -370,7 +370,7 @@ INCOMPLETE = _unknown(
 )
 TIMED_OUT = _unknown(
     "train.timed_out",
-    "The time for the whole run was over before it ended, with no rank to blame.",
+    "The time for the whole run ran out before it ended, with no rank to blame.",
     "Give it more time with `--timeout`, or fewer steps with `--steps`.",
     basis=_TRAIN_TEARDOWN_BASIS,
 )
@@ -394,7 +394,7 @@ NOTHING_CROSSED = _note(
 )
 SCRIPT_HUNG = _wrong(
     "train.script_hung",
-    "No rank of the script moves any more: some wait for others, which are somewhere else.",
+    "No rank of the script moves any more: some wait for others, which are elsewhere.",
     "Compare where the ranks are: the one that is elsewhere left the common path just before.",
     _ITS_OWN,
     basis=_TRAIN_SCRIPT_HUNG_BASIS,

@@ -167,7 +167,7 @@ def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
         findings += [] if checkpoint is None else [checkpoint]
         if proof.repeat_identical is False:
             evidence = Evidence("identical", value=False, source="the first steps once more, bit for bit")
-            message = f"rank {proof.rank} got other bits when the first steps were repeated"
+            message = f"rank {proof.rank} got different bits when the first steps were repeated"
             findings.append(NOT_DETERMINISTIC.finding(subject, message, evidence))
     return join_alike(findings, measurement.world_size)
 
@@ -178,7 +178,7 @@ def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
         named = ", ".join(lost[:_NAMED_PARTS]) or "its state"
         more = f" and {len(lost) - _NAMED_PARTS} more" if len(lost) > _NAMED_PARTS else ""
         evidence = Evidence("lost", len(lost), limit=0, source="what was written, and what was read back")
-        message = f"rank {proof.rank} got other bits back from a checkpoint: {named}{more}"
+        message = f"rank {proof.rank} got different bits back from a checkpoint: {named}{more}"
         return CHECKPOINT.finding(subject, message, evidence)
     if not goes_on_alike(proof):
         error: float | str = (
@@ -235,7 +235,7 @@ def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
     evidence = Evidence("steps_verified", verified, limit=measurement.steps_planned, source="ranks")
     host = HostSubject(measurement.host)
     if measurement.timed_out:
-        message = f"the time was over after {verified} of {measurement.steps_planned} steps"
+        message = f"time ran out after {verified} of {measurement.steps_planned} steps"
         return [TIMED_OUT.finding(host, message, evidence)]
     message = (
         f"{verified} of {measurement.steps_planned} steps were verified, and nothing seen explains the rest"

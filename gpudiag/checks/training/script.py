@@ -73,7 +73,7 @@ def judge_mismatch(
         RankSubject(odd.ranks[0], died.get(odd.ranks[0], host)) if alone and len(odd.ranks) == 1 else None
     )
     ended = [rank for rank in sorted(died) if rank not in raised]
-    by = f"; {name_ranks(ended)} {verb(ended, 'was', 'were')} ended for it" if ended else ""
+    by = f"; {name_ranks(ended)} {verb(ended, 'was', 'were')} ended because of it" if ended else ""
     facts = [Evidence("in_collective", str(group), source=_RECORDER) for group in groups]
     return COLLECTIVE_MISMATCHED.finding(
         subject or HostSubject(host), f"{odd}, while {'; '.join(map(str, others))}{by}", *facts

@@ -75,7 +75,7 @@ def judge_late(
 ) -> Finding:
     """The finding for a script that ran out of time; `still` are the ranks that stood still then."""
     ended = Evidence("ranks_ended", len(finished), source="ranks")
-    message = f"the script had not ended after {seconds:.1f} s, when its time was over"
+    message = f"the script had not ended after {seconds:.1f} s, when its time ran out"
     return TIMED_OUT.finding(
         HostSubject(host), message, ended, *_describe_groups(_group(still, {}, finished))
     )
@@ -120,12 +120,12 @@ def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
     if not odd.waits or not all(group.waits for group in others) or odd.progress >= most.progress:
         return None
     had, more = odd.progress[0], most.progress[0]
-    what = "batches" if had != more else "steps"
+    one, several = ("batch", "batches") if had != more else ("step", "steps")
     if had == more:
         had, more = odd.progress[1], most.progress[1]
     return (
-        f"{name_ranks(odd.ranks)} had {had} {what} and {verb(odd.ranks, 'waits', 'wait')} at {odd.place}"
-        f"{_describe_wait(odd)}, while {name_ranks(most.ranks)} {verb(most.ranks, 'is', 'are')} in number {more}, at "
+        f"{name_ranks(odd.ranks)} had {had} {one if had == 1 else several} and {verb(odd.ranks, 'waits', 'wait')} at "
+        f"{odd.place}{_describe_wait(odd)}, while {name_ranks(most.ranks)} {verb(most.ranks, 'is', 'are')} in {one} {more}, at "
         f"{most.place}{_describe_wait(most)}: the data of {name_ranks(odd.ranks)} is shorter"
     )
 
@@ -133,11 +133,11 @@ def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
 def _remedy(odd: _Group, *, short: bool) -> str:
     if short:
         return (
-            "Give every rank as many batches: `DistributedSampler(..., drop_last=True)` or the same number of steps, "
+            "Give every rank the same number of batches: `DistributedSampler(..., drop_last=True)` or a fixed number of steps, "
             "or wrap the loop in `torch.distributed.algorithms.join.Join`."
         )
     if odd.at is not None and odd.at.work is not None:
-        return f"If this work is in order, allow more time: `--hang-after SECONDS`. {SCRIPT_HUNG.remedy}"
+        return f"If this work is expected, allow more time: `--hang-after SECONDS`. {SCRIPT_HUNG.remedy}"
     return SCRIPT_HUNG.remedy
 
 

@@ -133,7 +133,7 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
     shares = {rank: one.share for rank, one in facts.items() if one.share is not None}
     if len(shares) == workers and len(set(shares.values())) < workers:
         part = next(iter(shares.values()))
-        message = f"the samplers of {name_ranks(list(shares))} do not share the data out: part {part[0]} of {part[1]} is read twice"
+        message = f"the samplers of {name_ranks(list(shares))} do not split the data: part {part[0]} of {part[1]} is read twice"
         evidence = Evidence("parts", len(set(shares.values())), limit=workers, source=_SOURCE)
         yield SAME_SAMPLES.finding(HostSubject(host), message, evidence)
         return
@@ -190,11 +190,11 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
     elif not looked:
         same = _not_seen("no optimizer of torch made a step")
     elif differ and not wrong:
-        same = _not_seen("they are others on every rank, and gradients cross in a way of the script's own")
+        same = _not_seen("they differ on every rank, and gradients cross in the script's own way")
     yield Verification(
         "parameters_alike",
         same,
-        float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "no look"),
+        float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "they were not looked at"),
     )
     yield Verification(
         "losses_finite", NOT_FINITE.code not in codes if backwards else _not_seen("no backward pass")

@@ -97,7 +97,7 @@ def _judge_buffers(measurement: StrategyMeasurement) -> Finding | None:
         when = f"after step {next(iter(together.values())).step}"
     if not odd:
         return None
-    message = f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} other buffers than the others {when}: {', '.join(names[:4])}"
+    message = f"{name_ranks(odd)} {verb(odd, 'holds', 'hold')} different buffers from the others {when}: {', '.join(names[:4])}"
     evidence = Evidence("buffers", len(names), limit=0, source=BIT_FOR_BIT)
     return BUFFERS_DIFFER.finding(where(measurement, odd), message, evidence)
 

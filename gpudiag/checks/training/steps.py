@@ -138,7 +138,7 @@ def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Findi
     bad = [rank for rank, step in together.items() if step.loss is None]
     what = "the loss"
     if not bad:  # after averaging, one rank's bad number is on all
-        what = "the own gradient"
+        what = "the local gradient"
         bad = [rank for rank, step in together.items() if step.computed_error is None]
         bad = bad if len(bad) < len(together) else []
     if not bad:
@@ -200,7 +200,7 @@ def _judge_by_scale(
     guilty = tuple(wrong if 0 < len(wrong) < workers else odd or wrong)
     multiple = worst.gradient_scale or 0.0
     if alone and workers > 1:
-        words = f"gradients are not averaged in step {number}: {name_ranks(alone)} {verb(alone, 'steps by its', 'step by their')} own samples"
+        words = f"gradients are not averaged in step {number}: {name_ranks(alone)} {verb(alone, 'steps on its', 'step on their')} own samples"
         blame = Blame(NOT_AVERAGED, alone, words)
     elif 0 < len(names) * 2 < len(worst.gradients) and len(guilty) > 1:
         words = f"the gradient of {name_tensors(names)} is not averaged over the ranks (step {number})"
@@ -211,7 +211,7 @@ def _judge_by_scale(
         )
         blame = Blame(SUMMED, tuple(together), words)
     elif len(guilty) == 1 < workers:
-        words = f"rank {guilty[0]} alone has other gradients than the others in step {number}"
+        words = f"rank {guilty[0]} alone has different gradients from the others in step {number}"
         blame = Blame(RANK_CORRUPT, guilty, words)
     else:
         blame = Blame(GRADIENT, guilty, f"gradients of {name_ranks(guilty)} are wrong in step {number}")

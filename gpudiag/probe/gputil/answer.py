@@ -138,7 +138,7 @@ def _text(gpu: Mapping[str, Any], member: str, cells: list[str]) -> Reading[str]
 
 def _name(gpu: Mapping[str, Any], cells: list[str]) -> Reading[str]:
     if len(cells) > _COLUMN_COUNT:
-        return Missing(MissingReason.ERROR, "the name holds a comma, at which GPUtil cuts it")
+        return Missing(MissingReason.ERROR, "the name contains a comma, and GPUtil cuts it there")
     return _text(gpu, "name", cells)
 
 

@@ -63,7 +63,7 @@ def parse_steal_seconds(text: str) -> float:
     """
     columns = text.splitlines()[0].split() if text else []
     if len(columns) <= _STEAL_COLUMN or columns[0] != "cpu":
-        raise Absent(ERROR, "no line of all processors in /proc/stat")
+        raise Absent(ERROR, "/proc/stat has no line for all processors")
     return int(columns[_STEAL_COLUMN]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -78,7 +78,7 @@ def parse_throttled_seconds(text: str) -> float:
         return int(counts["throttled_usec"]) / _MICROSECONDS_PER_SECOND
     if "throttled_time" in counts:
         return int(counts["throttled_time"]) / _NANOSECONDS_PER_SECOND
-    raise Absent(NOT_SUPPORTED, "the control group counts no throttling")
+    raise Absent(NOT_SUPPORTED, "the control group does not count throttling")
 
 
 def parse_vmstat(text: str, counter: str) -> int:

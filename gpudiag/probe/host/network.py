@@ -178,9 +178,9 @@ def _speed(directory: str) -> int:
     try:
         speed = int(_line(directory, "speed"))
     except OSError:  # EINVAL where the device is down or has no speed of its own
-        raise Absent(NOT_SUPPORTED, "the kernel knows no speed") from None
+        raise Absent(NOT_SUPPORTED, "the kernel reports no speed") from None
     if speed <= 0:
-        raise Absent(NOT_SUPPORTED, "the kernel knows no speed")
+        raise Absent(NOT_SUPPORTED, "the kernel reports no speed")
     return speed
 
 

@@ -201,4 +201,4 @@ def parse_acs_control(space: bytes) -> int:
             control: int = struct.unpack_from("<H", space, at + _ACS_CONTROL)[0]
             return control
         at = header >> 20
-    raise Absent(ERROR, "the list of PCIe capabilities does not end")
+    raise Absent(ERROR, "the list of PCIe capabilities loops")

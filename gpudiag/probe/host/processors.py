@@ -53,7 +53,7 @@ def _governors(root: str) -> list[str]:
         if _PROCESSOR.fullmatch(name) and os.path.exists(path):
             found.add(_text(path).strip())
     if not found:
-        raise Absent(SOURCE_ABSENT, "no processor's frequency can be chosen here")
+        raise Absent(SOURCE_ABSENT, "no processor's frequency can be set here")
     return sorted(found)
 
 

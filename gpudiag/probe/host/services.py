@@ -34,12 +34,12 @@ def _is_synchronized(root: str) -> bool:
     """Whether the clock is synchronized, by adjtimex(2); under another root, by systemd-timesyncd's file.
 
     Raises:
-        Absent: nothing under this root says it.
+        Absent: nothing under this root says so.
     """
     if root != "/":
         if os.path.exists(os.path.join(root, _SYNCHRONIZED_FILE)):
             return True
-        raise Absent(SOURCE_ABSENT, "nothing under this root says it")
+        raise Absent(SOURCE_ABSENT, "nothing under this root says so")
     adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     state: int = adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     if state < 0:

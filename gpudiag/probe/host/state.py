@@ -70,12 +70,12 @@ def read_memory_errors(root: str = "/") -> dict[str, int]:
     """Corrected and uncorrected errors over all memory controllers (kernel documentation, EDAC).
 
     Raises:
-        FileNotFoundError: the kernel watches no memory controller.
+        FileNotFoundError: the kernel monitors no memory controller.
     """
     directory = os.path.join(root, "sys/devices/system/edac/mc")
     controllers = [name for name in os.listdir(directory) if name.startswith("mc")]
     if not controllers:
-        raise Absent(SOURCE_ABSENT, "the kernel watches no memory controller")
+        raise Absent(SOURCE_ABSENT, "the kernel monitors no memory controller")
     return {
         field: sum(int(_line(directory, f"{controller}/{file}")) for controller in controllers)
         for field, file in (("corrected", "ce_count"), ("uncorrected", "ue_count"))

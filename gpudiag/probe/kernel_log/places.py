@@ -225,7 +225,7 @@ def _newest_first(stream: IO[bytes]) -> Iterator[bytes]:
     if rest:
         yield rest
     if empty:
-        raise PermissionError(errno.EACCES, "the journal shows no kernel line to this user")
+        raise PermissionError(errno.EACCES, "the journal shows this user no kernel lines")
 
 
 def backwards(file: IO[bytes]) -> Iterator[bytes]:

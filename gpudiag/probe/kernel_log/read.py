@@ -138,7 +138,7 @@ def stream_kernel_log(emit: Callable[[Any], None], root_text: str, deadline_seco
             continue
         if log.first_seconds is None:
             if earliest is None:
-                emit(("refused", f"/{place.name}", False, "it has no line of this boot"))
+                emit(("refused", f"/{place.name}", False, "it has no line from this boot"))
             continue
         kept = [tuple(line) for line in log.kept.lines()]
         emit(("log", place.name, log.first_seconds, kept, *log.kept.left_out(), log.unread))

@@ -185,7 +185,7 @@ def why_late(call: str, known: int, seconds: float, *, attaching: bool = False) 
     if known == 0:
         return Missing(MissingReason.TIMED_OUT, f"no answer from {call} within {seconds:.1f} s")
     count = "1 reading" if known == 1 else f"{known} readings"
-    words = f"not done within {seconds:.1f} s: {count} came, and none yet from {call}"
+    words = f"not done within {seconds:.1f} s: {count} arrived, and none yet from {call}"
     return Missing(MissingReason.TIMED_OUT, words)
 
 
@@ -327,7 +327,7 @@ def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
     if not isinstance(machine.kernel_driver_version, Missing):
         return (
             f"libnvidia-ml.so.1 is not found, but kernel driver {machine.kernel_driver_version} is loaded: "
-            "install the driver's libraries, or mend LD_LIBRARY_PATH"
+            "install the driver's libraries, or fix LD_LIBRARY_PATH"
         )
     return "libnvidia-ml.so.1 is not installed: no NVIDIA driver on this machine"
 
@@ -359,7 +359,7 @@ def _no_permission(failure: NvmlFailure, machine: Machine) -> str:
 def _timed_out(failure: NvmlFailure, machine: Machine) -> str:
     return (
         f"{failure.words}: the driver hangs, or wakes up slowly without persistence mode; "
-        "try once more with --deadline 30"
+        "try again with --deadline 30"
     )
 
 
@@ -367,7 +367,7 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
     if failure.code == _UNKNOWN_ERROR and machine.container is not None:
         return (
             f"nvmlInit failed: {failure.words}; the container's devices were probably taken away, "
-            "as by `systemctl daemon-reload`: restart the container"
+            "for example by `systemctl daemon-reload`: restart the container"
         )
     if failure.code == _GPU_IS_LOST:
         return f"nvmlInit failed: {failure.words}; a GPU fell off the bus: `dmesg | grep Xid`, power-cycle"

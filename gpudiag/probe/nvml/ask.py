@@ -73,11 +73,11 @@ def reason_of(error: Exception) -> tuple[str, str]:
     code = code_of(error)
     if code == SUCCESS:
         # pynvml raises NVMLError(0) where a call that asks for a size answers success.
-        return ERROR, "NVML answered success and gave nothing"
+        return ERROR, "NVML reported success and gave no value"
     if code is not None:
         return reason_of_code(code), "" if code in _SELF_EXPLAINING else words_of(error, code)
     if type(error).__name__ == "NVMLLibraryMismatchError":
-        return FUNCTION_NOT_FOUND, "this driver lacks the function that pynvml asks for"
+        return FUNCTION_NOT_FOUND, "this driver lacks the function that pynvml calls"
     if isinstance(error, AttributeError):
         return FUNCTION_NOT_FOUND, f"this nvidia-ml-py is too old: {error}"
     return ERROR, f"{type(error).__name__}: {error}"
@@ -329,7 +329,7 @@ def as_text(read: Callable[[], Any]) -> str:
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
     text = text.strip("\0 \t\r\n")
     if text in ("", "N/A", "[N/A]", "Unknown"):
-        raise Absent(NOT_SUPPORTED, f"NVML answers {text!r}" if text else "NVML answers with nothing")
+        raise Absent(NOT_SUPPORTED, f"NVML answers {text!r}" if text else "NVML answers with an empty text")
     return escape_controls(text)
 
 

@@ -103,7 +103,7 @@ def _view(ordinal: int, sheet: dict[str, Any] | None, late: Missing) -> DeviceVi
     """One GPU as torch shows it; `late` is the reason where its sheet did not come."""
     given: dict[str, Any] = {"source": SOURCE, "source_index": ordinal}
     for field in ("memory_used_bytes", "utilization_percent", "driver_version"):
-        given[field] = Missing(MissingReason.NOT_SUPPORTED, "torch does not tell")
+        given[field] = Missing(MissingReason.NOT_SUPPORTED, "torch does not report it")
     if sheet is None:
         return all_missing(DeviceView, late, **given)
     why = missing_of(sheet, "context_starts")

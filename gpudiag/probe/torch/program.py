@@ -152,7 +152,7 @@ def _read(document: dict[str, Any], field: str, read: Callable[[], Any], not_her
 
 def _not_negative(count: int) -> int:
     if count < 0:
-        raise RuntimeError("torch had no answer from NVML")
+        raise RuntimeError("torch got no answer from NVML")
     return count
 
 

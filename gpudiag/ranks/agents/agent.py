@@ -323,7 +323,7 @@ def _describe_absent(absent: Sequence[int], views: Sequence[RankView]) -> str:
         if view.rank not in absent:
             hosts.setdefault(view.host, []).append(view.rank)
     come = "; ".join(f"{evidence.format_ranks(ranks)} on {host}" for host, ranks in hosts.items())
-    return f"waiting for rank{'s' * (len(absent) > 1)} {evidence.format_ranks(absent)}: {come} came"
+    return f"waiting for rank{'s' * (len(absent) > 1)} {evidence.format_ranks(absent)}: {come or 'none'} came"
 
 
 def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:

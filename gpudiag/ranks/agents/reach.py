@@ -178,16 +178,16 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         with said:
             return _identify(said, named, address, meeting, place)
     if said in _NO_ROUTE:
-        words = f"no way leads from this machine to {named}: {os.strerror(said)}"
+        words = f"there is no route from this machine to {named}: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
     if said == errno.ECONNREFUSED:
         if None in _try_agents(address, meeting):
             return None  # its agent, or somebody else's: the agents find out
         own = is_own_address(address)
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
-        words = f"{where}, and nobody listens at port {meeting.port}"
+        words = f"{where}, and nothing listens on port {meeting.port}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
-    return Reach(Obstacle.NO_ANSWER, f"{named} does not answer at port {meeting.port}", place)
+    return Reach(Obstacle.NO_ANSWER, f"{named} does not answer on port {meeting.port}", place)
 
 
 def _identify(
@@ -208,7 +208,7 @@ def _identify(
         return Reach(Obstacle.FOREIGN, words, place)
     tried = _try_agents(address, meeting)
     if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
-        words = f"{named} answers at port {meeting.port} and at no other: a firewall is between, or on it"
+        words = f"{named} answers on port {meeting.port} and on no other: a firewall is in between, or on it"
         return Reach(Obstacle.OTHER_PORTS, words, place)
     if not reply and all(one == errno.ECONNREFUSED for one in tried):
         words = f"another server has port {meeting.port} of {named}; it accepts, and says nothing"

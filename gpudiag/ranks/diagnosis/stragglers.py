@@ -195,7 +195,7 @@ def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrival
         *_excess_evidence("computed_longer", working, "/proc/PID/schedstat, more than the other ranks"),
     ]
     if isinstance(waiting, Missing) or isinstance(working, Missing):
-        cause = "unknown: the kernel does not tell how long it waited for a processor"
+        cause = "unknown: the kernel does not say how long it waited for a processor"
     elif max(waiting, 0.0) + max(working, 0.0) < EXPLAINED_SHARE * total:
         cause = "off the processor of its own accord: input, a lock, a sleep"
     else:

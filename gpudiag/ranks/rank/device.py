@@ -40,7 +40,7 @@ def require_own_gpu(store: Store, rank: int, local_rank: int, local_world_size: 
     for other in range(first, first + local_world_size):
         if other != rank and store.get(f"{_KEY}/{other}").decode() == uuid:
             raise SharedGpuError(
-                f"ranks {min(rank, other)} and {max(rank, other)} both work on {uuid}: give each rank a GPU of "
+                f"ranks {min(rank, other)} and {max(rank, other)} both use {uuid}: give each rank a GPU of "
                 f"its own (CUDA_VISIBLE_DEVICES; NCCL 2.30 shares one with {SHARING_VARIABLE}=1)"
             )
 
@@ -82,5 +82,5 @@ def read_device_uuid(device: torch.device) -> Reading[str]:
         return Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:
-        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not report a GPU's UUID")
     return f"GPU-{uuid}"

@@ -187,7 +187,7 @@ def want_recovery(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """NVML asks for a recovery action before the GPU can be used again (Xid 154)."""
     action = fault.argument or ""
     if action not in RECOVERY_ACTIONS:
-        raise fault.refuse(f"{action!r} is no recovery action", f"one of {', '.join(RECOVERY_ACTIONS)}")
+        raise fault.refuse(f"{action!r} is not a recovery action", f"one of {', '.join(RECOVERY_ACTIONS)}")
     _need(fault, blueprint.listed()[fault.on], "recovery_action")
     blueprint = blueprint.change_gpu(fault.on, lambda gpu: gpu.with_readings(recovery_action=action))
     return _xids(blueprint, fault, XID_RECOVERY_ACTION, text=recovery_text(action))
@@ -347,7 +347,7 @@ def _pcie(fault: Fault, gpu: GpuBlueprint, name: str, lower: Callable[[int], int
         raise fault.refuse("the GPU has no PCIe link")
     lowered = lower(gpu.gpu.readings[name])
     if lowered >= gpu.gpu.readings.get(f"{name}_gpu_max", lowered + 1):
-        raise fault.refuse("its PCIe link can be no lower")
+        raise fault.refuse("its PCIe link is already at its lowest")
     return gpu.with_readings(**{name: lowered})
 
 

@@ -73,7 +73,7 @@ def hang_call(blueprint: Blueprint, fault: Fault) -> Blueprint:
     if not filter_names(exported_functions(), function):  # a name, or nvmlDeviceGetMemory*
         near = get_close_matches(function, exported_functions(), n=1)
         hint = f"did you mean {near[0]}?" if near else "such as hang-call:0:nvmlDeviceGetPowerUsage"
-        raise fault.refuse(f"{function!r} is no NVML function", hint)
+        raise fault.refuse(f"{function!r} is not an NVML function", hint)
     return blueprint.change_gpu(fault.on, lambda gpu: _with_fault(gpu, CallFault(function, hang=True)))
 
 

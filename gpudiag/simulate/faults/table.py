@@ -70,16 +70,16 @@ FAULTS = (
     ),
     FaultKind("nvlink-errors", "N", "the first NVLink counts errors", fault_links.spoil_nvlink),
     # whether it answers at all
-    FaultKind("slow", "N:SECONDS", "every NVML call on it answers that late", fault_silence.slow_down),
+    FaultKind("slow", "N:SECONDS", "every NVML call on it takes that long", fault_silence.slow_down),
     FaultKind(
         "hang-call",
         "N:FUNCTION",
-        "that NVML call on it never comes back",
+        "that NVML call on it never returns",
         fault_silence.hang_call,
         repeatable=True,
     ),
     FaultKind("xid", "N:CODE", "the driver reports that Xid", fault_readings.log_xid, repeatable=True),
-    FaultKind("hang", "N", "no NVML call on it comes back", fault_silence.hang, silences=True),
+    FaultKind("hang", "N", "no NVML call on it returns", fault_silence.hang, silences=True),
     FaultKind("lost", "N", "fell off the bus: NVML answers 15, Xid 79", fault_silence.lose, silences=True),
     # the last of those about one GPU, as it renumbers the later GPUs
     FaultKind("gone", "N", "neither on the PCI bus nor in NVML", fault_silence.remove, silences=True),
@@ -99,16 +99,16 @@ FAULTS = (
     FaultKind(
         "zero-gpus", "", "driver starts no GPU, the bus shows them", fault_machine.start_no_gpu, _DRIVER
     ),
-    FaultKind("init-hang", "", "nvmlInit never comes back", fault_machine.hang_init, _DRIVER),
+    FaultKind("init-hang", "", "nvmlInit never returns", fault_machine.hang_init, _DRIVER),
     FaultKind(
-        "cold", "SECONDS", "the driver attaches each GPU first, that long", fault_machine.cool_down, _DRIVER
+        "cold", "SECONDS", "the driver takes that long to attach each GPU", fault_machine.cool_down, _DRIVER
     ),
     FaultKind("init-slow", "SECONDS", "nvmlInit takes that long", fault_machine.slow_init),
     FaultKind("cuda-broken", "", "NVML fine, CUDA does not start", fault_machine.break_cuda, _TORCH),
     FaultKind("cpu-torch", "", "torch is its CPU build", fault_machine.install_cpu_torch, _TORCH),
     FaultKind("no-torch", "", "torch is not installed", fault_machine.remove_torch, _TORCH),
     FaultKind("visible", "LIST", "CUDA_VISIBLE_DEVICES is that list", fault_machine.set_visible),
-    FaultKind("order", "", "CUDA numbers the GPUs otherwise than NVML", fault_machine.reorder_cuda),
+    FaultKind("order", "", "CUDA numbers the GPUs differently from NVML", fault_machine.reorder_cuda),
 )
 _KINDS = {kind.name: kind for kind in FAULTS}
 _ORDER = {kind.name: place for place, kind in enumerate(FAULTS)}
@@ -176,7 +176,7 @@ def _checked(what: str, value: str, text: str, kind: FaultKind) -> str:
         else True
     )
     if not good or (what == "CODE" and int(value) == 0):
-        raise UsageError(f"fault {text!r}: {value!r} is no {what}", hint=f"write it as {kind.usage}")
+        raise UsageError(f"fault {text!r}: {value!r} is not a valid {what}", hint=f"write it as {kind.usage}")
     return value
 
 
@@ -195,7 +195,7 @@ def _conflict(first: Fault, second: Fault) -> str | None:
     if first.gpu != second.gpu:
         return None
     if first.kind is second.kind and not first.kind.repeatable:
-        return "a machine has it once"
+        return "a machine can have it only once"
     if first.kind.group is not None and first.kind.group == second.kind.group:
         return f"both are about the {first.kind.group}"
     silent = next((fault for fault in (first, second) if fault.kind.silences), None)

@@ -67,7 +67,7 @@ class Refusal:
             return cls(hangs=True)
         if reason not in REASON_CODES:
             raise UsageError(
-                f"{reason!r} is no reason for a missing reading", hint=f"one of {[*REASON_CODES]}"
+                f"{reason!r} is not a reason for a missing reading", hint=f"one of {[*REASON_CODES]}"
             )
         return cls(constant(REASON_CODES[reason]))
 
@@ -160,7 +160,7 @@ class AnswerTable:
                 bitmap[number // 8] |= 1 << number % 8
         if not any(bitmap):
             raise UsageError(
-                f"a fault is to hit {fault.call}, and NVML has no such function",
+                f"a fault names the call {fault.call}, and NVML has no such function",
                 hint="name one as in nvml.h, or a prefix with a star: nvmlDeviceGetMemory*",
             )
         self._bitmaps.append(bytes(bitmap))

@@ -135,7 +135,7 @@ def _encode_ecc_locations(placed: PlacedGpu, answers: GpuAnswers) -> None:
     for record in locations:
         location = record["location"]
         if location not in numbers:
-            raise UsageError(f"{location!r} is no place in a GPU", hint=f"one of {', '.join(numbers)}")
+            raise UsageError(f"{location!r} is not a place in a GPU", hint=f"one of {', '.join(numbers)}")
         for error, error_number in _ERROR_TYPES.items():
             for counter, counter_number in _COUNTERS.items():
                 count = read_member(record, f"{error}_{counter}")

@@ -12,7 +12,7 @@ _CALL = '\n[[gpus.1.calls]]\ncall = "{call}"\n{way}\n'
 
 KINDS = (
     Kind(
-        "a call into NVML that never comes back",
+        "a call into NVML that never returns",
         (
             *(
                 Trial(call, machine, ("gpu.hung 1",), faults=f"hang-call:1:{call}")

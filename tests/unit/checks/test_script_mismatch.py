@@ -33,7 +33,7 @@ def test_a_larger_tensor_is_its_ranks_although_a_neighbour_was_ended() -> None:
     assert found.subject == RankSubject(0, "node1")
     assert found.message == (
         "rank 0 was in all_reduce of [2000] at train.py:5 in step, while ranks 1 and 2 were in all_reduce of [1000] at "
-        "train.py:10 in step; rank 2 was ended for it"
+        "train.py:10 in step; rank 2 was ended because of it"
     )
 
 

@@ -76,7 +76,7 @@ def test_a_gpu_that_hangs_is_a_late_row_with_what_is_known_of_it():
     nvml = answer(row(0), late, count=2, ending="timed_out", seconds=5.0)
     assert nvml.status.state is SourceState.OK
     hung = nvml.devices[1]
-    said = "not done within 5.0 s: 2 readings came, and none yet from nvmlDeviceGetPowerUsage"
+    said = "not done within 5.0 s: 2 readings arrived, and none yet from nvmlDeviceGetPowerUsage"
     assert hung.responding == Missing(MissingReason.TIMED_OUT, said)
     assert (hung.id.uuid, hung.id.nvml_index, hung.name) == ("GPU-1", 1, "H100")
     assert hung.memory_total_bytes == Missing(MissingReason.TIMED_OUT)

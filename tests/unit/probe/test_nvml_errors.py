@@ -54,7 +54,7 @@ def test_five_broken_drivers_are_five_states():
 
 
 def test_success_as_an_error_is_no_value():
-    assert reason_of(pynvml.NVMLError(0)) == ("error", "NVML answered success and gave nothing")
+    assert reason_of(pynvml.NVMLError(0)) == ("error", "NVML reported success and gave no value")
 
 
 def test_a_code_of_the_future_is_an_error_with_its_number():

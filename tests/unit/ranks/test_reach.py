@@ -108,7 +108,7 @@ def test_a_port_at_which_nobody_listens_is_told_with_the_machine() -> None:
     found = look(port, (agent,), name="localhost")
     assert found is not None
     assert (found.obstacle, found.host) == (Obstacle.REFUSED, None)
-    assert found.words == f"localhost is {socket.gethostname()} itself, and nobody listens at port {port}"
+    assert found.words == f"localhost is {socket.gethostname()} itself, and nothing listens on port {port}"
 
 
 def test_a_name_that_leads_back_here_is_told_where_rank_0_is_elsewhere() -> None:

@@ -46,7 +46,7 @@ def test_ranks_that_are_each_shown_one_gpu_have_it_for_themselves():
 def test_ranks_on_one_gpu_are_named_with_it():
     told = compare(["GPU-a", "GPU-b", "GPU-a"], 3)
     assert told.keys() == {0, 2}
-    assert all("ranks 0 and 2 both work on GPU-a" in words for words in told.values())
+    assert all("ranks 0 and 2 both use GPU-a" in words for words in told.values())
 
 
 def test_gpus_of_other_hosts_are_not_compared():

@@ -179,7 +179,7 @@ def test_a_mig_instance_is_used_within_its_own_memory() -> None:
 
 def test_the_memory_of_a_whole_gpu_is_not_taken_for_that_of_its_instance() -> None:
     gpu = make_device(0, mig_mode="enabled", memory_free_bytes=60 * GIB)
-    instance = replace(view_of(gpu, 0), uuid="MIG-1")  # torch does not tell its memory
+    instance = replace(view_of(gpu, 0), uuid="MIG-1")  # torch does not report its memory
     placement = place(make_snapshot(gpu, views=(instance,), torch=make_torch()))
     assert placement.max_bytes == 64 * 1024**2
 

@@ -60,7 +60,7 @@ def test_where_all_wait_the_rank_that_had_fewer_batches_is_named_with_their_numb
     finding = hang(*still)
     assert finding.subject == RankSubject(short, "a1")
     assert finding.message.startswith(f"rank {short} had 8 batches and waits at train.py:5")
-    assert "number 9" in finding.message
+    assert "in batch 9" in finding.message
     assert "drop_last" in finding.remedy
 
 
