@@ -112,6 +112,8 @@ class IncidentKind(StrEnum):
     UNREACHED = "unreached"  # its machine does not reach rank 0's
     CUT_OFF = "cut_off"  # no other host reaches its host
     PARTED = "parted"  # its host and another one do not reach each other
+    LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
+    MISNAMED = "misnamed"  # its host's own name has no address that other hosts could connect to
     START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves

@@ -45,7 +45,8 @@ class Side:
 class Run:
     """One rank on each machine, in a run that lasts until it is cut."""
 
-    def __init__(self, machines: list[Machine], folder: Path, *more: str) -> None:
+    def __init__(self, machines: list[Machine], folder: Path, *more: str, torchrun: bool = False) -> None:
+        self.torchrun = torchrun
         self.machines = machines
         self.folder = folder
         self.events = folder / "events"
@@ -103,10 +104,17 @@ class Run:
         machine = self.machines[rank]
         own = folder / machine.name
         own.mkdir(exist_ok=True)
-        place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}")
+        if self.torchrun:
+            nodes = ("--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1")
+            meeting = ("--master-addr", "machine1", "--master-port", str(PORT))
+            command = (sys.executable, "-m", "torch.distributed.run", *nodes, *meeting, "-m")
+            place: tuple[str, ...] = ()
+        else:
+            command = (sys.executable, "-m")
+            place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}")
         events = ("--events", str(self.events)) if rank == 0 else ()
         return subprocess.Popen(
-            machine.command(sys.executable, "-m", "gpudiag", "nccl-test", *flags, *place, *events),
+            machine.command(*command, "gpudiag", "nccl-test", *flags, *place, *events),
             env={
                 **os.environ,
                 "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -129,9 +137,9 @@ def machines() -> Iterator[list[Machine]]:
         yield found
 
 
-@pytest.fixture
-def run(machines: list[Machine], tmp_path: Path) -> Iterator[Run]:
-    found = Run(machines, tmp_path)
+@pytest.fixture(params=["tcp", "torchrun"])
+def run(machines: list[Machine], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    found = Run(machines, tmp_path, torchrun=request.param == "torchrun")
     yield found
     found.kill()
 
@@ -262,3 +270,40 @@ def test_a_firewall_between_two_hosts_is_told_while_they_meet(
         run.kill()
     ((code, ends),) = sides[0].findings
     assert (code, sorted(ends)) == ("network.hosts_parted", ["machine2", "machine3"])
+
+
+def test_a_path_that_loses_one_segment_in_fifty_is_named_with_its_direction(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """Ranks of gloo's ring send to the next one: from rank 1 to rank 2."""
+    receiver, sender = machines[2], machines[1]
+    lines = (
+        "add table inet loss",
+        "add chain inet loss in { type filter hook input priority 0; }",
+        f"add rule inet loss in ip saddr {sender.address} numgen random mod 50 == 0 drop",
+    )
+    subprocess.run(
+        ("ip", "netns", "exec", receiver.namespace, "nft", "-f", "-"),
+        input="\n".join(lines) + "\n",
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    run = Run(machines, tmp_path, "--max-bytes", "4M", "--iterations", "12")
+    try:
+        sides = run.end()
+    finally:
+        run.kill()
+    assert [side.status for side in sides] == [0] * 4
+    lossy = [ends for code, ends in sides[0].findings if code == "network.path_lossy"]
+    assert lossy == [[sender.name, receiver.name]]
+
+
+def test_a_sound_network_loses_nothing(machines: list[Machine], tmp_path: Path) -> None:
+    run = Run(machines, tmp_path, "--max-bytes", "4M", "--iterations", "12")
+    try:
+        sides = run.end()
+    finally:
+        run.kill()
+    assert [side.status for side in sides] == [0] * 4
+    assert not [code for code, _ in sides[0].findings if code.startswith("network.")]

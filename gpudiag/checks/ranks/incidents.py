@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_loopback, lacks_loopback
+from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -197,6 +197,22 @@ NETWORK_HOSTS_PARTED = FindingKind(
     "the switches on the way. `ip route get` and the other's address shows the way.",
     basis=_PATHS_BASIS,
 )
+NETWORK_PATH_LOSSY = FindingKind(
+    code="network.path_lossy",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Segments from one host to another are lost, and TCP sends them again: such a path is slow and uneven.",
+    remedy="Look at both ends and the switches between for errors and drops: `ip -s link`, `ethtool -S` and the "
+    "interface, cable, transceiver, MTU, a full queue. `gpudiag nccl-test --localise` measures every pair.",
+    basis=Basis(
+        reads="What the kernel of each sender counts of its ranks' TCP connections (tcp_info), by the host at the other"
+        " end, twice a second. Data that goes by RDMA is not counted here.",
+        limit="0.5 % of at least 500 data segments, and at least 10 of them.",
+        look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
+    ),
+)
 _SKEW_BASIS = Basis(
     reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
     " variables NCCL_*, TORCH_NCCL_* and GLOO_*, except those that name a machine's own interfaces and files.",
@@ -311,6 +327,7 @@ RANK_FINDINGS = (
     MEETING_FOREIGN_SERVER,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
+    NETWORK_PATH_LOSSY,
     RANK_VERSIONS_DIFFER,
     RANK_VARIABLES_DIFFER,
     RANK_START_FAILED,
@@ -322,6 +339,7 @@ RANK_FINDINGS = (
     COLLECTIVE_STALLED,
     COLLECTIVE_MISMATCHED,
     LOOPBACK_DOWN,
+    NAME_LOOPBACK,
 )
 
 _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
@@ -334,6 +352,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
+        IncidentKind.MISNAMED: NAME_LOOPBACK,
+        IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
         IncidentKind.START_FAILED: RANK_START_FAILED,
         IncidentKind.ENDED: RANK_ENDED_EARLY,
         IncidentKind.LATE: RANK_LATE,
@@ -366,7 +386,11 @@ _OF_THE_HOST = (
     IncidentKind.INTERRUPTED,
     IncidentKind.UNREACHED,
     IncidentKind.CUT_OFF,
+    IncidentKind.MISNAMED,
 )
+
+# Incidents of what is between two hosts.
+_OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
 
 
 def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
@@ -395,7 +419,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     subject: Subject
-    if incident.kind is IncidentKind.PARTED:
+    if incident.kind in _OF_A_PATH:
         ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
         subject = LinkSubject(ends, incident.host)
     elif incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts):
@@ -515,6 +539,22 @@ def _parted(incident: Incident) -> str:
     return f"the network between {one} and {other} is cut{both}"
 
 
+def _misnamed(incident: Incident) -> str:
+    address = _facts(incident).get("own_address", "none")
+    what = "has no address" if address == "none" else f"is {address}"
+    return (
+        f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
+        "and they never meet"
+    )
+
+
+def _lossy(incident: Incident) -> str:
+    facts = _facts(incident)
+    one, other = facts.get("one_side", incident.host), facts.get("other_side", "another host")
+    share = f"{float(facts['sent_again']):.1%} of what" if "sent_again" in facts else "part of what"
+    return f"{share} {one} sends to {other} is lost on the way and sent again"
+
+
 def _skewed(incident: Incident) -> str:
     facts = _facts(incident)
     name, value = facts.get("variable") or facts.get("version_of", "a version"), facts.get("value", "unknown")
@@ -574,6 +614,8 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.UNREACHED: _unreached,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
+        IncidentKind.MISNAMED: _misnamed,
+        IncidentKind.LOSSY: _lossy,
         IncidentKind.SKEWED: _skewed,
         IncidentKind.START_FAILED: _start_failed,
         IncidentKind.ENDED: _ended,

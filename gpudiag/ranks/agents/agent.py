@@ -15,9 +15,12 @@ from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.siblings import Siblings
+from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.loss import find_lossy_paths
+from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
@@ -44,6 +47,8 @@ _STUCK_SECONDS = 2.0
 # How often to look again whether an agent that is not heard replies.
 _EXCUSE_SECONDS = 1.0
 
+_CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
+
 # Incidents found while processes are still alive, so that these can be asked where they hang.
 _HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
 
@@ -60,6 +65,7 @@ class Assignment:
     is_over: Callable[[], bool] | None  # the caller has seen enough
     siblings: Siblings | None = None  # the launcher's other processes, where it started this one
     notice: Callable[[str], None] | None = None  # gets a sentence while ranks are waited for
+    tcp: TcpCounters = field(default_factory=TcpCounters)
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds
 
@@ -84,6 +90,7 @@ class Agent:
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
         self._siblings = assignment.siblings
+        self._tcp = assignment.tcp
         self._notice = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
@@ -147,7 +154,14 @@ class Agent:
         late = (incident for incident in self._find_stragglers() if incident.rank not in known)
         # If an incident ended the run, those that healed before it would only hide the cause.
         healed = () if self._incidents else self._suspicions.healed(throttled)
-        return (*self._incidents, *throttled, *healed, *late, *self._find_skew())
+        return (*self._incidents, *throttled, *healed, *late, *self._find_loss(), *self._find_skew())
+
+    def _find_loss(self) -> tuple[Incident, ...]:
+        """The ways between hosts on which segments were lost, unless a cut is why they were sent again."""
+        if self._remote is None or any(one.kind in _CUTS for one in self._incidents):
+            return ()
+        sent = self._remote.sent_segments(self._host, self._tcp.totals())
+        return find_lossy_paths(sent, self._looked_at)
 
     def _find_skew(self) -> tuple[Incident, ...]:
         """What the ranks of several agents do not have alike."""
@@ -180,6 +194,8 @@ class Agent:
         views = self._local.views(self._host)
         if self._remote is not None:
             self._log.add(self._remote.poll())
+            if self._remote.spans_hosts:
+                self._tcp.sample(self._local.live_pids())
             views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
             self._remote.send_views(views)
         self._views = tuple(view.counted_from(self._log.started) for view in views)
@@ -238,6 +254,9 @@ class Agent:
             return ()
         if self._looked_at < self._excused_until:
             return ()
+        misnamed = find_misnamed(waiting, self._views, self._remote.own_names())
+        if misnamed:
+            return misnamed
         paths = (
             self._remote.look_at_paths(self._host) if certain else self._remote.look_on_at_paths(self._host)
         )

@@ -57,6 +57,14 @@ class Link:
         address: str = self._connection.getpeername()[0]
         return address
 
+    @property
+    def own_address(self) -> str | None:
+        """The IP address of this end; None for a unix socket."""
+        if self._connection.family == socket.AF_UNIX:
+            return None
+        address: str = self._connection.getsockname()[0]
+        return address
+
     def send(self, message: Message) -> None:
         """Send one message; if the other end is gone it is dropped, and `receive` raises LinkLostError.
 

@@ -241,6 +241,12 @@ class LocalRanks:
         load = self._load.factor()
         return tuple(record.view(host, load) for record in self.records)
 
+    def live_pids(self) -> list[int]:
+        """The processes of ranks that have not ended."""
+        return [
+            record.pid for record in self.records if record.pid is not None and record.life is not Life.ENDED
+        ]
+
     def dump(self) -> tuple[RankDump, ...]:
         """Ask live ranks for their stacks; the answers that come within half a second."""
         asked = []

@@ -14,6 +14,7 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
@@ -67,6 +68,7 @@ class Follower:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
         self._paths = paths
+        self._tcp = assignment.tcp
         self._asked_at = 0.0
         self._local = assignment.local
         self._interrupts = assignment.interrupts
@@ -98,6 +100,8 @@ class Follower:
             new = self._local.poll()
             self._log.add(new)
             self._report([event for _, event in new])
+            if self._tcp.sample(self._local.live_pids()):
+                self._link.send(messages.SentSegments(self._tcp.totals()))
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
                 raise LeaderSilentError
         return self._verdict
@@ -182,7 +186,8 @@ class Membership:
         self._watch = watch
         self._listeners = discovery.listen(directory)
         self._paths = PathWatch(discovery.key, discovery.rank) if discovery.spans_machines else None
-        self._location = messages.AgentLocation(os.getpid(), read_machine())
+        own_name = look_up_own_name() if discovery.spans_machines else None
+        self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
         self._peers = Peers()
 
     def run(self, assignment: Assignment) -> RankRun | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model import codec
+from gpudiag.ranks.agents.tcp_counters import PeerSegments
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
@@ -21,6 +22,8 @@ class AgentLocation:
     machine: Machine
     address: tuple[str, int] | None = None
     paths_address: tuple[str, int] | None = None  # where it answers those who look whether it is reachable
+    # What its host's own name resolves to, empty for nothing; None where gloo does not look it up.
+    name_address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,13 @@ class RankSettings:
     """From a follower, once its rank's modules are imported: what all ranks need alike."""
 
     settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SentSegments:
+    """From a follower, twice a second: what its rank has sent so far, by address."""
+
+    peers: tuple[PeerSegments, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +225,7 @@ Message = (
     | SharedStatus
     | PathRequest
     | PathRow
+    | SentSegments
 )
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
 

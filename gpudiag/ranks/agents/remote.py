@@ -12,9 +12,11 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
+from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
 from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
 from gpudiag.ranks.diagnosis.view import Life, RankView
@@ -55,6 +57,8 @@ class RemoteRecord:
     ended: bool = False  # its agent has killed it after the verdict
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
+    sent: tuple[PeerSegments, ...] = ()
+    addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
@@ -160,6 +164,7 @@ class RemoteRanks:
         at the network to them.
         """
         self._path_watch = path_watch
+        self._own_addresses: set[str] = set()
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
@@ -217,6 +222,40 @@ class RemoteRanks:
             and record.silent_since is None
             for record in self._records.values()
         )
+
+    def sent_segments(
+        self, own_host: str, own: tuple[PeerSegments, ...]
+    ) -> dict[tuple[str, str], PathSegments]:
+        """What ranks sent from each host to each other, by both names; an address that no agent has stays as it is."""
+        hosts = {address: own_host for address in self._own_addresses}
+        for record in self._records.values():
+            hosts.update(dict.fromkeys(record.addresses, record.view.host))
+        paths: dict[tuple[str, str], PathSegments] = {}
+        everyone = [(self._own_rank, own_host, own)]
+        everyone += [(rank, record.view.host, record.sent) for rank, record in self._records.items()]
+        for rank, sender, peers in sorted(everyone):
+            for peer in peers:
+                receiver = hosts.get(peer.address, peer.address)
+                before = paths.get((sender, receiver), PathSegments(rank, sender, receiver, 0, 0))
+                paths[sender, receiver] = replace(
+                    before,
+                    segments=before.segments + peer.segments,
+                    retransmitted=before.retransmitted + peer.retransmitted,
+                )
+        return paths
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether other hosts may have ranks of this run."""
+        return self._path_watch is not None
+
+    def own_names(self) -> dict[int, str]:
+        """What the own name of each rank's host resolves to, where gloo takes that; of hosts other than one alone."""
+        located = dict(self._locations())
+        if len({location.machine.network for location in located.values()}) < 2:
+            return {}
+        names = {rank: location.name_address for rank, location in located.items()}
+        return {rank: address for rank, address in sorted(names.items()) if address is not None}
 
     def look_at_paths(self, own_host: str) -> Paths | None:
         """What the hosts' agents find of each other now, within 8 s; None where no other host has one."""
@@ -332,6 +371,9 @@ class RemoteRanks:
             link.close()
             return []
         record.link, record.lost = link, False
+        if link.peer_address is not None and link.own_address is not None:
+            record.addresses = (plain_address(link.peer_address),)
+            self._own_addresses.add(plain_address(link.own_address))
         record.location = replace(
             hello.location,
             address=self._address_of(link, hello.port),
@@ -361,6 +403,8 @@ class RemoteRanks:
                 return record.compare_clocks(message)
             case messages.RankSettings():
                 record.settings = message.settings
+            case messages.SentSegments():
+                record.sent = message.peers
             case messages.Ended():
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():

@@ -1,0 +1,138 @@
+"""What the kernel counts of the TCP connections of this agent's ranks, by the address at the other end.
+
+`ss -ti` shows the same: struct inet_diag_msg and struct tcp_info of linux/inet_diag.h and linux/tcp.h, by netlink. A
+rank's own connections (gloo's, and NCCL's without RDMA) are known by the sockets that its process has open.
+"""
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLMSG_DONE, _NLMSG_ERROR = 3, 2
+_NLM_F_REQUEST_DUMP = 0x301
+_ESTABLISHED = 1 << 1
+_INET_DIAG_INFO = 2
+_HEADER = struct.Struct("=IHHII")
+_MESSAGE_BYTES = 72  # struct inet_diag_msg
+_INODE_OFFSET = 68
+_DESTINATION_OFFSET = 24
+_COOKIE_OFFSET = 44
+# In struct tcp_info; the kernel is as old as Linux 4.6 where the second is not there.
+_TOTAL_RETRANS_OFFSET, _DATA_SEGMENTS_OUT_OFFSET = 100, 156
+_SAMPLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSegments:
+    """Data segments that ranks of this agent sent to one address, and how many of them again."""
+
+    address: str
+    segments: int
+    retransmitted: int
+
+
+class TcpCounters:
+    """The counters of ranks' connections, read from time to time: what a closed one had counted is kept."""
+
+    def __init__(self) -> None:
+        """Start without a connection."""
+        self._seen: dict[bytes, PeerSegments] = {}
+        self._sampled_at = 0.0
+
+    def sample(self, pids: Iterable[int]) -> bool:
+        """Whether the counters were read now: twice a second, of all connections of those processes."""
+        now = time.monotonic()
+        if now - self._sampled_at < _SAMPLE_SECONDS:
+            return False
+        self._sampled_at = now
+        inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
+        if inodes:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                with contextlib.suppress(OSError):  # a kernel without inet_diag, or a sandbox that forbids it
+                    self._seen.update(_read_connections(family, inodes))
+        return True
+
+    def totals(self) -> tuple[PeerSegments, ...]:
+        """The sums by address, over all connections that were ever seen; none to this machine itself."""
+        sums: dict[str, tuple[int, int]] = {}
+        for one in self._seen.values():
+            segments, again = sums.get(one.address, (0, 0))
+            sums[one.address] = (segments + one.segments, again + one.retransmitted)
+        return tuple(PeerSegments(address, *counts) for address, counts in sorted(sums.items()))
+
+
+def plain_address(text: str) -> str:
+    """The address without its scope; one of IPv4 that is written as of IPv6, as of IPv4."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _socket_inodes(pid: int) -> Iterator[int]:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it ended, or is another user's
+        return
+    for name in names:
+        with contextlib.suppress(OSError):  # closed since
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                yield int(target[len("socket:[") : -1])
+
+
+def _read_connections(family: int, inodes: set[int]) -> Iterator[tuple[bytes, PeerSegments]]:
+    """Each established connection of those sockets, by the kernel's cookie for it.
+
+    Raises:
+        OSError: the kernel does not answer such questions.
+    """
+    asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(1.0)
+        netlink.send(
+            _HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 0, 0) + asked
+        )
+        while True:
+            data = netlink.recv(1 << 17)
+            while len(data) >= _HEADER.size:
+                length, kind, *_ = _HEADER.unpack_from(data)
+                if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _HEADER.size:
+                    return
+                found = _parse_connection(family, data[_HEADER.size : length], inodes)
+                if found is not None:
+                    yield found
+                data = data[(length + 3) & ~3 :]
+
+
+def _parse_connection(family: int, message: bytes, inodes: set[int]) -> tuple[bytes, PeerSegments] | None:
+    """One connection; None where it is not of those sockets, is within this machine, or has no counters."""
+    (inode,) = struct.unpack_from("=I", message, _INODE_OFFSET)
+    size = 4 if family == socket.AF_INET else 16
+    raw = message[_DESTINATION_OFFSET : _DESTINATION_OFFSET + size]
+    source = message[_DESTINATION_OFFSET - 16 : _DESTINATION_OFFSET - 16 + size]
+    info = _find_attribute(message[_MESSAGE_BYTES:], _INET_DIAG_INFO)
+    if inode not in inodes or raw == source or len(info) < _DATA_SEGMENTS_OUT_OFFSET + 4:
+        return None
+    (again,) = struct.unpack_from("=I", info, _TOTAL_RETRANS_OFFSET)
+    (segments,) = struct.unpack_from("=I", info, _DATA_SEGMENTS_OUT_OFFSET)
+    address = plain_address(socket.inet_ntop(family, raw))
+    return message[_COOKIE_OFFSET : _COOKIE_OFFSET + 8], PeerSegments(address, segments, again)
+
+
+def _find_attribute(data: bytes, wanted: int) -> bytes:
+    """The payload of that netlink attribute; empty where it is not there."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if kind == wanted:
+            return data[4:length]
+        if length < 4:
+            break
+        data = data[(length + 3) & ~3 :]
+    return b""
