@@ -427,6 +427,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     else:
         subject = RankSubject(incident.rank, incident.host)
     message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
+    if "started_twice" in facts:
+        remedy = "Give every process its own RANK (--rank), or let the launcher do so."
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
         remedy = _PORT_REMEDY
     return kind.finding(subject, message, *incident.evidence, remedy=remedy)
@@ -513,6 +515,8 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 
 def _not_started(incident: Incident) -> str:
     facts = _facts(incident)
+    if "started_twice" in facts:
+        return f"rank {incident.rank} never arrived, but two processes say that they are {facts['started_twice']}"
     found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
     return f"rank {incident.rank} never arrived{found}"
 

@@ -102,6 +102,7 @@ class Agent:
         self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
         # Our own ranks start once their import is done, which has a limit of its own.
         self._absent_after = math.inf if remote is None else meeting_over
+        self._accounted_after: float | None = None
 
     def watch(self) -> bool:
         """Watch the run; True once it is over, False if it is to be given up.
@@ -235,6 +236,8 @@ class Agent:
             budgets = budgets.at_the_end(watchdog.load_of(self._views))
         late = self._timed_out and self._remote is not None
         absent_after = min(now, self._absent_after) if late else self._absent_after
+        if self._are_all_accounted_for(now):
+            absent_after = now
         suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
         certain = suspected
         if may_heal(suspected) and not self._timed_out:
@@ -242,7 +245,23 @@ class Agent:
             certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
         self._suspicions.add(suspected, now)
         self._suspected = suspected
-        return certain
+        return tuple(map(self._add_twins, certain))
+
+    def _add_twins(self, incident: Incident) -> Incident:
+        """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
+        twins = () if self._remote is None else tuple(self._remote.twins.values())
+        if incident.kind is not IncidentKind.NOT_STARTED or not twins:
+            return incident
+        return replace(incident, evidence=(*incident.evidence, evidence.of_twins(twins)))
+
+    def _are_all_accounted_for(self, now: float) -> bool:
+        """Whether as many ranks were started twice as are absent: nobody is left who could still come."""
+        own = {record.local.rank for record in self._local.records}
+        absent = sum(view.life is Life.NOT_STARTED and view.rank not in own for view in self._views)
+        if self._remote is None or not absent or len(self._remote.twins) < absent:
+            return False
+        self._accounted_after = self._accounted_after or now + _GATHER_SECONDS / 2
+        return now >= self._accounted_after
 
     def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
         """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""

@@ -88,7 +88,7 @@ class Follower:
         """
         size = self._local.world_size
         paths_port = None if self._paths is None else self._paths.port
-        self._link.send(messages.Hello(rank, location, port, paths_port, size))
+        self._link.send(messages.Hello(rank, location, port, paths_port, self._host, size))
         self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()

@@ -41,6 +41,7 @@ class Hello:
     location: AgentLocation
     port: int | None
     paths_port: int | None
+    host: str
     world_size: int
 
 

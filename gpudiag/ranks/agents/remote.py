@@ -165,6 +165,7 @@ class RemoteRanks:
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
+        self.twins: dict[tuple[int, str], str] = {}  # ranks that were started twice, with their hosts
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
@@ -367,10 +368,13 @@ class RemoteRanks:
             raise sizes_differ(self._own_rank, self._world_size, rank, hello.world_size)
         record = self._records.get(rank)
         if record is None or record.link is not None:
+            first = "this host" if record is None else record.view.host
+            self.twins[rank, hello.host] = f"rank {rank} on {first} and on {hello.host}"
             link.send(messages.RefusedRank(rank))
             link.close()
             return []
         record.link, record.lost = link, False
+        record.view = replace(record.view, host=hello.host)
         if link.peer_address is not None and link.own_address is not None:
             record.addresses = (plain_address(link.peer_address),)
             self._own_addresses.add(plain_address(link.own_address))

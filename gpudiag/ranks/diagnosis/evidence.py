@@ -117,6 +117,11 @@ def of_absence(waited_seconds: float) -> tuple[Evidence, ...]:
     return (Evidence("waited_for", round(waited_seconds, 1), unit="s", source="agents' connection"),)
 
 
+def of_twins(twins: Sequence[str]) -> Evidence:
+    """Which ranks were started twice, with their hosts."""
+    return Evidence("started_twice", "; ".join(twins), source="agents' connection")
+
+
 def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     """What the others wait in, and what the silent rank's process is doing."""
     facts = [Evidence("waited_in", _missed(view, waiting), source=SIDE_CHANNEL)]
