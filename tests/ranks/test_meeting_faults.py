@@ -240,6 +240,42 @@ def test_another_number_of_ranks_on_one_host_is_told_with_both(machines: list[Ma
     assert "WORLD_SIZE differs: rank 0 was started with 4, rank 2 with 5" in texts[0][1]
 
 
+def test_an_interface_that_one_host_does_not_have_is_told_there_at_once(machines: list[Machine]) -> None:
+    processes = [
+        start(machine, rank, "machine1", interface="ib9" if rank == 2 else "eth0")
+        for rank, machine in enumerate(machines)
+    ]
+    outcomes = end(processes)
+    assert [outcome.status for outcome in outcomes] == [1] * 4
+    assert outcomes[0].finding == ("network.wrong_interface", "machine3")
+    assert "GLOO_SOCKET_IFNAME is ib9" in outcomes[0].document["findings"][0]["message"]
+
+
+def test_limits_that_one_host_has_too_low_are_told_there_by_a_preflight_of_all(
+    machines: list[Machine],
+) -> None:
+    """Small shared memory and few files hang or kill ranks later; a preflight says so before, with the host."""
+    limits = 'mount -t tmpfs -o size=32m none /dev/shm && ulimit -n 512 && exec "$@"'
+    processes = []
+    for rank, machine in enumerate(machines):
+        place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}")
+        command = (sys.executable, "-m", "gpudiag", "preflight", "--level", "quick", "--json", *place)
+        limited = ("sh", "-c", limits, "sh", *command) if rank == 2 else command
+        folder = f"{os.environ['MACHINES_FOLDER']}/{machine.name}"
+        processes.append(
+            subprocess.Popen(
+                machine.command(*limited),
+                env={**os.environ, "XDG_RUNTIME_DIR": folder, "GPUDIAG_STATE_DIR": folder},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    groups = {group["code"]: group["machines"] for group in end(processes)[0].document["groups"]}
+    assert groups["host.shared_memory_small"] == ["machine3"]
+    assert groups["host.open_files_limit"] == ["machine3"]
+
+
 @pytest.mark.parametrize("address", ["127.0.1.1", None])
 def test_a_host_whose_own_name_leads_nowhere_is_the_one_that_is_told(
     machines: list[Machine], address: str | None

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
 from gpudiag.checks.registry import Basis, FindingKind
+from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
@@ -340,6 +341,7 @@ RANK_FINDINGS = (
     COLLECTIVE_MISMATCHED,
     LOOPBACK_DOWN,
     NAME_LOOPBACK,
+    INTERFACE_ABSENT,
 )
 
 _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
@@ -378,6 +380,8 @@ _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _PORT = re.compile(r"\bport:? (\d+)")
 _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
+# Of gloo (transport/tcp/device.cc), for the interface that GLOO_SOCKET_IFNAME names; of NCCL (bootstrap.cc).
+_NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap : no socket interface found")
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group holds it back"
 # Incidents for which no single rank is to blame, but the host.
@@ -418,6 +422,11 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     kind = _MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
+    absent = _NO_INTERFACE.search(str(facts.get("message", "")))
+    if incident.kind is IncidentKind.RAISED and absent is not None:
+        return INTERFACE_ABSENT.finding(
+            HostSubject(incident.host), _no_interface(incident, absent["name"]), *incident.evidence
+        )
     subject: Subject
     if incident.kind in _OF_A_PATH:
         ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
@@ -469,6 +478,15 @@ def _raised(incident: Incident) -> str:
         )
     said = f": {first_line}" if first_line else ", without a word"
     return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{said}"
+
+
+def _no_interface(incident: Incident, name: str | None) -> str:
+    if name is None:
+        return f"on {incident.host} NCCL finds no interface that NCCL_SOCKET_IFNAME allows: rank {incident.rank} cannot start"
+    return (
+        f"on {incident.host} GLOO_SOCKET_IFNAME is {name}, and no interface of that name has an address: "
+        f"rank {incident.rank} cannot start"
+    )
 
 
 def _silent(incident: Incident) -> str:

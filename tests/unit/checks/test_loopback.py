@@ -4,6 +4,7 @@ import pytest
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_interfaces
 from gpudiag.checks.ranks.incidents import RANK_RAISED, judge_incidents
+from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.host import NetworkInterface
 from gpudiag.model.measure import Incident, IncidentKind
@@ -31,15 +32,21 @@ def test_every_host_has_one_finding_that_names_its_ranks() -> None:
     assert first.evidence[0] == Evidence("ranks", "0, 1", source="ranks that raised")
 
 
-@pytest.mark.parametrize("interface", ["eth9", "lo1", ""])
-def test_another_interface_is_the_users_choice_and_stays_the_ranks_exception(interface: str) -> None:
+@pytest.mark.parametrize("interface", ["eth9", "lo1"])
+def test_another_interface_is_the_users_choice_and_is_told_by_its_name(interface: str) -> None:
     (finding,) = judge_incidents((raised(0, interface),), complete=False)
+    assert (finding.code, finding.subject) == (INTERFACE_ABSENT.code, HostSubject("a1"))
+    assert f"GLOO_SOCKET_IFNAME is {interface}" in finding.message
+
+
+def test_no_interface_at_all_stays_the_ranks_exception() -> None:
+    (finding,) = judge_incidents((raised(0, ""),), complete=False)
     assert (finding.code, finding.subject) == (RANK_RAISED.code, RankSubject(0, "a1"))
 
 
 def test_another_ranks_own_exception_is_told_behind_it() -> None:
     findings = judge_incidents((raised(0, "eth9"), raised(1, "lo")), complete=False)
-    assert [finding.code for finding in findings] == [LOOPBACK_DOWN.code, RANK_RAISED.code]
+    assert [finding.code for finding in findings] == [LOOPBACK_DOWN.code, INTERFACE_ABSENT.code]
 
 
 @pytest.mark.parametrize("broken", [interface(up=False), interface(address="")])
