@@ -4,7 +4,6 @@ The others wait for rank 0's verdict and exit alike: none says PASS about a mach
 """
 
 import os
-import select
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from gpudiag.ranks.agents.discovery import Discovery
 from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError
 from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
+from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.launchers import is_one_of_several
 from gpudiag.runs.gate import worst_status
@@ -222,7 +222,7 @@ class MachinesLaunch:
         """The reports that arrived, after waiting at most `seconds`."""
         assert self._handshake is not None  # noqa: S101 - only rank 0 takes reports
         waiting = [*self._handshake.filenos(), *(link.fileno() for link in self._links)]
-        select.select(waiting, [], [], seconds)
+        wait_readable(waiting, seconds)
         messages: list[Message] = []
         for caller in self._handshake.poll():
             if caller.hello == MachineCaller(self._discovery.key):
@@ -246,5 +246,5 @@ def _listen(link: Link, until: float) -> Iterator[Message]:
         LinkLostError: the other end is gone.
     """
     while (remaining := until - time.monotonic()) > 0:
-        select.select([link], [], [], min(remaining, _LOOK_SECONDS))
+        wait_readable((link.fileno(),), min(remaining, _LOOK_SECONDS))
         yield from link.receive()

@@ -1,7 +1,6 @@
 """The torch-free agent that leads: it watches all ranks, outlives them, and reports what happened."""
 
 import math
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
+from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
@@ -187,7 +187,7 @@ class Agent:
 
     def _wait(self) -> None:
         remote = [] if self._remote is None else self._remote.filenos()
-        select.select([*self._local.filenos(), self._interrupts.fileno(), *remote], [], [], _TICK_SECONDS)
+        wait_readable((*self._local.filenos(), self._interrupts.fileno(), *remote), _TICK_SECONDS)
 
     def _look(self) -> None:
         self._looked_at = time.monotonic() - self._log.started

@@ -1,7 +1,6 @@
 """Links between agents: typed messages over a socket, and the handshake with agents that connect."""
 
 import json
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gpudiag.ranks.agents.messages import (
     decode_message,
     encode_message,
 )
+from gpudiag.ranks.agents.waiting import wait_readable, wait_writable
 
 _M = TypeVar("_M", bound=Message)
 
@@ -25,6 +25,11 @@ _MESSAGE_BYTES = 64 << 20  # no message of ours comes near it
 # A peer that has not read for this long is not waited for again: its messages are buffered. Whether it
 # is hung is judged by its own silence.
 _SEND_SECONDS = 1.0
+
+
+def line_of(message: Message) -> bytes:
+    """The message as it goes over a link; made once where many get the same."""
+    return json.dumps(encode_message(message)).encode() + b"\n"
 
 
 class LinkLostError(Exception):
@@ -70,10 +75,14 @@ class Link:
 
         `receive` first returns the other end's last messages, which may explain why it ended.
         """
+        self.send_line(line_of(message), wait=True)
+
+    def send_line(self, line: bytes, *, wait: bool = False) -> None:
+        """Send what `line_of` made of a message; with `wait`, wait up to a second for an end that does not read."""
         if self._unsendable:
             return
-        self._unsent += json.dumps(encode_message(message)).encode() + b"\n"
-        self._flush(0.0 if self._stuck else _SEND_SECONDS)
+        self._unsent += line
+        self._flush(_SEND_SECONDS if wait and not self._stuck else 0.0)
 
     def receive(self) -> list[Message]:
         """The messages that have come since the last call, without waiting.
@@ -110,7 +119,7 @@ class Link:
         """
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
-            select.select([self._connection], [], [], remaining)
+            wait_readable((self._connection.fileno(),), remaining)
             try:
                 messages = self.receive()
             except LinkLostError:
@@ -137,7 +146,7 @@ class Link:
                     self._stuck = True
                     self._unsendable = len(self._unsent) > _MESSAGE_BYTES
                     return
-                select.select([], [self._connection], [], remaining)
+                wait_writable(self._connection.fileno(), remaining)
             except OSError:
                 self._unsendable = True
         self._stuck = False

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import select
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
+from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog
@@ -26,6 +26,7 @@ from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _TICK_SECONDS = 0.1
+_REPORTS_PER_SECOND = 2500.0
 _LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
 _ASK_LEADER_SECONDS = 1.0  # how often a leader that is not heard is asked whether it runs
 
@@ -59,6 +60,11 @@ class Verdict:
     interrupted: bool = False
 
 
+def report_seconds(world_size: int) -> float:
+    """How often a follower reports: the leader takes a few thousand reports a second, however many ranks there are."""
+    return max(_TICK_SECONDS, world_size / _REPORTS_PER_SECOND)
+
+
 class Follower:
     """Follows one leader until its verdict."""
 
@@ -77,6 +83,9 @@ class Follower:
         self._peers = peers
         self._verdict: Verdict | None = None
         self._told_settings = False
+        self._reported_at = 0.0
+        # A little less than a round: rounds are not exact.
+        self._report_seconds = 0.9 * report_seconds(self._local.world_size)
 
     def follow(self, rank: int, location: messages.AgentLocation, port: int | None, leader: int) -> Verdict:
         """Follow rank `leader`'s agent, and return its verdict; `port` is where this one listens for other machines.
@@ -99,7 +108,8 @@ class Follower:
                 self._answer(message)
             new = self._local.poll()
             self._log.add(new)
-            self._report([event for _, event in new])
+            if new or time.monotonic() - self._reported_at >= self._report_seconds:
+                self._report([event for _, event in new])
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
@@ -119,8 +129,8 @@ class Follower:
         return self._paths.contact(location.paths_address) is Contact.REPLIES
 
     def _wait(self) -> None:
-        awaited = [*self._local.filenos(), self._link.fileno(), self._interrupts.fileno()]
-        select.select(awaited, [], [], _TICK_SECONDS)
+        awaited = (*self._local.filenos(), self._link.fileno(), self._interrupts.fileno())
+        wait_readable(awaited, _TICK_SECONDS)
 
     def _report(self, events: list[dict[str, Any]]) -> None:
         failure = self._local.start_failure
@@ -130,6 +140,7 @@ class Follower:
         if self._local.settings and not self._told_settings:
             self._told_settings = True
             self._link.send(messages.RankSettings(self._local.settings))
+        self._reported_at = time.monotonic()
         (view,) = self._local.views(self._host)
         self._link.send(messages.RankState(view, tuple(events)))
 
@@ -138,6 +149,8 @@ class Follower:
             case messages.AllStates():
                 self._peers.views = message.views
                 self._peers.agents = dict(message.agents)
+            case messages.NextLeaders():
+                self._peers.agents.update(message.agents)
             case messages.ClockQuestion():
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
@@ -353,7 +366,7 @@ def _await_leader() -> None:
     deadline = time.monotonic() + _REPORT_SECONDS
     for link in _lines_to_leader:
         while (remaining := deadline - time.monotonic()) > 0:
-            select.select([link.fileno()], [], [], remaining)
+            wait_readable((link.fileno(),), remaining)
             try:
                 link.receive()
             except LinkLostError:

@@ -92,6 +92,13 @@ class AllStates:
 
 
 @dataclass(frozen=True, slots=True)
+class NextLeaders:
+    """To a follower that is told all states only in turn: where the agents are that would lead next."""
+
+    agents: tuple[tuple[int, AgentLocation], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClockQuestion:
     """To a follower: what time is it by your clock?"""
 
@@ -212,6 +219,7 @@ Message = (
     | RankSettings
     | FailedLaunch
     | AllStates
+    | NextLeaders
     | ClockQuestion
     | ClockAnswer
     | DumpRequest

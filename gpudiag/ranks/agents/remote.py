@@ -10,7 +10,7 @@ from gpudiag.errors import ExitStatus
 from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
-from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError
+from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
@@ -39,8 +39,12 @@ _DUMP_SECONDS = 1.0
 # How long the leader waits for agents before it tells them that the run has failed.
 _GATHER_SECONDS = 2.0
 
-# How often the leader sends its followers what it knows, so that any of them can take over.
+# How often the leader is heard by its followers, and how often the next leaders get what it knows.
 _TELL_SECONDS = 0.5
+# All states are as many as there are ranks, so telling all ranks costs the square of that: the lowest ranks, which lead
+# next, get them every time, and as many of the others in turn. With many ranks they are made less often.
+_HEIRS = 16
+_VIEWS_PER_SECOND = 500.0
 
 
 @dataclass(slots=True)
@@ -173,6 +177,8 @@ class RemoteRanks:
         self._own_rank = own_rank
         self._own = own
         self._told_at = 0.0
+        self._asked_at = 0.0
+        self._turn = 0
         others = (rank for rank in range(world_size) if rank != own_rank)
         self._records = absent_records(others, own.machine, host)
 
@@ -296,19 +302,37 @@ class RemoteRanks:
         return tuple(self._start_failures.values())
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
-        """Twice a second, send the followers what the leader knows, and ask for their clocks' time."""
-        due = time.monotonic() - self._told_at >= _TELL_SECONDS
+        """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
+        now = time.monotonic()
+        due = now - self._asked_at >= _TELL_SECONDS
+        question = line_of(messages.ClockQuestion(now))
         for record in self._records.values():
             if record.link is not None and (due or record.needs_clock):
-                record.link.send(messages.ClockQuestion(time.monotonic()))
+                record.link.send_line(question)
         if due:
-            self._told_at = time.monotonic()
-            self.send(messages.AllStates(views, self._locations()))
+            self._asked_at = now
+        if now - self._told_at >= max(_TELL_SECONDS, self._world_size / _VIEWS_PER_SECOND):
+            self._told_at = now
+            states = line_of(messages.AllStates(views, self._locations()))
+            for link in self._next_told():
+                link.send_line(states)
+            heirs = line_of(messages.NextLeaders(self._locations()[:_HEIRS]))
+            for link in self._links()[_HEIRS:]:
+                link.send_line(heirs)
 
     def send(self, message: messages.Message) -> None:
         """Send one message to every agent that is connected."""
+        line = line_of(message)
         for link in self._links():
-            link.send(message)
+            link.send_line(line, wait=True)
+
+    def _next_told(self) -> list[Link]:
+        """Those that are told all states now: the agents that would lead next, and some of the others in turn."""
+        links = self._links()
+        heirs, others = links[:_HEIRS], links[_HEIRS:]
+        some = [others[(self._turn + number) % len(others)] for number in range(min(_HEIRS, len(others)))]
+        self._turn += _HEIRS
+        return heirs + some
 
     def await_greetings(self) -> None:
         """Wait at most two seconds until every agent is connected, so that a message reaches all of them."""
@@ -348,7 +372,7 @@ class RemoteRanks:
         others = (
             (rank, record.location) for rank, record in self._records.items() if record.location is not None
         )
-        return (*others, (self._own_rank, self._own))
+        return ((self._own_rank, self._own), *others)
 
     def _poll_while(self, condition: Callable[[RemoteRecord], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
