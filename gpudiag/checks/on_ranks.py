@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpudiag.checks.ranks.active import collective_all_reduce
 from gpudiag.checks.ranks.collective import COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED, PLANNED_FINDINGS
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED, judge_collective_speed
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp
 from gpudiag.model.context import Context
@@ -18,7 +19,7 @@ collective_run = replace(
     collective_all_reduce,
     name="collective.run",
     title="every planned size of every operation is measured, with exactly the right data",
-    reports=(*PLANNED_FINDINGS, COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED),
+    reports=(*PLANNED_FINDINGS, COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED, *LOCALISATION_FINDINGS),
 )
 
 

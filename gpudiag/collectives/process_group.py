@@ -168,8 +168,8 @@ def _name_end_of(queued: Announcement) -> tuple[str, str, int]:
     return f"end of {queued.op}", queued.dtype, queued.elements
 
 
-def join_process_group(context: RankContext, backend: str) -> ProcessGroup:
-    """The open process group of this run, after a first barrier that builds the connections."""
+def meet(context: RankContext, backend: str) -> tuple[dist.Store, torch.device]:
+    """The store that all ranks of the run share, once this one is there, and the device of this rank."""
     context.progress.enter_stage(RENDEZVOUS)
     device = claim_device(context, backend)
     meeting = rendezvous(
@@ -178,17 +178,23 @@ def join_process_group(context: RankContext, backend: str) -> ProcessGroup:
         context.world_size,
         timeout=timedelta(seconds=context.rendezvous_timeout_seconds),
     )
-    store, rank, world_size = next(iter(meeting))
+    store, _, _ = next(iter(meeting))
     context.progress.enter_stage(INIT)
     refuse_shared_device(context, store, device)
+    return store, device
+
+
+def join_process_group(context: RankContext, backend: str) -> ProcessGroup:
+    """The open process group of this run, after a first barrier that builds the connections."""
+    store, device = meet(context, backend)
     dist.init_process_group(
         backend,
         store=store,
-        rank=rank,
-        world_size=world_size,
+        rank=context.rank,
+        world_size=context.world_size,
         timeout=timedelta(seconds=context.operation_timeout_seconds),
         device_id=device if binds_device(device) else None,
     )
-    group = ProcessGroup(rank, world_size, device, context.progress)
+    group = ProcessGroup(context.rank, context.world_size, device, context.progress)
     group.barrier()
     return group

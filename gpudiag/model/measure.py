@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gpudiag.model.evidence import Evidence, Subject
+from gpudiag.model.localisation import Localisation
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class CollectiveMeasurement:
     moved: Reading[tuple[Movement, ...]] = NOT_ASKED  # counters of the reporting host and its GPUs
     ranks_share_gpu: bool = False  # several ranks on one GPU: functional, not a speed
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
+    localisation: Reading[Localisation] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,9 +129,15 @@ class NcclTestPlan(Plan):
         (),
         "--inject",
         "Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
-        "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20.",
+        "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20; with --localise slow:2-5:20.",
         "FAULT",
         is_repeated=True,
+    )
+    localise: bool = option(
+        False,
+        "--localise",
+        "Then find the slow or lossy node, rail or link: pairs of nodes exchange data. Needs four nodes; ranks of one "
+        "machine act as nodes.",
     )
     timeout_seconds: float | None = timeout_option("For the whole run; what heals within is a warning.")
     rendezvous_timeout_seconds: float = rendezvous_option()

@@ -1,7 +1,7 @@
 """Faults that `--inject` asks for: their kinds, when they happen, and the syntax for them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpudiag.errors import UsageError
@@ -9,7 +9,8 @@ from gpudiag.ranks.stages import INIT, MEASURE, STAGES, VERIFY, WARMUP
 
 _EXAMPLES = "write it as kill:2@5, stop:1@init, mismatch:1@3:size, bitflip:0@3 or slow:3:20"
 _PATTERN = re.compile(
-    r"(?P<kind>[a-z]+):(?P<rank>[0-9]{1,6})(?:@(?P<when>[a-z0-9]{1,16}))?(?::(?P<detail>[a-z0-9.]{1,16}))?"
+    r"(?P<kind>[a-z]+):(?P<rank>[0-9]{1,6})(?:-(?P<other>[0-9]{1,6}))?"
+    r"(?:@(?P<when>[a-z0-9]{1,16}))?(?::(?P<detail>[a-z0-9.]{1,16}))?"
 )
 
 # The stages in which ranks run collectives that one of them could get wrong.
@@ -25,7 +26,7 @@ class FaultKind(StrEnum):
     MISMATCH = "mismatch"  # enters a different collective from the others
     OOM = "oom"  # runs out of memory
     BITFLIP = "bitflip"  # one bit of its output buffer, after the collective
-    SLOW = "slow"  # late by a given number of milliseconds in every timed iteration
+    SLOW = "slow"  # late by a given number of milliseconds in every timed iteration, and exchange between two nodes
 
 
 class MismatchKind(StrEnum):
@@ -41,7 +42,8 @@ class Fault:
     """One injected fault: its kind, its rank, and when it happens.
 
     `iteration` is a timed iteration counted from 0 over the whole run; `stage` is a stage's name;
-    exactly one of them is set, except for `slow`, which has `delay_seconds` instead.
+    exactly one of them is set, except for `slow`, which has `delay_seconds` instead. With `other_rank` only what the two
+    ranks exchange with each other is slow.
     """
 
     kind: FaultKind
@@ -51,10 +53,13 @@ class Fault:
     delay_seconds: float = 0.0
     mismatch: MismatchKind = MismatchKind.SIZE
     specification: str = ""
+    other_rank: int | None = None
 
 
-def parse_fault(text: str, world_size: int) -> Fault:
+def parse_fault(text: str, world_size: int, *, of_pairs: bool = False) -> Fault:
     """The fault that `text` asks for, such as `kill:2@5`, `stop:1@init` or `slow:3:20`.
+
+    `of_pairs`: two ranks of the run exchange data by themselves, so that `slow:2-5:20` has a meaning.
 
     Raises:
         UsageError: the text is not a fault, or the rank is not in the run.
@@ -63,13 +68,20 @@ def parse_fault(text: str, world_size: int) -> Fault:
     if match is None or match["kind"] not in tuple(FaultKind):
         raise UsageError(f"--inject {text}: not a fault that gpudiag knows", hint=_EXAMPLES)
     kind, rank = FaultKind(match["kind"]), int(match["rank"])
-    if rank >= world_size:
+    other = None if match["other"] is None else int(match["other"])
+    absent = max(rank, other or 0)
+    if absent >= world_size:
         raise UsageError(
-            f"--inject {text}: there is no rank {rank} among {world_size} ranks",
+            f"--inject {text}: there is no rank {absent} among {world_size} ranks",
             hint=f"ranks are counted from 0 to {world_size - 1}",
         )
     if kind is FaultKind.SLOW:
-        return _parse_slow(text, rank, match["when"], match["detail"])
+        if other is not None and not of_pairs:
+            hint = "add --localise to nccl-test, or give one rank"
+            raise UsageError(f"--inject {text}: here no two ranks exchange data by themselves", hint=hint)
+        return replace(_parse_slow(text, rank, match["when"], match["detail"]), other_rank=other)
+    if other is not None:
+        raise UsageError(f"--inject {text}: only slow is for two ranks", hint="write it as slow:2-5:20")
     mismatch = _parse_mismatch(text, kind, match["detail"])
     iteration, stage = _parse_moment(text, kind, match["when"])
     return Fault(kind, rank, iteration, stage, mismatch=mismatch, specification=text)

@@ -38,6 +38,7 @@ class RankRun:
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
     given_up: bool = False  # the caller's `is_over` returned True
     reporter: bool = True
+    goes_on: bool = False  # the leader's `goes_on` said so: all agents run something more
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class RunMessage:
     seconds: float
     timed_out: bool
     given_up: bool
+    goes_on: bool
 
 
 def message_of_run(run: RankRun) -> RunMessage:
@@ -79,6 +81,7 @@ def message_of_run(run: RankRun) -> RunMessage:
         seconds=run.seconds,
         timed_out=run.timed_out,
         given_up=run.given_up,
+        goes_on=run.goes_on,
     )
 
 
@@ -96,5 +99,6 @@ def run_of_message(message: RunMessage) -> RankRun:
         seconds=message.seconds,
         timed_out=message.timed_out,
         given_up=message.given_up,
+        goes_on=message.goes_on,
         reporter=False,
     )

@@ -1,13 +1,16 @@
 """The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.localisation import Localisation
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
@@ -18,8 +21,9 @@ from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZV
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
 from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.interpreters import require_torch
+from gpudiag.runs.localise import add_localisation, is_localisation_due, localise, why_not_localised
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
-from gpudiag.runs.watched import finish_watch, start_watch
+from gpudiag.runs.watched import Watched, finish_watch, start_watch
 
 _ENTRY = "gpudiag.collectives.rank_main:run"
 
@@ -135,7 +139,7 @@ def _set_up(
     sweep = plan_sweep(
         plan, placement.backend, placement.world_size, placement.max_bytes, float8=placement.float8
     )
-    faults = tuple(parse_fault(text, placement.world_size) for text in plan.inject)
+    faults = tuple(parse_fault(text, placement.world_size, of_pairs=plan.localise) for text in plan.inject)
     return _Setup(plan, environment, placement, sweep, faults, python)
 
 
@@ -149,16 +153,57 @@ def _measure(
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
         return CollectiveReport.of(refusal), setup.told
     watch = start_watch(gpus=placement.backend == "nccl")
-    run = _run(setup, collector, notice)
+    run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
+    run, localisation = _localise(setup, run, notice)
     watched = finish_watch(watch, run.host)
     measurement = build_measurement(run, sweep, placement, watched, one_clock=setup.one_clock)
     report = build_report(
-        measurement, placement, past.history(), meanwhile=watched.findings, one_clock=setup.one_clock
+        replace(measurement, localisation=localisation),
+        placement,
+        past.history(),
+        meanwhile=watched.findings,
+        one_clock=setup.one_clock,
     )
     return CollectiveReport.of(report), run.reporter
 
 
-def _run(setup: _Setup, collector: CaseCollector, notice: Callable[[str], None] | None = None) -> RankRun:
+def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bool:
+    """Whether all processes of the launch are to look for the bad node or link now; asked of the leader's only."""
+    if setup.plan.localise:
+        return why_not_localised(run) is None
+    sweep, placement = setup.sweep, setup.placement
+    measurement = build_measurement(run, sweep, placement, Watched((), ()), one_clock=setup.one_clock)
+    report = build_report(measurement, placement, past.history(), one_clock=setup.one_clock)
+    return is_localisation_due(run, report.findings(), placement.backend)
+
+
+def _localise(
+    setup: _Setup, run: RankRun, notice: Callable[[str], None] | None
+) -> tuple[RankRun, Reading[Localisation]]:
+    """The run, and what was found by exchanges between pairs of nodes, or why nothing was."""
+    if not run.goes_on:
+        why = why_not_localised(run) if setup.plan.localise else None
+        return run, NOT_ASKED if why is None else Missing(MissingReason.NOT_SUPPORTED, why)
+    if notice is not None and run.reporter and not setup.plan.localise:
+        notice("looking for the node or link that is to blame: pairs of nodes exchange data")
+    found, again = localise(
+        run,
+        setup.placement,
+        setup.environment,
+        rendezvous_seconds=setup.plan.rendezvous_timeout_seconds,
+        faults=setup.faults,
+        python=setup.python,
+        notice=notice,
+    )
+    return add_localisation(run, found, again), found
+
+
+def _run(
+    setup: _Setup,
+    collector: CaseCollector,
+    notice: Callable[[str], None] | None = None,
+    goes_on: Callable[[RankRun], bool] | None = None,
+) -> RankRun:
     plan, placement = setup.plan, setup.placement
     return run_ranks(
         _ENTRY,
@@ -173,6 +218,7 @@ def _run(setup: _Setup, collector: CaseCollector, notice: Callable[[str], None] 
         ),
         faults=setup.faults,
         on_event=collector.add,
+        goes_on=goes_on,
         notice=notice,
         variables=placement.variables,
         python=setup.python,

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_ranks
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.movements import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Scalar, Subject
@@ -137,6 +138,7 @@ COLLECTIVE_FINDINGS = (
     COLLECTIVE_NOT_VERIFIED,
     INJECT_NOT_FIRED,
     COLLECTIVE_WITHOUT_GPU,
+    *LOCALISATION_FINDINGS,
     COLLECTIVE_SLOW,
     COLLECTIVE_SPEED,
 )
@@ -256,6 +258,7 @@ def judge_collective(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     findings = [
         *judge_ranks(measurement),
         *judge_data(measurement),
+        *judge_localisation(measurement),
         *judge_injection(measurement.injected, measurement.host),
         *_judge_verification(measurement),
     ]

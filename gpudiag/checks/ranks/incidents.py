@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
+from gpudiag.checks.ranks.localisation import is_localised
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
@@ -400,7 +401,8 @@ _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
 def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
     complete = len(measurement.results) == measurement.sizes_planned
-    return judge_incidents(measurement.incidents, complete=complete)
+    incidents = tuple(one for one in measurement.incidents if not is_localised(one, measurement))
+    return judge_incidents(incidents, complete=complete)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:

@@ -63,6 +63,7 @@ class Assignment:
     interrupts: Interrupts
     on_event: Callable[[RankEvent], None] | None
     is_over: Callable[[], bool] | None  # the caller has seen enough
+    goes_on: Callable[[RankRun], bool] | None = None  # whether all agents run something more after this run
     siblings: Siblings | None = None  # the launcher's other processes, where it started this one
     notice: Callable[[str], None] | None = None  # gets a sentence while ranks are waited for
     tcp: TcpCounters = field(default_factory=TcpCounters)
@@ -94,6 +95,7 @@ class Agent:
         self._notice = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
+        self._goes_on = assignment.goes_on
         self._timed_out = False
         self._given_up = False
         self._ended_at = log.started
@@ -129,7 +131,7 @@ class Agent:
 
     def build_run(self, launcher: str, unkillable: tuple[int, ...]) -> RankRun:
         """The run for the caller; `unkillable` are pids that SIGKILL did not end."""
-        return RankRun(
+        run = RankRun(
             world_size=self._job.world_size,
             launcher=launcher,
             host=self._host,
@@ -142,6 +144,7 @@ class Agent:
             timed_out=self._timed_out,
             given_up=self._given_up,
         )
+        return run if self._goes_on is None else replace(run, goes_on=self._goes_on(run))
 
     def _describe_fault(self, fault: Fault) -> InjectedFault:
         at = self._log.faults_fired.get(fault.specification)

@@ -49,6 +49,7 @@ def run_ranks(
     faults: Sequence[Fault] = (),
     on_event: Callable[[RankEvent], None] | None = None,
     is_over: Callable[[], bool] | None = None,
+    goes_on: Callable[[RankRun], bool] | None = None,
     notice: Callable[[str], None] | None = None,
     python: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -64,7 +65,8 @@ def run_ranks(
     object. `python` is the interpreter for the ranks; `variables` are set for them in addition to this
     process's own. `preload` is imported once, before the ranks are forked, and so are those modules of
     `try_preload` that are installed. In the leading process of a launch only, `on_event` is called with
-    each event that an entry emits, and `is_over` is polled: True ends the run. `notice` is called with a
+    each event that an entry emits, `is_over` is polled (True ends the run), and `goes_on` says of the finished run
+    whether all processes are to run something more: `RankRun.goes_on` of each. `notice` is called with a
     sentence in any process that has waited for ranks on other machines for 5 s. `explanations` is called if
     this agent's only rank ends badly, for what a library printed about it.
 
@@ -101,7 +103,7 @@ def run_ranks(
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)
-        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, siblings, notice)
+        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice)
         try:
             with _membership(environment, discovery, directory, notice) as membership:
                 _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})

@@ -6,7 +6,7 @@ result, a JSON object, with the process group still open: the worker writes the 
 enters teardown and destroys the group, so that a rank that dies in teardown costs no result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,9 @@ class Progress(Protocol):
 
     def before_iteration(self, iteration: int) -> None:
         """Announce that timed iteration `iteration` (from 0, over the whole run) starts; faults fire here."""
+
+    def before_exchange(self, others: Sequence[int]) -> None:
+        """Announce that this rank exchanges data with those alone; faults that slow that down fire here."""
 
     def note_place(self, file: str, line: int) -> None:
         """Announce the line that the rank is at, for scripts, which announce no collectives."""

@@ -5,7 +5,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType
@@ -151,6 +151,10 @@ class RankProgress:
             self._delay()
         self.arrivals.start_iteration(iteration)
 
+    def before_exchange(self, others: Sequence[int]) -> None:
+        """Delay what this rank exchanges with those ranks, if a fault says so."""
+        self._delay(others)
+
     def note_place(self, file: str, line: int) -> None:
         """Publish the line that the rank is at."""
         self._position.note_place((file, line))
@@ -173,9 +177,9 @@ class RankProgress:
         """Append the event to this rank's event file."""
         self._events.write(EventKind.EMITTED, event)
 
-    def _delay(self) -> None:
+    def _delay(self, others: Sequence[int] = ()) -> None:
         for fault in self._pending:
-            if fault.kind is FaultKind.SLOW:
+            if fault.kind is FaultKind.SLOW and (fault.other_rank is None or fault.other_rank in others):
                 if fault not in self._slowed:
                     self._slowed.append(fault)
                     self._announce(fault)

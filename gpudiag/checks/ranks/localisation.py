@@ -1,0 +1,234 @@
+"""What a localisation found, judged: which node, rail or link is to blame, and what to do."""
+
+from collections.abc import Sequence
+
+from gpudiag.checks.registry import Basis, FindingKind
+from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.localisation import Localisation, Node, Suspect, Symptom
+from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.units import format_rate, format_seconds
+
+_SPEED_BASIS = Basis(
+    reads="How fast pairs of nodes exchange data, each rank with the one of the same place in the other node: random"
+    " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
+    " other, then all nodes at once in rings.",
+    limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
+    " is less; in every exchange of the node, or of the pair where both are good with others.",
+    look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
+)
+_TAIL_BASIS = Basis(
+    reads="The slowest and the median of 200 small exchanges, between the same pairs of nodes.",
+    limit="A tail of ten times the median of all nodes' best, and 40 ms, while the median is at most three times the"
+    " usual: TCP sends a lost segment again after 0.2 s, RDMA after tens of ms.",
+    look_also=("ip -s link", "ethtool -S", "network.path_lossy", "network.link_slow"),
+)
+
+
+def _slow(code: str, meaning: str, remedy: str) -> FindingKind:
+    return FindingKind(
+        code=code,
+        outcome=Outcome.WARN,
+        severity=Severity.TRIAGE,
+        category=Category.PERF_THRESHOLD,
+        owner=Owner.HOST,
+        meaning=meaning,
+        remedy=remedy,
+        basis=_SPEED_BASIS,
+    )
+
+
+NODE_SLOW = _slow(
+    "network.node_slow",
+    "One node exchanges data more slowly than the others, whoever its partner is.",
+    "Leave it out of jobs and look at it: link speed and width of its interfaces (`ethtool`, `ibstat`, `lspci -vv`), the "
+    "clocks of its GPUs, what else runs there.",
+)
+RAIL_SLOW = _slow(
+    "network.rail_slow",
+    "The ranks of one place exchange data more slowly than those of the other places: their network card, cable or switch.",
+    "See which card serves that rank (`nvidia-smi topo -m`), its speed and its errors; of all nodes: the switch of that rail.",
+)
+LINK_SLOW = _slow(
+    "network.link_slow",
+    "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
+    "Look at what only their traffic passes: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
+)
+NODE_LOSSY = FindingKind(
+    code="network.node_lossy",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Exchanges of one node now and then take as long as a retransmission, whoever its partner is.",
+    remedy="Look at its interface, cable, transceiver and switch port for errors and drops: `ip -s link`, `ethtool -S`.",
+    basis=_TAIL_BASIS,
+)
+LINK_LOSSY = FindingKind(
+    code="network.link_lossy",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Exchanges of two nodes with each other now and then take as long as a retransmission; with others none does.",
+    remedy="Look at what only their traffic passes: the switches and cables between them, a full queue, the MTU on the way.",
+    basis=_TAIL_BASIS,
+)
+EXCHANGE_HANGS = FindingKind(
+    code="network.exchange_hangs",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="A node, or one pair of nodes, does not come to the end of an exchange that others make in milliseconds.",
+    remedy="Look for a firewall, a route or an interface between them that lets small messages pass only (MTU), and at "
+    "NCCL_DEBUG=INFO.",
+    basis=Basis(
+        reads="Whether each exchange of a pair ends.",
+        limit="8 s for one exchange; of the pair again, or with other partners that are good.",
+        look_also=("collective.stalled", "network.hosts_parted", "NCCL_DEBUG=INFO"),
+    ),
+)
+NOT_LOCALISED = FindingKind(
+    code="network.not_localised",
+    outcome=Outcome.ERROR,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="The nodes were to exchange data in pairs, and this did not come to an end, so that no node is cleared.",
+    remedy="Read what happened to the ranks, and run `gpudiag nccl-test --localise` again without the one that is named.",
+    basis=_SPEED_BASIS,
+)
+
+LOCALISATION_FINDINGS = (
+    NODE_SLOW,
+    RAIL_SLOW,
+    LINK_SLOW,
+    NODE_LOSSY,
+    LINK_LOSSY,
+    EXCHANGE_HANGS,
+    NOT_LOCALISED,
+)
+
+_SOURCE = "exchanges between pairs of nodes"
+
+
+def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
+    """A finding for each node, rail or link that stands out; one if it could not be looked at."""
+    found = measurement.localisation
+    if isinstance(found, Missing):
+        if found.reason is not MissingReason.ERROR:
+            return []
+        words = f"no bad node or link could be looked for: {found.detail}"
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
+    return [_judge_suspect(suspect, found, measurement) for suspect in found.suspects]
+
+
+def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
+    """Whether the localisation tells more of this incident: lost segments of a node or link that it names."""
+    found = measurement.localisation
+    if incident.kind is not IncidentKind.LOSSY or isinstance(found, Missing):
+        return False
+    other = next((str(fact.value) for fact in incident.evidence if fact.name == "other_side"), "")
+    ends = {incident.host, other}
+    return any(
+        suspect.nodes and {found.nodes[node].host for node in suspect.nodes} <= ends
+        for suspect in found.suspects
+    )
+
+
+def _judge_suspect(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Finding:
+    kind = _kind_of(suspect)
+    lost = [incident for incident in measurement.incidents if is_localised(incident, measurement)]
+    hosts = {found.nodes[node].host for node in suspect.nodes}
+    counted = [
+        fact
+        for incident in lost
+        if incident.host in hosts or len(hosts) == 1
+        for fact in incident.evidence
+        if fact.name in ("sent_again", "segments_sent_again")
+    ]
+    evidence = (*_evidence(suspect, found), *counted)
+    return kind.finding(_subject(suspect, found, measurement), _message(suspect, found), *evidence)
+
+
+def _kind_of(suspect: Suspect) -> FindingKind:
+    is_link = len(suspect.nodes) == 2  # noqa: PLR2004 - its ends
+    if suspect.symptom is Symptom.FAILED:
+        return EXCHANGE_HANGS
+    if suspect.symptom is Symptom.LOSSY:
+        return LINK_LOSSY if is_link else NODE_LOSSY
+    if is_link:
+        return LINK_SLOW
+    return NODE_SLOW if suspect.rail is None else RAIL_SLOW
+
+
+def _message(suspect: Suspect, found: Localisation) -> str:
+    names = [_name(found.nodes[node], found) for node in suspect.nodes]
+    rail = "" if suspect.rail is None or not _has_rails(found) else f"rail {suspect.rail}"
+    if not names:
+        who, partner = f"{rail} of all nodes", "whoever the partner is"
+    elif len(names) == 1:
+        who, partner = f"{rail} of {names[0]}" if rail else names[0], "whoever the partner is"
+    else:
+        who = f"{names[0]} and {names[1]}" + (f" on {rail}" if rail else "")
+        partner = "with each other; both are good with others"
+    load = "; it shows only while all nodes exchange at once" if suspect.under_load else ""
+    several = len(names) > 1
+    if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
+        verb = "do not come" if several else "does not come"
+        said = f" ({suspect.words})" if suspect.words else ""
+        return f"{who} {verb} to the end of an exchange, {partner}{load}{said}"
+    if suspect.symptom is Symptom.LOSSY:
+        now = f"up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
+        return f"small exchanges of {who} take {now}, as if segments were lost, {partner}{load}"
+    reached = f"{format_rate(suspect.value)} at best, where {format_rate(suspect.usual)} is usual"
+    return f"{who} exchange{'' if several else 's'} data at {reached}, {partner}{load}"
+
+
+def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
+    facts = []
+    if suspect.value is not None and suspect.usual is not None:
+        unit, name = ("s", "tail") if suspect.symptom is Symptom.LOSSY else ("B/s", "speed")
+        facts = [
+            Evidence(name, suspect.value, unit=unit, source=_SOURCE),
+            Evidence(f"usual_{name}", suspect.usual, unit=unit, source=_SOURCE),
+        ]
+    ranks = [rank for node in suspect.nodes for rank in _ranks(found.nodes[node], suspect.rail)]
+    if ranks and len(ranks) <= 16:  # noqa: PLR2004 - two nodes of eight
+        facts.append(Evidence("ranks", ", ".join(map(str, ranks)), source=_SOURCE))
+    return (
+        *facts,
+        Evidence("exchanges", suspect.exchanges, source=_SOURCE),
+        Evidence("nodes", len(found.nodes), source=_SOURCE),
+        Evidence("rounds", found.rounds, source=_SOURCE),
+    )
+
+
+def _subject(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Subject:
+    nodes = [found.nodes[node] for node in suspect.nodes]
+    if not nodes:
+        return LinkSubject((f"rail {suspect.rail}", "all nodes"), measurement.host)
+    if len(nodes) > 1:
+        return LinkSubject((_name(nodes[0], found), _name(nodes[1], found)), nodes[0].host)
+    ranks = _ranks(nodes[0], suspect.rail)
+    is_rank = len(ranks) == 1 and (suspect.rail is not None or _is_acted(found))
+    return RankSubject(ranks[0], nodes[0].host) if is_rank else HostSubject(nodes[0].host)
+
+
+def _ranks(node: Node, rail: int | None) -> Sequence[int]:
+    return node.ranks if rail is None else node.ranks[rail : rail + 1]
+
+
+def _name(node: Node, found: Localisation) -> str:
+    return f"rank {node.ranks[0]}" if _is_acted(found) else node.host
+
+
+def _is_acted(found: Localisation) -> bool:
+    """Whether the nodes are ranks of one host."""
+    return len({node.host for node in found.nodes}) == 1
+
+
+def _has_rails(found: Localisation) -> bool:
+    return any(len(node.ranks) > 1 for node in found.nodes)

@@ -1,0 +1,386 @@
+"""Which node, link or rail is bad, in a number of rounds that does not grow with the number of nodes. Pure.
+
+1. Screen: random disjoint pairs of nodes exchange data, three rounds of them. A node counts by the best of its pairs:
+   next to one good partner a good node looks good, however bad the others are. A bad exchange between two nodes that are
+   both good with others is the fault of the link between them.
+2. Confirm: a suspect meets two nodes that are known to be good; a suspected pair meets again.
+3. Load: all nodes exchange with two others at once, in rings; what is slow only then is measured once more.
+
+What decides is here, so that a simulation of ten thousand nodes (benchmarks/localise_scale.py) runs the same code.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpudiag.collectives.pairing import Pair, load_strides, pack_rounds, ring, screen_rounds
+from gpudiag.model.localisation import Exchange, ExchangePhase, Suspect, Symptom
+from gpudiag.model.reading import Missing, Reading
+
+NODES_AT_LEAST = 4  # of three, two that are slow with each other leave no usual speed
+
+# Shares of the usual speed below which an exchange is slow. GPUs exchange within 2 % of each other (collectives.md 5:
+# flagged below 0.9); gloo's exchanges vary with the load of the processors that it runs on.
+SLOW_SHARE = {"nccl": 0.9, "gloo": 0.6}
+# Robust standard deviations below the usual speed: 1.4826 times the median deviation is one of them where values are
+# normally distributed, and five of them leave one healthy exchange in three millions. Few nodes say little about that:
+# below the last share an exchange is slow however much the others differ.
+_DEVIATIONS = 5 * 1.4826
+_ANYHOW_SHARE = 0.75
+# A lost segment is sent again after 0.2 s by TCP (RFC 6298, Linux's minimum), after tens of ms by RDMA. Loss is what
+# makes the tail that long while the typical exchange takes its usual time.
+_TAIL_FACTOR = 10.0
+_TAIL_SECONDS = 0.04
+_TYPICAL_FACTOR = 3.0
+_WITNESSES = 2  # good nodes that a suspect meets
+# Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
+_LINKS_AGAIN = 64
+
+Port = tuple[int, int]  # node and rail
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Pairs of nodes that exchange data at the same time; in a ring each node is in two of them."""
+
+    number: int
+    phase: ExchangePhase
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What exchanges of one run are held against: the median of the nodes' best, and the limits that follow."""
+
+    bytes_per_second: float
+    slow_below: float
+    typical_seconds: float
+    tail_seconds: float
+    lossy_above: float
+
+    def symptom(self, exchange: Exchange) -> Symptom | None:
+        """What is wrong with the exchange; None if nothing is."""
+        speed, typical, tail = exchange.bytes_per_second, exchange.typical_seconds, exchange.tail_seconds
+        if isinstance(speed, Missing):
+            return Symptom.FAILED
+        if not isinstance(tail, Missing) and not isinstance(typical, Missing):
+            is_quick = typical <= _TYPICAL_FACTOR * self.typical_seconds
+            if tail > self.lossy_above and is_quick:
+                return Symptom.LOSSY
+        return Symptom.SLOW if speed < self.slow_below else None
+
+
+class Localiser:
+    """Chooses who exchanges data with whom, round by round, and says in the end what stands out."""
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        seed: int,
+        slow_share: float,
+        under_load: bool = True,
+        rounds: int | None = None,
+        fill: bool = True,
+    ) -> None:
+        """Localise among `nodes`; `fill`: nodes that a round does not need exchange too, for the same load."""
+        self._nodes = nodes
+        self._slow_share = slow_share
+        self._fill = fill
+        self._quiet: list[Exchange] = []
+        self._loaded: list[Exchange] = []
+        self._number = 0
+        self._seed = seed
+        screen = ((ExchangePhase.SCREEN, pairs) for pairs in screen_rounds(nodes, seed, rounds))
+        self._plan = self._follow(list(screen), under_load=under_load)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """All that were added."""
+        return (*self._quiet, *self._loaded)
+
+    @property
+    def usual(self) -> Usual | None:
+        """What is usual among the nodes; None while nothing was exchanged."""
+        return _usual(self._quiet, self._slow_share)
+
+    def next_round(self) -> Round | None:
+        """The next round, given what was added so far; None once there is no more to measure."""
+        found = next(self._plan, None)
+        if found is None:
+            return None
+        self._number += 1
+        return Round(self._number, *found)
+
+    def add(self, exchanges: Iterable[Exchange]) -> None:
+        """Add what was exchanged in the last round, once for each rail."""
+        for exchange in exchanges:
+            (self._loaded if exchange.phase is ExchangePhase.LOAD else self._quiet).append(exchange)
+
+    def conclude(self) -> tuple[Suspect, ...]:
+        """What stands out and was confirmed: nodes first, then rails, then links."""
+        quiet = _Findings(self._quiet, self._slow_share)
+        confirmed = {one.nodes for one in self._quiet if one.phase is ExchangePhase.CONFIRM}
+        met_again = {node for pair in confirmed for node in pair}
+        ports = {port for port in quiet.bad_ports if port[0] in met_again}
+        links = [link for link in quiet.bad_links if link[0] in confirmed]
+        found = [*_of_ports(quiet, ports), *(quiet.suspect_link(*link) for link in links)]
+        return (*found, *self._conclude_load({node for node, _ in ports}, {pair for pair, _ in links}))
+
+    def _follow(
+        self, screen: Sequence[tuple[ExchangePhase, tuple[Pair, ...]]], *, under_load: bool
+    ) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
+        yield from screen
+        for pairs in pack_rounds(self._to_confirm()):
+            yield ExchangePhase.CONFIRM, self._filled(pairs)
+        if not under_load:
+            return
+        rings = [ring(self._nodes, stride) for stride in load_strides(self._nodes)]
+        for pairs in rings:
+            yield ExchangePhase.LOAD, pairs
+        bad = {node for node, _ in _Findings(self._quiet, self._slow_share).bad_ports}
+        again = {pair for pair, _ in self._slow_under_load() if not bad & set(pair)}
+        for pairs in rings:
+            if again & set(pairs):
+                yield ExchangePhase.LOAD, pairs
+
+    def _to_confirm(self) -> list[Pair]:
+        """Each suspected node with nodes that are good, each suspected pair again."""
+        found = _Findings(self._quiet, self._slow_share)
+        suspects = sorted({node for node, _ in found.bad_ports})
+        good = [node for node in found.best_first if node not in suspects]
+        links = found.bad_links[:_LINKS_AGAIN]
+        wanted: list[Pair] = []
+        for turn in range(_WITNESSES):
+            for place, node in enumerate(suspects):
+                witness = _choose_witness(node, good, place * _WITNESSES + turn, wanted)
+                if witness is not None:
+                    wanted.append((min(node, witness), max(node, witness)))
+            wanted += dict.fromkeys(pair for pair, _ in links)
+        return wanted
+
+    def _filled(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+        """The round with its idle nodes in pairs too, so that the network is as busy as when it was screened."""
+        if not self._fill:
+            return pairs
+        busy = {node for pair in pairs for node in pair}
+        idle = [node for node in range(self._nodes) if node not in busy]
+        return (*pairs, *zip(idle[::2], idle[1::2], strict=False))
+
+    def _slow_under_load(self) -> dict[tuple[Pair, int], list[Exchange]]:
+        """The pairs and rails that were slow each time that all nodes exchanged at once."""
+        usual = _usual(self._loaded, self._slow_share)
+        if usual is None:
+            return {}
+        by_link = _by_link(self._loaded)
+        return {
+            link: seen
+            for link, seen in by_link.items()
+            if all(usual.symptom(one) in (Symptom.SLOW, Symptom.FAILED) for one in seen)
+        }
+
+    def _conclude_load(self, blamed: set[int], links: set[Pair]) -> list[Suspect]:
+        """What is slow under load only, twice: a node with all that it met, or else the link."""
+        usual = _usual(self._loaded, self._slow_share)
+        slow = {
+            link: seen
+            for link, seen in self._slow_under_load().items()
+            if len(seen) > 1 and not blamed & set(link[0]) and link[0] not in links
+        }
+        if usual is None or not slow:
+            return []
+        met: dict[int, set[Pair]] = defaultdict(set)
+        for one in self._loaded:
+            for node in one.nodes:
+                met[node].add(one.nodes)
+        pairs = {pair for pair, _ in slow}
+        nodes = [node for node in sorted(met) if met[node] <= pairs and len(met[node]) > 1]
+        suspects = [
+            _suspect_load(
+                (node,), [one for link, seen in slow.items() if node in link[0] for one in seen], usual
+            )
+            for node in nodes
+        ]
+        rest = {pair for pair in pairs if not set(pair) & set(nodes)}
+        return suspects + [
+            _suspect_load(
+                pair, [one for link, seen in slow.items() if link[0] == pair for one in seen], usual
+            )
+            for pair in sorted(rest)
+        ]
+
+
+class _Findings:
+    """What exchanges show of nodes, rails and links, each by itself."""
+
+    def __init__(self, exchanges: Sequence[Exchange], slow_share: float) -> None:
+        self.usual = _usual(exchanges, slow_share)
+        self.by_port = _by_port(exchanges)
+        self._by_link = _by_link(exchanges)
+        self.bad_ports = {
+            port for port, seen in self.by_port.items() if all(self.symptom(one) for one in seen)
+        }
+
+    def symptom(self, exchange: Exchange) -> Symptom | None:
+        """What is wrong with the exchange."""
+        return Symptom.FAILED if self.usual is None else self.usual.symptom(exchange)
+
+    @property
+    def bad_links(self) -> list[tuple[Pair, int]]:
+        """Pairs and rails that had a symptom each time, between ports that are good with others; the worst first."""
+        bad = [
+            (link, seen)
+            for link, seen in self._by_link.items()
+            if all(self.symptom(one) for one in seen)
+            and not any((node, link[1]) in self.bad_ports for node in link[0])
+        ]
+        return [link for link, _ in sorted(bad, key=lambda one: (_best_speed(one[1]) or 0.0, one[0]))]
+
+    @property
+    def best_first(self) -> list[int]:
+        """The nodes, the fastest first, by the slowest of their rails."""
+        speeds: dict[int, float] = {}
+        for (node, _), seen in self.by_port.items():
+            speeds[node] = min(speeds.get(node, float("inf")), _best_speed(seen) or 0.0)
+        return sorted(speeds, key=lambda node: (-speeds[node], node))
+
+    def suspect_link(self, pair: Pair, rail: int) -> Suspect:
+        """The link as a suspect."""
+        return self._suspect(pair, rail, self._by_link[(pair, rail)])
+
+    def suspect_node(self, node: int, rails: Sequence[int]) -> Suspect:
+        """The node as a suspect, with what all of those rails show."""
+        seen = [one for rail in rails for one in self.by_port[(node, rail)]]
+        return self._suspect((node,), None, seen)
+
+    def suspect_rail(self, nodes: tuple[int, ...], rail: int, seen: Sequence[Exchange]) -> Suspect:
+        """The rail of that node as a suspect; of all nodes if there are none."""
+        return self._suspect(nodes, rail, seen)
+
+    def _suspect(self, nodes: tuple[int, ...], rail: int | None, seen: Sequence[Exchange]) -> Suspect:
+        symptom = _most(self.symptom(one) for one in seen)
+        usual = self.usual
+        if usual is None or symptom is Symptom.FAILED:
+            words = next(
+                (one.bytes_per_second.detail for one in seen if isinstance(one.bytes_per_second, Missing)), ""
+            )
+            return Suspect(Symptom.FAILED, nodes, rail, None, None, len(seen), words=words)
+        if symptom is Symptom.LOSSY:
+            tails = [one.tail_seconds for one in seen if not isinstance(one.tail_seconds, Missing)]
+            return Suspect(symptom, nodes, rail, min(tails), usual.tail_seconds, len(seen))
+        return Suspect(symptom, nodes, rail, _best_speed(seen), usual.bytes_per_second, len(seen))
+
+
+def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
+    """The bad ports as suspects: a rail that is bad on most nodes, nodes with most rails bad, single rails."""
+    rails_of: dict[int, set[int]] = defaultdict(set)
+    nodes_of: dict[int, set[int]] = defaultdict(set)
+    for node, rail in found.by_port:
+        rails_of[node].add(rail)
+        nodes_of[rail].add(node)
+    several = len(nodes_of) > 1
+    everywhere = [
+        rail
+        for rail, nodes in sorted(nodes_of.items())
+        if several and 2 * sum((node, rail) in ports for node in nodes) > len(nodes)
+    ]
+    suspects: list[Suspect] = []
+    singles: list[Suspect] = []
+    left = {port for port in ports if port[1] not in everywhere}
+    for node in sorted({node for node, _ in left}):
+        bad = sorted(rail for one, rail in left if one == node)
+        if 2 * len(bad) > len(rails_of[node]):
+            suspects.append(found.suspect_node(node, bad))
+        else:
+            singles += [found.suspect_rail((node,), rail, found.by_port[(node, rail)]) for rail in bad]
+    of_all = [
+        found.suspect_rail(
+            (), rail, [one for port in ports if port[1] == rail for one in found.by_port[port]]
+        )
+        for rail in everywhere
+    ]
+    return suspects + of_all + singles
+
+
+def _suspect_load(nodes: tuple[int, ...], seen: Sequence[Exchange], usual: Usual) -> Suspect:
+    speed = _best_speed(seen)
+    words = next(
+        (one.bytes_per_second.detail for one in seen if isinstance(one.bytes_per_second, Missing)), ""
+    )
+    symptom = Symptom.FAILED if speed is None else Symptom.SLOW
+    usual_speed = None if speed is None else usual.bytes_per_second
+    return Suspect(symptom, nodes, None, speed, usual_speed, len(seen), under_load=True, words=words)
+
+
+def _choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence[Pair]) -> int | None:
+    """A good node that this one does not meet yet; None if there is none."""
+    for step in range(len(good)):
+        witness = good[(first + step) % len(good)]
+        if (min(node, witness), max(node, witness)) not in wanted:
+            return witness
+    return None
+
+
+def _usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
+    """What is usual among these exchanges; None where none succeeded.
+
+    First the median of the ports' best, the better of two in the middle, for half of the ports may be bad; then that of
+    the exchanges between ports that reach it nearly.
+    """
+    by_port = _by_port(exchanges)
+    bests = {port: best for port, seen in by_port.items() if (best := _best_speed(seen)) is not None}
+    if not bests:
+        return None
+    enough = slow_share * statistics.median_high(bests.values())
+    speeds, typicals = [], []
+    for one in exchanges:
+        if all(bests.get((node, one.rail), 0.0) >= enough for node in one.nodes):
+            speeds += _known(one.bytes_per_second)
+            typicals += _known(one.typical_seconds)
+    speed = statistics.median_high(speeds) if speeds else enough / slow_share
+    # Of those that are not slow anyway: what is wrong with a link is no measure of chance.
+    near = [abs(one - speed) for one in speeds if one >= slow_share * speed]
+    chance = speed - _DEVIATIONS * (statistics.median(near) if near else 0.0)
+    tails = [
+        min(known)
+        for seen in by_port.values()
+        if (known := [t for one in seen for t in _known(one.tail_seconds)])
+    ]
+    tail = statistics.median_low(tails) if tails else 0.0
+    return Usual(
+        bytes_per_second=speed,
+        slow_below=max(_ANYHOW_SHARE * slow_share * speed, min(slow_share * speed, chance)),
+        typical_seconds=statistics.median_low(typicals) if typicals else 0.0,
+        tail_seconds=tail,
+        lossy_above=max(_TAIL_FACTOR * tail, _TAIL_SECONDS),
+    )
+
+
+def _by_port(exchanges: Iterable[Exchange]) -> Mapping[Port, list[Exchange]]:
+    found: dict[Port, list[Exchange]] = defaultdict(list)
+    for one in exchanges:
+        for node in one.nodes:
+            found[(node, one.rail)].append(one)
+    return found
+
+
+def _by_link(exchanges: Iterable[Exchange]) -> Mapping[tuple[Pair, int], list[Exchange]]:
+    found: dict[tuple[Pair, int], list[Exchange]] = defaultdict(list)
+    for one in exchanges:
+        found[(one.nodes, one.rail)].append(one)
+    return found
+
+
+def _best_speed(seen: Iterable[Exchange]) -> float | None:
+    speeds = [one.bytes_per_second for one in seen if not isinstance(one.bytes_per_second, Missing)]
+    return max(speeds, default=None)
+
+
+def _known(reading: Reading[float]) -> list[float]:
+    return [] if isinstance(reading, Missing) else [reading]
+
+
+def _most(symptoms: Iterable[Symptom | None]) -> Symptom:
+    """The symptom that most of the exchanges have."""
+    return statistics.mode(one for one in symptoms if one is not None)

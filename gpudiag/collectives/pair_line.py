@@ -1,0 +1,160 @@
+"""Lines between two ranks of different nodes: a process group of their own, made by these two alone.
+
+A group of torch's `new_group` concerns all ranks; this one only needs the store, and other pairs go on if it breaks.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.units import MIB
+
+# An exchange that takes longer, or a partner that is not there by then, counts as failed.
+LIMIT_SECONDS = 8.0
+# Large enough for the plateau (collectives.md 4), small enough for some twenty pairs that take turns.
+_LARGE_BYTES = {"nccl": 128 * MIB, "gloo": 4 * MIB}
+# Where large ones would take longer than this together, the small ones tell enough.
+_LARGE_SECONDS = 4.0
+_SMALL_BYTES = MIB // 4
+_LARGE_TIMES, _LOADED_TIMES = 5, 3
+# At least four segments each, however the kernel cuts them: where one in fifty is lost, 64 small exchanges meet it with
+# a probability of 99 %.
+_SMALL_TIMES, _SMALL_BATCHES = 16, 4
+_SMALL_SECONDS = 0.3  # no further batch is begun after so long
+_POLL_SECONDS = 0.0002
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """How fast two ranks exchanged data, the same on both: the slower end's times count."""
+
+    bytes_per_second: Reading[float]
+    typical_seconds: Reading[float]
+    tail_seconds: Reading[float]
+
+
+def failed_line(words: str) -> LineResult:
+    """The result of exchanges that did not come to an end; `words` say what happened."""
+    reason = Missing(MissingReason.TIMED_OUT, words)
+    return LineResult(reason, reason, reason)
+
+
+class PairLine:
+    """This rank's end of a line to another rank."""
+
+    def __init__(self, backend: str, store: dist.Store, place: int, device: torch.device) -> None:
+        """Open the line as the first (0) or the second (1) of the two that share `store`.
+
+        Raises:
+            RuntimeError: the other rank was not reached.
+        """
+        self.backend = backend
+        self.device = device
+        self._group: Any
+        limit = timedelta(seconds=LIMIT_SECONDS)
+        if backend == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = limit  # noqa: SLF001 - torch has no other name for it
+            self._group = dist.ProcessGroupNCCL(store, place, 2, options)
+        else:
+            self._group = dist.ProcessGroupGloo(store, place, 2, limit)
+        self._slowest = dist.AllreduceOptions()
+        self._slowest.reduceOp = dist.ReduceOp.MAX
+
+    def send(self, data: torch.Tensor) -> Any:
+        """The work of an all-reduce: of two ranks, each sends and receives as much as the array holds."""
+        return self._group.allreduce([data])
+
+    def send_maximum(self, token: torch.Tensor) -> Any:
+        """The work after which both ends have the larger one of their values."""
+        return self._group.allreduce([token], self._slowest)
+
+
+def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
+    """What one line reaches by itself; `before` is called in the time of each exchange.
+
+    Raises:
+        RuntimeError: the other rank is gone, or an exchange took too long.
+    """
+    exchange = _Exchanger((line,), before)
+    exchange.run(_SMALL_BYTES)  # opens the connections
+    smalls: list[float] = []
+    for _ in range(_SMALL_BATCHES):
+        smalls += exchange.run(_SMALL_BYTES, _SMALL_TIMES)[0]
+        if sum(smalls) >= _SMALL_SECONDS:
+            break
+    size = _LARGE_BYTES[line.backend]
+    typical = statistics.median(smalls)
+    if _LARGE_TIMES * typical * size / _SMALL_BYTES > _LARGE_SECONDS:
+        return LineResult(_SMALL_BYTES / min(smalls), typical, max(smalls))
+    larges = exchange.run(size, _LARGE_TIMES)[0]
+    return LineResult(size / min(larges), typical, max(smalls))
+
+
+def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list[LineResult]:
+    """What each of several lines reaches while all are used at once.
+
+    Raises:
+        RuntimeError: another rank is gone, or an exchange took too long.
+    """
+    exchange = _Exchanger(lines, before)
+    exchange.run(_SMALL_BYTES)
+    size = _LARGE_BYTES[lines[0].backend]
+    # A number, not a time: all ranks of a ring must stop after the same exchange.
+    seconds = exchange.run(size, _LOADED_TIMES)
+    return [LineResult(size / min(each), NOT_ASKED, NOT_ASKED) for each in seconds]
+
+
+class _Exchanger:
+    """Runs the same exchange on all lines at once, again and again."""
+
+    def __init__(self, lines: Sequence[PairLine], before: Callable[[], None]) -> None:
+        self._lines = lines
+        self._before = before
+        self._device = lines[0].device
+
+    def run(self, size_bytes: int, times: int = 1) -> list[list[float]]:
+        """Seconds that each exchange took, for each line, at the slower one of its ends."""
+        data = [torch.zeros(size_bytes // 4, device=self._device) for _ in self._lines]
+        taken: list[list[float]] = [[] for _ in self._lines]
+        self._agree([[0.0] for _ in self._lines])  # both ends are here
+        for _ in range(times):
+            began = time.perf_counter()
+            self._before()
+            works = [line.send(each) for line, each in zip(self._lines, data, strict=True)]
+            for place, ended in enumerate(self._ends(works)):
+                taken[place].append(ended - began)
+        return self._agree(taken)
+
+    def _ends(self, works: Sequence[Any]) -> list[float]:
+        """When each of the works was done."""
+        ended: dict[int, float] = {}
+        while len(ended) < len(works) - 1:
+            for place, work in enumerate(works):
+                if place not in ended and work.is_completed():
+                    ended[place] = time.perf_counter()
+            time.sleep(_POLL_SECONDS)
+        for place, work in enumerate(works):
+            work.wait()
+            self._synchronize()
+            ended.setdefault(place, time.perf_counter())
+        return [ended[place] for place in range(len(works))]
+
+    def _agree(self, values: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The larger ones of both ends' values, for each line."""
+        tokens = [torch.tensor(each, dtype=torch.float64, device=self._device) for each in values]
+        works = [line.send_maximum(token) for line, token in zip(self._lines, tokens, strict=True)]
+        for work in works:
+            work.wait()
+        return [token.tolist() for token in tokens]
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

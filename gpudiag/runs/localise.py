@@ -1,0 +1,129 @@
+"""The recipe of a localisation: when to look for the bad node or link, and on which nodes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW
+from gpudiag.checks.ranks.incidents import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED, NETWORK_PATH_LOSSY
+from gpudiag.collectives.localise import NODES_AT_LEAST
+from gpudiag.collectives.localise_main import LocaliseRequest
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.localisation import Localisation, Node
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.agents.launch import run_ranks
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.inject import Fault, FaultKind
+from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
+from gpudiag.runs.placement import Placement
+
+_ENTRY = "gpudiag.collectives.localise_main:run"
+# Faults of a run that may be the network's, and whose place is not known yet.
+_LEAVE_OPEN = (COLLECTIVE_SLOW, COLLECTIVE_STALLED, COLLECTIVE_INTERRUPTED, NETWORK_PATH_LOSSY)
+# After these the ranks could not meet again.
+_ENDINGS = frozenset(
+    {
+        IncidentKind.DIED,
+        IncidentKind.STOPPED,
+        IncidentKind.RAISED,
+        IncidentKind.NOT_STARTED,
+        IncidentKind.UNREACHED,
+        IncidentKind.CUT_OFF,
+        IncidentKind.PARTED,
+        IncidentKind.MISNAMED,
+        IncidentKind.START_FAILED,
+    }
+)
+_SEED = 37  # the same rounds each time: two runs can be compared
+
+
+def nodes_of(run: RankRun) -> tuple[Node, ...]:
+    """The hosts of the run with their ranks; where there is one host, its ranks act as nodes."""
+    ranks_of: dict[str, list[int]] = {}
+    for report in run.reports:
+        ranks_of.setdefault(report.host, []).append(report.rank)
+    if len(ranks_of) == 1:
+        return tuple(Node(report.host, (report.rank,)) for report in run.reports)
+    return tuple(Node(host, tuple(ranks)) for host, ranks in ranks_of.items())
+
+
+def why_not_localised(run: RankRun) -> str | None:
+    """Why no bad node or link can be found among those of this run; None if one can."""
+    nodes = nodes_of(run)
+    if len(nodes) < NODES_AT_LEAST:
+        few = "no node" if not nodes else f"{len(nodes)} node{'s' * (len(nodes) > 1)}"
+        return f"there is {few}, and it takes {NODES_AT_LEAST} to tell a bad one from its partners"
+    ended = [one for one in run.incidents if one.kind in _ENDINGS]
+    return f"the run itself ended early, by rank {ended[0].rank} ({ended[0].kind.value})" if ended else None
+
+
+def is_localisation_due(run: RankRun, findings: Sequence[Finding], backend: str) -> bool:
+    """Whether to localise unasked: the verdict leaves open which node or link it is.
+
+    Not among ranks on the processors of one machine, which have no network of their own.
+    """
+    wrong = [one for one in findings if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
+    codes = {kind.code for kind in _LEAVE_OPEN}
+    one_host = len({report.host for report in run.reports}) == 1
+    return (
+        bool(wrong)
+        and all(finding.code in codes for finding in wrong)
+        and why_not_localised(run) is None
+        and not (one_host and backend == "gloo")
+    )
+
+
+def localise(
+    run: RankRun,
+    placement: Placement,
+    environment: RankEnvironment | None,
+    *,
+    rendezvous_seconds: float,
+    faults: Sequence[Fault] = (),
+    python: str | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> tuple[Reading[Localisation], RankRun]:
+    """What fresh ranks of the same agents found, or why they found nothing; with the run of these ranks.
+
+    Only `slow` of the faults concerns exchanges. Every process of a launch that ran `run` must call this.
+
+    Raises:
+        LaunchError: the ranks could not be started.
+    """
+    request = LocaliseRequest(placement.backend, _SEED, nodes_of(run))
+    again = run_ranks(
+        _ENTRY,
+        run_id="localise",
+        world_size=run.world_size,
+        arguments=encode(request),
+        environment=environment,
+        budgets=Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: rendezvous_seconds}),
+        faults=tuple(fault for fault in faults if fault.kind is FaultKind.SLOW),
+        notice=notice,
+        variables=placement.variables,
+        python=python,
+    )
+    if 0 in again.results:
+        return decode(Localisation, again.results[0]), again
+    return Missing(MissingReason.ERROR, _why_failed(again.incidents)), again
+
+
+def add_localisation(run: RankRun, found: Reading[Localisation], again: RankRun) -> RankRun:
+    """The first run, with the faults that were injected in the second one, and what happened to it if that found nothing."""
+    fired = {one.specification: one for one in again.injected if one.fired}
+    injected = tuple(fired.get(one.specification, one) for one in run.injected)
+    known = {(one.kind, one.host) for one in run.incidents}
+    more = [one for one in again.incidents if (one.kind, one.host) not in known]
+    lost = more if isinstance(found, Missing) else [one for one in more if one.kind is IncidentKind.LOSSY]
+    return replace(run, injected=injected, incidents=(*run.incidents, *lost))
+
+
+def _why_failed(incidents: Sequence[Incident]) -> str:
+    if not incidents:
+        return "the ranks that were to exchange data ended without a result"
+    first = incidents[0]
+    return (
+        f"of the ranks that were to exchange data, rank {first.rank} on {first.host} was {first.kind.value}"
+    )
