@@ -52,6 +52,9 @@ class Listener:
     def note_place(self, file: str, line: int) -> None:
         """Not asked for: collectives say where they are."""
 
+    def before_exchange(self, others: Sequence[int]) -> None:
+        """Not called: collectives are of all ranks."""
+
     def before_iteration(self, iteration: int) -> None:
         """Pass it on."""
         if self._channel is not None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation
 
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, Round
 from gpudiag.collectives.pair_line import LineResult, PairLine, failed_line, measure_line, measure_lines
@@ -55,25 +55,25 @@ def run(context: RankContext) -> Mapping[str, Any]:
     return {}
 
 
-def _open_store(meeting: dist.Store, nodes: Sequence[Node], rank: int) -> dist.Store:
+def _open_store(meeting: Store, nodes: Sequence[Node], rank: int) -> Store:
     """The store of the rendezvous, or one that rank 0 serves where that is a file of one machine.
 
     Ranks that wait for a key in a file read it again and again: eight of them took the processors from those that
     measured.
     """
-    if not isinstance(meeting, dist.FileStore) or len({node.host for node in nodes}) > 1:
+    if not isinstance(meeting, FileStore) or len({node.host for node in nodes}) > 1:
         return meeting
     if rank == 0:
-        served = dist.TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        served = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
         meeting.set("localise/port", str(served.port))
         return served
-    return dist.TCPStore(_LOOPBACK, int(meeting.get("localise/port")), is_master=False)
+    return TCPStore(_LOOPBACK, int(meeting.get("localise/port")), is_master=False)
 
 
 class _Board:
     """What ranks tell each other, by topic and number, in the store of their rendezvous."""
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
 
     def put(self, topic: str, number: int, value: Any) -> None:
@@ -138,7 +138,7 @@ class _Member:
             return [failed_line(words)] * len(pairs)
 
     def _open(self, current: Round, pair: Pair) -> PairLine:
-        store = dist.PrefixStore(f"{_topic(current, pair)}/{self._rail}", self._board.store)
+        store = PrefixStore(f"{_topic(current, pair)}/{self._rail}", self._board.store)
         return PairLine(self._backend, store, pair.index(self._node), self._device)
 
     def _partner(self, pair: Pair) -> int:

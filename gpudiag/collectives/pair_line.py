@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ReduceOp, Store  # type: ignore[attr-defined]  # public in torch's documentation
 
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.units import MIB
@@ -49,7 +50,7 @@ def failed_line(words: str) -> LineResult:
 class PairLine:
     """This rank's end of a line to another rank."""
 
-    def __init__(self, backend: str, store: dist.Store, place: int, device: torch.device) -> None:
+    def __init__(self, backend: str, store: Store, place: int, device: torch.device) -> None:
         """Open the line as the first (0) or the second (1) of the two that share `store`.
 
         Raises:
@@ -61,12 +62,12 @@ class PairLine:
         limit = timedelta(seconds=LIMIT_SECONDS)
         if backend == "nccl":
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = limit  # noqa: SLF001 - torch has no other name for it
+            options._timeout = limit  # torch has no other name for it
             self._group = dist.ProcessGroupNCCL(store, place, 2, options)
         else:
             self._group = dist.ProcessGroupGloo(store, place, 2, limit)
         self._slowest = dist.AllreduceOptions()
-        self._slowest.reduceOp = dist.ReduceOp.MAX
+        self._slowest.reduceOp = ReduceOp(ReduceOp.MAX)
 
     def send(self, data: torch.Tensor) -> Any:
         """The work of an all-reduce: of two ranks, each sends and receives as much as the array holds."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]  # public in torch's documentation
 from torch.distributed.rendezvous import rendezvous
 
 from gpudiag.collectives.buffers import Buffers
@@ -168,7 +169,7 @@ def _name_end_of(queued: Announcement) -> tuple[str, str, int]:
     return f"end of {queued.op}", queued.dtype, queued.elements
 
 
-def meet(context: RankContext, backend: str) -> tuple[dist.Store, torch.device]:
+def meet(context: RankContext, backend: str) -> tuple[Store, torch.device]:
     """The store that all ranks of the run share, once this one is there, and the device of this rank."""
     context.progress.enter_stage(RENDEZVOUS)
     device = claim_device(context, backend)

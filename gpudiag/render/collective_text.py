@@ -12,7 +12,7 @@ from gpudiag.model.report import CollectiveReport
 from gpudiag.render.fact_words import describe_launcher, evidence_lines
 from gpudiag.render.report_words import describe_subject_and_host
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
-from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
+from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 SHOWN_SIZES = 6
 _SHOWN_GROUPS = 2  # up to this many operations and dtypes, sizes are shown; of more, only the largest
@@ -127,6 +127,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
     if len(report.findings) > SHOWN_FINDINGS:
         lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
+    lines += _localisation_lines(report.measurement)
     lines += _moved_lines(report.measurement)
     lines += next_lines(*_next_commands(report))
     return "\n".join(lines) + "\n"
@@ -224,6 +225,23 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
         )
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
     return wrapped(f"Moved meanwhile: {told}.", indent="  ")
+
+
+def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:
+    """What exchanges between pairs of nodes showed, or why there were none where they were asked for."""
+    found = measurement.localisation
+    if isinstance(found, Missing):
+        return wrapped(f"Localisation: not done: {found.detail}.", indent="  ") if found.detail else []
+    pairs = len(found.nodes) * (len(found.nodes) - 1) // 2
+    links = f"all {pairs}" if found.links == pairs else f"{found.links} of {pairs}"
+    usual = found.usual_bytes_per_second
+    speed = "" if isinstance(usual, Missing) else f", usually {format_rate(usual)}"
+    stand_out = len(found.suspects) or "none"
+    words = (
+        f"Localisation: {len(found.nodes)} nodes, {links} pairs in {found.rounds} rounds, "
+        f"{format_seconds(found.seconds)}{speed}: {stand_out} stand{'s' * (stand_out == 1)} out."
+    )
+    return wrapped(words, indent="  ")
 
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:

@@ -111,13 +111,14 @@ def localise(
 
 
 def add_localisation(run: RankRun, found: Reading[Localisation], again: RankRun) -> RankRun:
-    """The first run, with the faults that were injected in the second one, and what happened to it if that found nothing."""
+    """The first run, with the faults that were injected in the second one, and what happened to it if that found nothing.
+
+    What else happened in the second one is left out: there ranks wait for each other in turn, which is nobody's fault.
+    """
     fired = {one.specification: one for one in again.injected if one.fired}
     injected = tuple(fired.get(one.specification, one) for one in run.injected)
-    known = {(one.kind, one.host) for one in run.incidents}
-    more = [one for one in again.incidents if (one.kind, one.host) not in known]
-    lost = more if isinstance(found, Missing) else [one for one in more if one.kind is IncidentKind.LOSSY]
-    return replace(run, injected=injected, incidents=(*run.incidents, *lost))
+    happened = again.incidents if isinstance(found, Missing) else ()
+    return replace(run, injected=injected, incidents=(*run.incidents, *happened))
 
 
 def _why_failed(incidents: Sequence[Incident]) -> str:

@@ -50,6 +50,19 @@ def four_machines() -> Iterator[list[Machine]]:
             shutil.rmtree(_HOSTS_FOLDER / namespace, ignore_errors=True)
 
 
+def filter_packets(machine: Machine, *rules: str) -> None:
+    """Add rules for the packets that come in to that machine: `ip saddr 198.18.77.2 drop`."""
+    lines = ("add table inet faults", "add chain inet faults in { type filter hook input priority 0; }")
+    added = (f"add rule inet faults in {rule}" for rule in rules)
+    subprocess.run(
+        ("ip", "netns", "exec", machine.namespace, "nft", "-f", "-"),
+        input="\n".join((*lines, *added)) + "\n",
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+
 def _connect(machine: Machine, switch: str, machines: list[Machine]) -> None:
     folder = _HOSTS_FOLDER / machine.namespace
     folder.mkdir(parents=True)

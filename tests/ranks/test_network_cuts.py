@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.machines import Machine, four_machines
+from tests.ranks.machines import Machine, filter_packets, four_machines
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -277,18 +277,7 @@ def test_a_path_that_loses_one_segment_in_fifty_is_named_with_its_direction(
 ) -> None:
     """Ranks of gloo's ring send to the next one: from rank 1 to rank 2."""
     receiver, sender = machines[2], machines[1]
-    lines = (
-        "add table inet loss",
-        "add chain inet loss in { type filter hook input priority 0; }",
-        f"add rule inet loss in ip saddr {sender.address} numgen random mod 50 == 0 drop",
-    )
-    subprocess.run(
-        ("ip", "netns", "exec", receiver.namespace, "nft", "-f", "-"),
-        input="\n".join(lines) + "\n",
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    filter_packets(receiver, f"ip saddr {sender.address} numgen random mod 50 == 0 drop")
     run = Run(machines, tmp_path, "--max-bytes", "4M", "--iterations", "12")
     try:
         sides = run.end()

@@ -112,6 +112,7 @@ LOCALISATION_FINDINGS = (
 )
 
 _SOURCE = "exchanges between pairs of nodes"
+_TOLD_RANKS = 16  # two nodes of eight
 
 
 def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
@@ -154,7 +155,7 @@ def _judge_suspect(suspect: Suspect, found: Localisation, measurement: Collectiv
 
 
 def _kind_of(suspect: Suspect) -> FindingKind:
-    is_link = len(suspect.nodes) == 2  # noqa: PLR2004 - its ends
+    is_link = len(suspect.nodes) == 2
     if suspect.symptom is Symptom.FAILED:
         return EXCHANGE_HANGS
     if suspect.symptom is Symptom.LOSSY:
@@ -196,7 +197,7 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
             Evidence(f"usual_{name}", suspect.usual, unit=unit, source=_SOURCE),
         ]
     ranks = [rank for node in suspect.nodes for rank in _ranks(found.nodes[node], suspect.rail)]
-    if ranks and len(ranks) <= 16:  # noqa: PLR2004 - two nodes of eight
+    if ranks and len(ranks) <= _TOLD_RANKS:
         facts.append(Evidence("ranks", ", ".join(map(str, ranks)), source=_SOURCE))
     return (
         *facts,

@@ -1,0 +1,113 @@
+"""Four machines, one rank each, one of which or of whose links is bad: found by exchanges between pairs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ranks.machines import Machine, filter_packets, four_machines
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
+
+PORT = 29576
+LIMIT_SECONDS = 120.0  # proves that nothing hangs
+
+
+@pytest.fixture
+def machines() -> Iterator[list[Machine]]:
+    with four_machines() as found:
+        yield found
+
+
+def localise(
+    machines: list[Machine], folder: Path, *more: str, torchrun: bool = False, flag: str | None = "--localise"
+) -> Any:
+    """The document that rank 0 prints; all processes end with its exit status."""
+    flags = ["--backend", "gloo", "--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5", "--json"]
+    flags += [flag] if flag else []
+    processes = []
+    for rank, machine in enumerate(machines):
+        own = folder / machine.name
+        own.mkdir(exist_ok=True)
+        start = ["-m"]
+        place = ["--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}"]
+        if torchrun:
+            nodes = ["--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1"]
+            meeting = ["--master-addr", "machine1", "--master-port", str(PORT)]
+            start, place = ["-m", "torch.distributed.run", *nodes, *meeting, "-m"], []
+        command = (sys.executable, *start, "gpudiag", "nccl-test", *flags, *more, *place)
+        processes.append(
+            subprocess.Popen(
+                machine.command(*command),
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(Path(__file__).parents[2]),
+                    "XDG_RUNTIME_DIR": str(own),
+                    "GPUDIAG_STATE_DIR": str(own),
+                    "GLOO_SOCKET_IFNAME": "eth0",
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        output = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert len({process.returncode for process in processes}) == 1, output
+    return json.loads(output[0][0])
+
+
+def names(document: Any) -> list[tuple[str, Any]]:
+    """Each finding's code and its host, or the ends of its link."""
+    return [
+        (one["code"], sorted(one["subject"].get("ends", [one["subject"]["host"]])))
+        for one in document["findings"]
+    ]
+
+
+def test_a_sound_network_is_cleared(machines: list[Machine], tmp_path: Path) -> None:
+    document = localise(machines, tmp_path)
+    assert (document["outcome"], names(document)) == ("pass", [])
+    found = document["localisation"]
+    assert (found["links"], found["suspects"]) == (6, [])
+    assert {one["phase"] for one in found["exchanges"]} >= {"screen", "load"}
+
+
+@pytest.mark.parametrize("torchrun", [False, True], ids=["tcp", "torchrun"])
+def test_a_slow_link_is_named_and_not_its_ends(
+    machines: list[Machine], tmp_path: Path, torchrun: bool
+) -> None:
+    """Both directions are held to 8 MB a second: what comes faster is dropped, as a policer does."""
+    one, other = machines[1], machines[2]
+    for receiver, sender in ((one, other), (other, one)):
+        filter_packets(receiver, f"ip saddr {sender.address} limit rate over 8 mbytes/second drop")
+    document = localise(machines, tmp_path, torchrun=torchrun)
+    assert names(document) == [("network.link_slow", ["machine2", "machine3"])]
+
+
+def test_a_lossy_link_is_named_with_its_tail(machines: list[Machine], tmp_path: Path) -> None:
+    filter_packets(machines[3], f"ip saddr {machines[0].address} numgen random mod 50 == 0 drop")
+    document = localise(machines, tmp_path)
+    assert names(document) == [("network.link_lossy", ["machine1", "machine4"])]
+    assert "segments were lost" in document["findings"][0]["message"]
+
+
+def test_a_slow_host_is_named_and_none_of_its_links(machines: list[Machine], tmp_path: Path) -> None:
+    filter_packets(machines[2], 'iifname "eth0" limit rate over 8 mbytes/second drop')
+    document = localise(machines, tmp_path)
+    assert names(document) == [("network.node_slow", ["machine3"])]
+
+
+def test_a_run_that_loses_segments_is_localised_unasked(machines: list[Machine], tmp_path: Path) -> None:
+    filter_packets(machines[1], 'iifname "eth0" numgen random mod 50 == 0 drop')
+    document = localise(machines, tmp_path, "--max-bytes", "4M", "--iterations", "12", flag=None)
+    assert "nodes" in document["localisation"]
+    assert ("network.node_lossy", ["machine2"]) in names(document)
