@@ -91,7 +91,9 @@ def halving(network: Network, seed: int) -> Found:
     groups, rounds = [list(range(network.nodes))], 0
     while any(len(group) > 2 for group in groups):
         halves = [half for group in groups for half in _halves(group)]
-        groups = [half for half in halves if _slowest(network, half) < limit and _slowest(network, half) < limit]
+        groups = [
+            half for half in halves if _slowest(network, half) < limit and _slowest(network, half) < limit
+        ]
         rounds += 2
     # Of a pair that is slow each is tried with a node that was not in any slow group.
     suspects = {node for group in groups for node in group}
@@ -145,7 +147,9 @@ def main() -> None:
     """Print a table for each method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("nodes", type=int, nargs="*", default=NODES)
-    parser.add_argument("--runs", type=int, default=50, help="networks for each row, a tenth of them above 1,000 nodes")
+    parser.add_argument(
+        "--runs", type=int, default=50, help="networks for each row, a tenth of them above 1,000 nodes"
+    )
     options = parser.parse_args()
     heading = f"{'nodes':>6} {'bad':>4} {'links':>5}  {'recall':>6} {'links':>6}  {'false':>6}  {'screen':>6} {'rounds':>6}"
     three = f"gpudiag, the screen held to {SCREEN_ROUNDS} rounds at every number of nodes"

@@ -1,7 +1,7 @@
 """The ranks of nccl_test_overhead.py: bare loops and nccl-test's sweep, by turns, in one process group."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpudiag.collectives.pairing import Pair, load_strides, pack_rounds, ring, screen_rounds
 from gpudiag.model.localisation import Exchange, ExchangePhase, Suspect, Symptom
 from gpudiag.model.reading import Missing, Reading
+from gpudiag.ranks.diagnosis.loss import LOST_SHARE
 
 NODES_AT_LEAST = 4  # of three, two that are slow with each other leave no usual speed
 
@@ -28,11 +29,12 @@ SLOW_SHARE = {"nccl": 0.9, "gloo": 0.6}
 # below the last share an exchange is slow however much the others differ.
 _DEVIATIONS = 5 * 1.4826
 _ANYHOW_SHARE = 0.75
-# A lost segment is sent again after 0.2 s by TCP (RFC 6298, Linux's minimum), after tens of ms by RDMA. Loss is what
-# makes the tail that long while the typical exchange takes its usual time.
+# A lost segment is sent again after 0.2 s by TCP (RFC 6298, Linux's minimum), after tens of ms by RDMA: some exchanges
+# take that long while the typical ones do not. Where even the fastest is that slow, what is too much is dropped, and the
+# path is slow.
 _TAIL_FACTOR = 10.0
 _TAIL_SECONDS = 0.04
-_TYPICAL_FACTOR = 3.0
+_LOSSY_SPEED_SHARE = 0.1
 _WITNESSES = 2  # good nodes that a suspect meets
 # Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
 _LINKS_AGAIN = 64
@@ -55,20 +57,26 @@ class Usual:
 
     bytes_per_second: float
     slow_below: float
-    typical_seconds: float
     tail_seconds: float
     lossy_above: float
 
     def symptom(self, exchange: Exchange) -> Symptom | None:
         """What is wrong with the exchange; None if nothing is."""
-        speed, typical, tail = exchange.bytes_per_second, exchange.typical_seconds, exchange.tail_seconds
+        speed = exchange.bytes_per_second
         if isinstance(speed, Missing):
             return Symptom.FAILED
-        if not isinstance(tail, Missing) and not isinstance(typical, Missing):
-            is_quick = typical <= _TYPICAL_FACTOR * self.typical_seconds
-            if tail > self.lossy_above and is_quick:
-                return Symptom.LOSSY
+        if speed >= _LOSSY_SPEED_SHARE * self.bytes_per_second and self._is_lossy(exchange):
+            return Symptom.LOSSY
         return Symptom.SLOW if speed < self.slow_below else None
+
+    def _is_lossy(self, exchange: Exchange) -> bool:
+        """By what TCP counts; where it does not, by exchanges that take as long as a retransmission."""
+        typical, tail = exchange.typical_seconds, exchange.tail_seconds
+        if not isinstance(exchange.sent_again, Missing):
+            return exchange.sent_again >= LOST_SHARE
+        if isinstance(typical, Missing) or isinstance(tail, Missing):
+            return False
+        return tail > max(self.lossy_above, _TAIL_FACTOR * typical)
 
 
 class Localiser:
@@ -139,8 +147,9 @@ class Localiser:
         rings = [ring(self._nodes, stride) for stride in load_strides(self._nodes)]
         for pairs in rings:
             yield ExchangePhase.LOAD, pairs
-        bad = {node for node, _ in _Findings(self._quiet, self._slow_share).bad_ports}
-        again = {pair for pair, _ in self._slow_under_load() if not bad & set(pair)}
+        found = _Findings(self._quiet, self._slow_share)
+        bad, links = {node for node, _ in found.bad_ports}, {pair for pair, _ in found.bad_links}
+        again = {pair for pair, _ in self._slow_under_load() if not bad & set(pair)} - links
         for pairs in rings:
             if again & set(pairs):
                 yield ExchangePhase.LOAD, pairs
@@ -267,8 +276,10 @@ class _Findings:
             )
             return Suspect(Symptom.FAILED, nodes, rail, None, None, len(seen), words=words)
         if symptom is Symptom.LOSSY:
-            tails = [one.tail_seconds for one in seen if not isinstance(one.tail_seconds, Missing)]
-            return Suspect(symptom, nodes, rail, min(tails), usual.tail_seconds, len(seen))
+            tails = [tail for one in seen for tail in _known(one.tail_seconds)]
+            shares = [share for one in seen for share in _known(one.sent_again)]
+            sent_again = statistics.median(shares) if shares else None
+            return Suspect(symptom, nodes, rail, max(tails), usual.tail_seconds, len(seen), sent_again)
         return Suspect(symptom, nodes, rail, _best_speed(seen), usual.bytes_per_second, len(seen))
 
 
@@ -333,11 +344,10 @@ def _usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
     if not bests:
         return None
     enough = slow_share * statistics.median_high(bests.values())
-    speeds, typicals = [], []
+    speeds: list[float] = []
     for one in exchanges:
         if all(bests.get((node, one.rail), 0.0) >= enough for node in one.nodes):
             speeds += _known(one.bytes_per_second)
-            typicals += _known(one.typical_seconds)
     speed = statistics.median_high(speeds) if speeds else enough / slow_share
     # Of those that are not slow anyway: what is wrong with a link is no measure of chance.
     near = [abs(one - speed) for one in speeds if one >= slow_share * speed]
@@ -351,7 +361,6 @@ def _usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
     return Usual(
         bytes_per_second=speed,
         slow_below=max(_ANYHOW_SHARE * slow_share * speed, min(slow_share * speed, chance)),
-        typical_seconds=statistics.median_low(typicals) if typicals else 0.0,
         tail_seconds=tail,
         lossy_above=max(_TAIL_FACTOR * tail, _TAIL_SECONDS),
     )

@@ -163,7 +163,7 @@ class _Leader:
             len(self._nodes),
             seed=request.seed,
             slow_share=SLOW_SHARE[request.backend],
-            under_load=on_gpus or len(hosts) > 1,
+            under_load=not self._in_turn and (on_gpus or len(hosts) > 1),
             fill=not self._in_turn,
         )
 
@@ -173,9 +173,8 @@ class _Leader:
         rounds = 0
         while (current := self._localiser.next_round()) is not None:
             rounds = current.number
-            in_turn = self._in_turn and current.phase is not ExchangePhase.LOAD
-            self._board.put("round", rounds, {"round": encode(current), "in_turn": in_turn})
-            self._member.take_part(current, in_turn=in_turn)
+            self._board.put("round", rounds, {"round": encode(current), "in_turn": self._in_turn})
+            self._member.take_part(current, in_turn=self._in_turn)
             self._localiser.add(self._collect(current))
         self._board.put("round", rounds + 1, None)
         for rank in range(1, self._world_size):  # else the store could be gone before they have read that
@@ -194,6 +193,7 @@ class _Leader:
                     bytes_per_second=told.bytes_per_second,
                     typical_seconds=told.typical_seconds,
                     tail_seconds=told.tail_seconds,
+                    sent_again=told.sent_again,
                 )
 
     def _conclude(self, rounds: int, seconds: float) -> Localisation:

@@ -3,6 +3,7 @@
 A group of torch's `new_group` concerns all ranks; this one only needs the store, and other pairs go on if it breaks.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,21 +16,23 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, Store  # type: ignore[attr-defined]  # public in torch's documentation
 
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.ranks.agents.tcp_counters import TcpCounters
+from gpudiag.ranks.diagnosis.loss import LOST_AT_LEAST, SEGMENTS_AT_LEAST
 from gpudiag.units import MIB
 
 # An exchange that takes longer, or a partner that is not there by then, counts as failed.
 LIMIT_SECONDS = 8.0
 # Large enough for the plateau (collectives.md 4), small enough for some twenty pairs that take turns.
 _LARGE_BYTES = {"nccl": 128 * MIB, "gloo": 4 * MIB}
-# Where large ones would take longer than this together, the small ones tell enough.
-_LARGE_SECONDS = 4.0
 _SMALL_BYTES = MIB // 4
-_LARGE_TIMES, _LOADED_TIMES = 5, 3
+_LARGE_TIMES, _LOADED_TIMES = 5, 2
+_LARGE_SECONDS = 0.5  # no further one is begun after so long
 # At least four segments each, however the kernel cuts them: where one in fifty is lost, 64 small exchanges meet it with
 # a probability of 99 %.
 _SMALL_TIMES, _SMALL_BATCHES = 16, 4
 _SMALL_SECONDS = 0.3  # no further batch is begun after so long
 _POLL_SECONDS = 0.0002
+_NOT_COUNTED = Missing(MissingReason.NOT_SUPPORTED, "the data did not go by TCP to another machine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class LineResult:
     bytes_per_second: Reading[float]
     typical_seconds: Reading[float]
     tail_seconds: Reading[float]
+    sent_again: Reading[float] = NOT_ASKED
 
 
 def failed_line(words: str) -> LineResult:
@@ -86,17 +90,20 @@ def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
     """
     exchange = _Exchanger((line,), before)
     exchange.run(_SMALL_BYTES)  # opens the connections
+    sent = _Sent()
     smalls: list[float] = []
     for _ in range(_SMALL_BATCHES):
         smalls += exchange.run(_SMALL_BYTES, _SMALL_TIMES)[0]
         if sum(smalls) >= _SMALL_SECONDS:
             break
-    size = _LARGE_BYTES[line.backend]
     typical = statistics.median(smalls)
-    if _LARGE_TIMES * typical * size / _SMALL_BYTES > _LARGE_SECONDS:
-        return LineResult(_SMALL_BYTES / min(smalls), typical, max(smalls))
-    larges = exchange.run(size, _LARGE_TIMES)[0]
-    return LineResult(size / min(larges), typical, max(smalls))
+    size, larges = _LARGE_BYTES[line.backend], list[float]()
+    if typical * size / _SMALL_BYTES > LIMIT_SECONDS / 2:
+        size, larges = _SMALL_BYTES, smalls  # they tell enough
+    while len(larges) < _LARGE_TIMES and sum(larges) < _LARGE_SECONDS:
+        larges += exchange.run(size)[0]
+    worse_end = exchange.agree(sent.share_again())
+    return LineResult(size / min(larges), typical, max(smalls), _NOT_COUNTED if worse_end < 0 else worse_end)
 
 
 def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list[LineResult]:
@@ -111,6 +118,26 @@ def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list
     # A number, not a time: all ranks of a ring must stop after the same exchange.
     seconds = exchange.run(size, _LOADED_TIMES)
     return [LineResult(size / min(each), NOT_ASKED, NOT_ASKED) for each in seconds]
+
+
+class _Sent:
+    """The segments that this process has sent over TCP since then."""
+
+    def __init__(self) -> None:
+        self._counters = TcpCounters()
+        self._before = self._read()
+
+    def share_again(self) -> float:
+        """The share that was sent again; below 0 where too few were sent that way."""
+        segments, again = (now - then for now, then in zip(self._read(), self._before, strict=True))
+        if segments < SEGMENTS_AT_LEAST:
+            return -1.0
+        return again / segments if again >= LOST_AT_LEAST else 0.0
+
+    def _read(self) -> tuple[int, int]:
+        self._counters.read((os.getpid(),))
+        totals = self._counters.totals()
+        return sum(one.segments for one in totals), sum(one.retransmitted for one in totals)
 
 
 class _Exchanger:
@@ -133,6 +160,10 @@ class _Exchanger:
             for place, ended in enumerate(self._ends(works)):
                 taken[place].append(ended - began)
         return self._agree(taken)
+
+    def agree(self, value: float) -> float:
+        """The larger one of both ends' values, on the first line."""
+        return self._agree([[value] for _ in self._lines])[0][0]
 
     def _ends(self, works: Sequence[Any]) -> list[float]:
         """When each of the works was done."""

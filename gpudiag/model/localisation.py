@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
 
 
 class ExchangePhase(StrEnum):
@@ -45,6 +45,9 @@ class Exchange:
     bytes_per_second: Reading[float]
     typical_seconds: Reading[float]
     tail_seconds: Reading[float]
+    sent_again: Reading[float] = (
+        NOT_ASKED  # of TCP's segments, the share that was sent twice; of the worse end
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Suspect:
     value: float | None
     usual: float | None
     exchanges: int  # that had the symptom
+    sent_again: float | None = None  # LOSSY: the median share of its exchanges, where TCP counts it
     under_load: bool = False  # it shows only while all nodes exchange at once
     words: str = ""
 

@@ -1,4 +1,4 @@
-"""Four machines, one rank each, one of which or of whose links is bad: found by exchanges between pairs."""
+"""Four machines with a rank each, where one machine or one link is bad: found by exchanges between pairs."""
 
 import json
 import os
@@ -78,7 +78,9 @@ def test_a_sound_network_is_cleared(machines: list[Machine], tmp_path: Path) -> 
     assert (document["outcome"], names(document)) == ("pass", [])
     found = document["localisation"]
     assert (found["links"], found["suspects"]) == (6, [])
-    assert {one["phase"] for one in found["exchanges"]} >= {"screen", "load"}
+    assert {one["phase"] for one in found["exchanges"]} == {
+        "screen"
+    }  # under load they would share processors
 
 
 @pytest.mark.parametrize("torchrun", [False, True], ids=["tcp", "torchrun"])
@@ -97,7 +99,9 @@ def test_a_lossy_link_is_named_with_its_tail(machines: list[Machine], tmp_path: 
     filter_packets(machines[3], f"ip saddr {machines[0].address} numgen random mod 50 == 0 drop")
     document = localise(machines, tmp_path)
     assert names(document) == [("network.link_lossy", ["machine1", "machine4"])]
-    assert "segments were lost" in document["findings"][0]["message"]
+    (finding,) = document["findings"]
+    assert "send each other is lost on the way" in finding["message"]
+    assert 0.005 < next(fact["value"] for fact in finding["evidence"] if fact["name"] == "sent_again") < 0.06
 
 
 def test_a_slow_host_is_named_and_none_of_its_links(machines: list[Machine], tmp_path: Path) -> None:

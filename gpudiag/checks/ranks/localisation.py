@@ -19,9 +19,10 @@ _SPEED_BASIS = Basis(
     look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
 )
 _TAIL_BASIS = Basis(
-    reads="The slowest and the median of 200 small exchanges, between the same pairs of nodes.",
-    limit="A tail of ten times the median of all nodes' best, and 40 ms, while the median is at most three times the"
-    " usual: TCP sends a lost segment again after 0.2 s, RDMA after tens of ms.",
+    reads="What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data; where data"
+    " goes by RDMA, the slowest and the median of 64 small exchanges (256 KiB).",
+    limit="0.5 % of at least 500 segments, and at least 10 of them; without a count a slowest one of ten times its own"
+    " median, ten times the nodes' usual, and 40 ms. The fastest large one reaches a tenth of the usual: else it is slow.",
     look_also=("ip -s link", "ethtool -S", "network.path_lossy", "network.link_slow"),
 )
 
@@ -123,7 +124,12 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
             return []
         words = f"no bad node or link could be looked for: {found.detail}"
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
-    return [_judge_suspect(suspect, found, measurement) for suspect in found.suspects]
+    return [
+        _kind_of(suspect).finding(
+            _subject(suspect, found, measurement), _message(suspect, found), *_evidence(suspect, found)
+        )
+        for suspect in found.suspects
+    ]
 
 
 def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
@@ -137,21 +143,6 @@ def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool
         suspect.nodes and {found.nodes[node].host for node in suspect.nodes} <= ends
         for suspect in found.suspects
     )
-
-
-def _judge_suspect(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Finding:
-    kind = _kind_of(suspect)
-    lost = [incident for incident in measurement.incidents if is_localised(incident, measurement)]
-    hosts = {found.nodes[node].host for node in suspect.nodes}
-    counted = [
-        fact
-        for incident in lost
-        if incident.host in hosts or len(hosts) == 1
-        for fact in incident.evidence
-        if fact.name in ("sent_again", "segments_sent_again")
-    ]
-    evidence = (*_evidence(suspect, found), *counted)
-    return kind.finding(_subject(suspect, found, measurement), _message(suspect, found), *evidence)
 
 
 def _kind_of(suspect: Suspect) -> FindingKind:
@@ -183,19 +174,26 @@ def _message(suspect: Suspect, found: Localisation) -> str:
         return f"{who} {verb} to the end of an exchange, {partner}{load}{said}"
     if suspect.symptom is Symptom.LOSSY:
         now = f"up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
-        return f"small exchanges of {who} take {now}, as if segments were lost, {partner}{load}"
+        if suspect.sent_again is None:
+            return f"small exchanges of {who} take {now}, as if segments were lost, {partner}"
+        lost = f"{suspect.sent_again:.1%} of what is sent between {who} and others"
+        if several:
+            lost = f"{suspect.sent_again:.1%} of what {who} send each other"
+        return f"{lost} is lost on the way and sent again, {partner}; a small exchange takes {now}"
     reached = f"{format_rate(suspect.value)} at best, where {format_rate(suspect.usual)} is usual"
     return f"{who} exchange{'' if several else 's'} data at {reached}, {partner}{load}"
 
 
 def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
-    facts = []
+    facts: list[Evidence] = []
     if suspect.value is not None and suspect.usual is not None:
         unit, name = ("s", "tail") if suspect.symptom is Symptom.LOSSY else ("B/s", "speed")
         facts = [
             Evidence(name, suspect.value, unit=unit, source=_SOURCE),
             Evidence(f"usual_{name}", suspect.usual, unit=unit, source=_SOURCE),
         ]
+    if suspect.sent_again is not None:
+        facts.append(Evidence("sent_again", round(suspect.sent_again, 4), source=_SOURCE))
     ranks = [rank for node in suspect.nodes for rank in _ranks(found.nodes[node], suspect.rail)]
     if ranks and len(ranks) <= _TOLD_RANKS:
         facts.append(Evidence("ranks", ", ".join(map(str, ranks)), source=_SOURCE))
