@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, Round
 from gpudiag.collectives.pairing import ALL_PAIRS_UP_TO, SCREEN_ROUNDS, Pair
@@ -114,7 +115,7 @@ def _slowest(network: Network, group: list[int]) -> float:
     if len(group) == 1:
         return SPEED
     ring = [*group, group[0]] if len(group) > 2 else group
-    return min(network.speed(_pair(one, other)) for one, other in zip(ring, ring[1:], strict=False))
+    return min(network.speed(_pair(one, other)) for one, other in pairwise(ring))
 
 
 def _pair(one: int, other: int) -> Pair:
@@ -126,7 +127,7 @@ def _row(method: Callable[[Network, int], Found], nodes: int, bad: int, links: i
     right = wrong = right_links = wrong_links = 0
     screened, rounds = 0, 0
     for seed in range(runs):
-        chance = random.Random(f"{nodes} {bad} {links} {seed}")
+        chance = random.Random(f"{nodes} {bad} {links} {seed}")  # noqa: S311 - reproducible, not secret
         bad_links: set[Pair] = set()
         while len(bad_links) < links:
             bad_links.add(_pair(*chance.sample(range(nodes), 2)))

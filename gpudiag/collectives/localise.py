@@ -131,7 +131,7 @@ class Localiser:
         quiet = _Findings(self._quiet, self._slow_share)
         confirmed = {one.nodes for one in self._quiet if one.phase is ExchangePhase.CONFIRM}
         met_again = {node for pair in confirmed for node in pair}
-        ports = {port for port in quiet.bad_ports if port[0] in met_again}
+        ports = {port for port in quiet.bad_ports_alone if port[0] in met_again}
         links = [link for link in quiet.bad_links if link[0] in confirmed]
         found = [*_of_ports(quiet, ports), *(quiet.suspect_link(*link) for link in links)]
         return (*found, *self._conclude_load({node for node, _ in ports}, {pair for pair, _ in links}))
@@ -157,7 +157,7 @@ class Localiser:
     def _to_confirm(self) -> list[Pair]:
         """Each suspected node with nodes that are good, each suspected pair again."""
         found = _Findings(self._quiet, self._slow_share)
-        suspects = sorted({node for node, _ in found.bad_ports})
+        suspects = sorted({node for node, _ in found.bad_ports_alone})
         good = [node for node in found.best_first if node not in suspects]
         links = found.bad_links[:_LINKS_AGAIN]
         wanted: list[Pair] = []
@@ -236,6 +236,23 @@ class _Findings:
         return Symptom.FAILED if self.usual is None else self.usual.symptom(exchange)
 
     @property
+    def bad_rails(self) -> dict[int, set[Port]]:
+        """The rails that are bad on most nodes, with the bad ports; none where there is one rail."""
+        nodes_of: dict[int, set[int]] = defaultdict(set)
+        for node, rail in self.by_port:
+            nodes_of[rail].add(node)
+        if len(nodes_of) == 1:
+            return {}
+        bad = {rail: {port for port in self.bad_ports if port[1] == rail} for rail in nodes_of}
+        return {rail: ports for rail, ports in bad.items() if 2 * len(ports) > len(nodes_of[rail])}
+
+    @property
+    def bad_ports_alone(self) -> set[Port]:
+        """The bad ports but those of a rail that is bad on most nodes, which needs no confirmation."""
+        rails = self.bad_rails
+        return {port for port in self.bad_ports if port[1] not in rails}
+
+    @property
     def bad_links(self) -> list[tuple[Pair, int]]:
         """Pairs and rails that had a symptom each time, between ports that are good with others; the worst first."""
         bad = [
@@ -284,32 +301,18 @@ class _Findings:
 
 
 def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
-    """The bad ports as suspects: a rail that is bad on most nodes, nodes with most rails bad, single rails."""
-    rails_of: dict[int, set[int]] = defaultdict(set)
-    nodes_of: dict[int, set[int]] = defaultdict(set)
-    for node, rail in found.by_port:
-        rails_of[node].add(rail)
-        nodes_of[rail].add(node)
-    several = len(nodes_of) > 1
-    everywhere = [
-        rail
-        for rail, nodes in sorted(nodes_of.items())
-        if several and 2 * sum((node, rail) in ports for node in nodes) > len(nodes)
-    ]
+    """The bad ports as suspects: nodes with most rails bad, a rail that is bad on most nodes, single rails."""
     suspects: list[Suspect] = []
     singles: list[Suspect] = []
-    left = {port for port in ports if port[1] not in everywhere}
-    for node in sorted({node for node, _ in left}):
-        bad = sorted(rail for one, rail in left if one == node)
-        if 2 * len(bad) > len(rails_of[node]):
+    for node in sorted({node for node, _ in ports}):
+        bad = sorted(rail for one, rail in ports if one == node)
+        if 2 * len(bad) > sum(one == node for one, _ in found.by_port):
             suspects.append(found.suspect_node(node, bad))
         else:
             singles += [found.suspect_rail((node,), rail, found.by_port[(node, rail)]) for rail in bad]
     of_all = [
-        found.suspect_rail(
-            (), rail, [one for port in ports if port[1] == rail for one in found.by_port[port]]
-        )
-        for rail in everywhere
+        found.suspect_rail((), rail, [one for port in sorted(bad) for one in found.by_port[port]])
+        for rail, bad in sorted(found.bad_rails.items())
     ]
     return suspects + of_all + singles
 

@@ -19,7 +19,7 @@ from gpudiag.collectives.pair_line import LineResult, PairLine, failed_line, mea
 from gpudiag.collectives.pairing import Pair
 from gpudiag.collectives.process_group import meet
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.localisation import Exchange, ExchangePhase, Localisation, Node
+from gpudiag.model.localisation import Exchange, Localisation, Node
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.rank.context import Progress, RankContext
