@@ -53,8 +53,7 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        few = "no node" if not nodes else f"{len(nodes)} node{'s' * (len(nodes) > 1)}"
-        return f"there is {few}, and it takes {NODES_AT_LEAST} to tell a bad one from its partners"
+        return f"it takes {NODES_AT_LEAST} nodes to tell a bad one from its partners, and this run has {len(nodes)}"
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
     return f"the run itself ended early, by rank {ended[0].rank} ({ended[0].kind.value})" if ended else None
 
@@ -125,6 +124,4 @@ def _why_failed(incidents: Sequence[Incident]) -> str:
     if not incidents:
         return "the ranks that were to exchange data ended without a result"
     first = incidents[0]
-    return (
-        f"of the ranks that were to exchange data, rank {first.rank} on {first.host} was {first.kind.value}"
-    )
+    return f"of the ranks that were to exchange data, rank {first.rank} on {first.host}: {first.kind.value}"

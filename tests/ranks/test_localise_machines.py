@@ -100,7 +100,7 @@ def test_a_lossy_link_is_named_with_its_tail(machines: list[Machine], tmp_path: 
     document = localise(machines, tmp_path)
     assert names(document) == [("network.link_lossy", ["machine1", "machine4"])]
     (finding,) = document["findings"]
-    assert "send each other is lost on the way" in finding["message"]
+    assert "machine1 and machine4 send each other is lost on the way" in finding["message"]
     assert 0.005 < next(fact["value"] for fact in finding["evidence"] if fact["name"] == "sent_again") < 0.06
 
 

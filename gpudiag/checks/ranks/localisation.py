@@ -159,29 +159,30 @@ def _kind_of(suspect: Suspect) -> FindingKind:
 def _message(suspect: Suspect, found: Localisation) -> str:
     names = [_name(found.nodes[node], found) for node in suspect.nodes]
     rail = "" if suspect.rail is None or not _has_rails(found) else f"rail {suspect.rail}"
-    if not names:
-        who, partner = f"{rail} of all nodes", "whoever the partner is"
-    elif len(names) == 1:
-        who, partner = f"{rail} of {names[0]}" if rail else names[0], "whoever the partner is"
-    else:
-        who = f"{names[0]} and {names[1]}" + (f" on {rail}" if rail else "")
-        partner = "with each other; both are good with others"
-    load = "; it shows only while all nodes exchange at once" if suspect.under_load else ""
     several = len(names) > 1
+    if several:
+        who = " and ".join(names) + (f" on {rail}" if rail else "")
+    else:
+        who = " of ".join(filter(None, (rail, *(names or ("all nodes",)))))
+    mutual = " with each other" if several else ""
+    others = "; both are good with others" if several else ", whoever the partner is"
+    if suspect.under_load:
+        others += "; it shows only while all nodes exchange at once"
     if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
-        verb = "do not come" if several else "does not come"
         said = f" ({suspect.words})" if suspect.words else ""
-        return f"{who} {verb} to the end of an exchange, {partner}{load}{said}"
+        return f"{who} do{'' if several else 'es'} not come to the end of an exchange{mutual}{said}{others}"
     if suspect.symptom is Symptom.LOSSY:
-        now = f"up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
+        longest = (
+            f"takes up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
+        )
         if suspect.sent_again is None:
-            return f"small exchanges of {who} take {now}, as if segments were lost, {partner}"
-        lost = f"{suspect.sent_again:.1%} of what is sent between {who} and others"
-        if several:
-            lost = f"{suspect.sent_again:.1%} of what {who} send each other"
-        return f"{lost} is lost on the way and sent again, {partner}; a small exchange takes {now}"
+            return f"a small exchange of {who}{mutual} {longest}, as if segments were lost{others}"
+        way = f"{who} send each other" if several else f"is sent between {who} and others"
+        return (
+            f"{suspect.sent_again:.1%} of what {way} is lost on the way; a small exchange {longest}{others}"
+        )
     reached = f"{format_rate(suspect.value)} at best, where {format_rate(suspect.usual)} is usual"
-    return f"{who} exchange{'' if several else 's'} data at {reached}, {partner}{load}"
+    return f"{who} exchange{'' if several else 's'} data{mutual} at {reached}{others}"
 
 
 def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
@@ -200,8 +201,6 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
     return (
         *facts,
         Evidence("exchanges", suspect.exchanges, source=_SOURCE),
-        Evidence("nodes", len(found.nodes), source=_SOURCE),
-        Evidence("rounds", found.rounds, source=_SOURCE),
     )
 
 

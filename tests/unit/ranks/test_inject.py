@@ -20,6 +20,17 @@ def test_a_slow_rank_has_a_delay_in_milliseconds() -> None:
     assert (fault.rank, fault.delay_seconds) == (3, 0.02)
 
 
+def test_a_slow_pair_needs_a_run_in_which_pairs_exchange_data() -> None:
+    fault = parse_fault("slow:2-5:20", 8, of_pairs=True)
+    assert (fault.rank, fault.other_rank, fault.delay_seconds) == (2, 5, 0.02)
+    with pytest.raises(UsageError, match="no two ranks exchange data by themselves"):
+        parse_fault("slow:2-5:20", 8)
+    with pytest.raises(UsageError, match="there is no rank 9"):
+        parse_fault("slow:2-9:20", 8, of_pairs=True)
+    with pytest.raises(UsageError, match="only slow is for two ranks"):
+        parse_fault("kill:2-5@3", 8, of_pairs=True)
+
+
 def test_a_bit_is_flipped_in_the_first_timed_iteration_of_measure() -> None:
     assert parse_fault("bitflip:0@measure", 2).iteration == 0
 

@@ -2,12 +2,13 @@
 
 import os
 import socket
+import struct
 import time
 
 import pytest
 
 from gpudiag.model.measure import IncidentKind
-from gpudiag.ranks.agents.tcp_counters import TcpCounters, plain_address
+from gpudiag.ranks.agents.tcp_counters import TcpCounters, _parse_connection, plain_address
 from gpudiag.ranks.diagnosis.loss import PathSegments, find_lossy_paths
 
 
@@ -60,6 +61,32 @@ def test_the_kernel_counts_what_a_connection_sent_also_once_it_is_closed() -> No
     sent = {peer.address: peer for peer in counters.totals()}
     assert sent["127.0.0.2"].segments > 0
     assert sent["127.0.0.2"].retransmitted == 0
+
+
+def info_of_connection(retransmitted: int, sent_for_nothing: int | None) -> bytes:
+    """What the kernel answers of one connection (struct inet_diag_msg, then tcp_info as an attribute)."""
+    info = bytearray(216 if sent_for_nothing is None else 280)
+    struct.pack_into("=I", info, 100, retransmitted)
+    struct.pack_into("=I", info, 156, 27_754)
+    if sent_for_nothing is not None:
+        struct.pack_into("=I", info, 216, sent_for_nothing)
+    head = bytearray(72)
+    head[8:12], head[24:28] = socket.inet_aton("10.0.0.1"), socket.inet_aton("10.0.0.2")
+    struct.pack_into("=I", head, 68, 4711)
+    return bytes(head) + struct.pack("=HH", len(info) + 4, 2) + bytes(info)
+
+
+@pytest.mark.parametrize(
+    ("retransmitted", "for_nothing", "lost"),
+    [(684, 215, 469), (941, 941, 0), (3, 5, 0), (684, None, 684)],
+    ids=["some arrived", "all had arrived", "more than sent", "an old kernel"],
+)
+def test_segments_that_were_sent_again_for_nothing_were_not_lost(
+    retransmitted: int, for_nothing: int | None, lost: int
+) -> None:
+    found = _parse_connection(socket.AF_INET, info_of_connection(retransmitted, for_nothing), {4711})
+    assert found is not None
+    assert (found[1].address, found[1].segments, found[1].retransmitted) == ("10.0.0.2", 27_754, lost)
 
 
 def test_connections_of_other_processes_and_of_one_that_is_gone_are_not_counted() -> None:

@@ -1,0 +1,91 @@
+"""`nccl-test --localise`: eight ranks of one machine act as nodes, of which one, two or a pair are slow."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.ranks.nccl_test_command import (
+    GPUDIAG,
+    Completed,
+    nccl_test,
+    remaining_processes,
+    started,
+    torchrun,
+)
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+
+FLAGS = ("--localise", "--max-bytes", "1K", "--iterations", "5", "--json")
+
+
+def localised(completed: Completed) -> tuple[Any, list[tuple[str, str]]]:
+    """What was found, and the findings of the network with their subjects; nothing is left running."""
+    assert (completed.status, completed.left_behind) == (0, ()), completed
+    document = completed.document()
+    told = [
+        (one["code"], " ".join(one["subject"].get("ends") or [f"rank {one['subject']['rank']}"]))
+        for one in document["findings"]
+        if one["code"].startswith("network.")
+    ]
+    return document["localisation"], told
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ((), []),
+        (("slow:3:20",), [("network.node_slow", "rank 3")]),
+        (("slow:3:20", "slow:6:30"), [("network.node_slow", "rank 3"), ("network.node_slow", "rank 6")]),
+        (("slow:2-5:20",), [("network.link_slow", "rank 2 rank 5")]),
+    ],
+    ids=["none", "one", "two", "pair"],
+)
+def test_of_eight_ranks_the_slow_ones_are_named(
+    faults: tuple[str, ...], expected: list[tuple[str, str]]
+) -> None:
+    injected = [word for fault in faults for word in ("--inject", fault)]
+    found, told = localised(nccl_test("--nproc", "8", *FLAGS, *injected))
+    assert told == expected
+    assert (len(found["nodes"]), found["links"]) == (8, 28)
+
+
+def test_under_torchrun_the_agents_start_fresh_ranks_for_it() -> None:
+    found, told = localised(torchrun(4, *FLAGS, "--inject", "slow:1:20"))
+    assert told == [("network.node_slow", "rank 1")]
+    assert found["links"] == 6
+
+
+def test_two_ranks_are_too_few_and_the_report_says_so() -> None:
+    completed = nccl_test("--nproc", "2", "--localise", "--max-bytes", "1K", "--iterations", "5")
+    assert completed.status == 0
+    assert "Localisation: not done: it takes 4 nodes" in " ".join(completed.output.split())
+
+
+def test_after_a_death_nothing_is_localised_and_the_death_is_the_verdict() -> None:
+    completed = nccl_test("--nproc", "4", *FLAGS, "--inject", "kill:1@2")
+    document = completed.document()
+    assert completed.status == 1
+    assert [one["code"] for one in document["findings"]] == ["rank.died"]
+    assert document["localisation"] is None
+    assert "rank 1 (died)" in document["missing_detail"]["localisation"]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_ended_while_it_localises_leaves_nothing(sign: signal.Signals) -> None:
+    slow = [word for rank in range(4) for word in ("--inject", f"slow:{rank}:200")]
+    with started(*GPUDIAG, "--nproc", "4", *FLAGS, *slow) as (process, mark):
+        time.sleep(9.0)  # the sweep of eight sizes, five iterations each, takes its eight seconds
+        assert process.poll() is None
+        os.kill(process.pid, sign)
+        process.communicate(timeout=30)
+        assert process.returncode
+        assert remaining_processes(mark) == ()
+
+
+def test_a_pair_needs_the_flag() -> None:
+    completed = nccl_test("--nproc", "8", "--inject", "slow:2-5:20")
+    assert (completed.status, completed.output) == (2, "")
+    assert "--localise" in completed.error

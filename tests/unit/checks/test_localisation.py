@@ -1,0 +1,109 @@
+"""What is said of each suspect of a localisation: its code, its subject, and a sentence with names and numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpudiag.checks.ranks.collective import judge_collective
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
+from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject
+from gpudiag.model.finding import Outcome
+from gpudiag.model.localisation import Localisation, Node, Suspect, Symptom
+from gpudiag.model.measure import IncidentKind
+from gpudiag.model.reading import Missing, MissingReason
+from tests.unit.collectives.measurements import make_incident, make_measurement
+
+HOSTS = tuple(Node(f"a{number}", (2 * number, 2 * number + 1)) for number in range(1, 5))
+RANKS = tuple(Node("a1", (rank,)) for rank in range(4))
+
+
+def made(nodes: tuple[Node, ...], *suspects: Suspect) -> Localisation:
+    return Localisation(nodes, 3, 2.5, 6, 40e9, 0.001, suspects, ())
+
+
+def judged(suspect: Suspect, nodes: tuple[Node, ...] = HOSTS):
+    (finding,) = judge_collective(make_measurement(localisation=made(nodes, suspect)))
+    return finding
+
+
+SLOW = Suspect(Symptom.SLOW, (1,), None, 9e9, 40e9, 5)
+LOSSY = Suspect(Symptom.LOSSY, (1,), None, 0.21, 0.001, 5, sent_again=0.021)
+HUNG = Suspect(Symptom.FAILED, (1,), None, None, None, 5, words="Timed out waiting 8000ms")
+LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1")
+
+
+@pytest.mark.parametrize(
+    ("suspect", "code", "subject", "words"),
+    [
+        (SLOW, "network.node_slow", HostSubject("a2"),
+         "a2 exchanges data at 9.00 GB/s at best, where 40.0 GB/s is usual, whoever the partner is"),
+        (replace(SLOW, under_load=True), "network.node_slow", HostSubject("a2"),
+         "it shows only while all nodes exchange at once"),
+        (replace(SLOW, **LINK), "network.link_slow", LINK_SUBJECT,
+         "a1 and a3 on rail 0 exchange data with each other at 9.00 GB/s at best"),
+        (replace(SLOW, rail=1), "network.rail_slow", RankSubject(5, "a2"), "rail 1 of a2 exchanges data at"),
+        (replace(SLOW, nodes=(), rail=1), "network.rail_slow", LinkSubject(("rail 1", "all nodes"), "a1"),
+         "rail 1 of all nodes exchanges data at"),
+        (LOSSY, "network.node_lossy", HostSubject("a2"),
+         "2.1% of what is sent between a2 and others is lost on the way; a small exchange takes up to 210 ms"),
+        (replace(LOSSY, **LINK), "network.link_lossy", LINK_SUBJECT,
+         "2.1% of what a1 and a3 on rail 0 send each other is lost on the way"),
+        (replace(LOSSY, sent_again=None), "network.node_lossy", HostSubject("a2"),
+         "a small exchange of a2 takes up to 210 ms where 1 ms is usual, as if segments were lost"),
+        (HUNG, "network.exchange_hangs", HostSubject("a2"),
+         "a2 does not come to the end of an exchange (Timed out waiting 8000ms), whoever the partner is"),
+        (replace(HUNG, **LINK), "network.exchange_hangs", LINK_SUBJECT,
+         "a1 and a3 on rail 0 do not come to the end of an exchange with each other"),
+    ],
+)  # fmt: skip
+def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, words):
+    finding = judged(suspect)
+    assert (finding.code, finding.subject) == (code, subject)
+    assert words in finding.message
+    assert finding.evidence
+
+
+def test_ranks_of_one_host_are_told_as_ranks():
+    finding = judged(SLOW, RANKS)
+    assert (finding.subject, finding.message.split(" exchanges")[0]) == (RankSubject(1, "a1"), "rank 1")
+    finding = judged(replace(SLOW, **LINK), RANKS)
+    assert finding.subject == LinkSubject(("rank 0", "rank 2"), "a1")
+    assert "rail" not in finding.message
+
+
+def test_a_hang_fails_and_what_is_slow_or_lossy_warns():
+    outcomes = {kind.code: kind.outcome for kind in LOCALISATION_FINDINGS}
+    assert outcomes.pop("network.exchange_hangs") is Outcome.FAIL
+    assert outcomes.pop("network.not_localised") is Outcome.ERROR
+    assert set(outcomes.values()) == {Outcome.WARN}
+
+
+def test_one_fault_is_told_once_where_the_kernel_counted_the_loss_too():
+    """The node or the link that is named says more than each way on which segments were lost."""
+    lost = make_incident(
+        IncidentKind.LOSSY, host="a2", evidence=(Evidence("other_side", "a4"), Evidence("sent_again", 0.02))
+    )
+    elsewhere = make_incident(
+        IncidentKind.LOSSY, host="a1", evidence=(Evidence("other_side", "a3"), Evidence("sent_again", 0.02))
+    )
+    findings = judge_collective(
+        make_measurement(localisation=made(HOSTS, LOSSY), incidents=(lost, elsewhere))
+    )
+    assert sorted(one.code for one in findings) == ["network.node_lossy", "network.path_lossy"]
+    assert next(one for one in findings if one.code == "network.path_lossy").subject.ends == (
+        "the others",
+        "a3",
+    )
+
+
+def test_what_should_have_been_localised_and_was_not_is_an_error():
+    why = Missing(MissingReason.ERROR, "of the ranks that were to exchange data, rank 3 on a2: died")
+    (finding,) = judge_collective(make_measurement(localisation=why))
+    assert (finding.code, finding.outcome) == ("network.not_localised", Outcome.ERROR)
+    assert "rank 3 on a2" in finding.message
+
+
+def test_what_cannot_be_localised_is_no_fault():
+    few = Missing(MissingReason.NOT_SUPPORTED, "it takes 4 nodes")
+    assert judge_collective(make_measurement(localisation=few)) == ()
+    assert judge_collective(make_measurement(localisation=made(HOSTS))) == ()

@@ -1,0 +1,90 @@
+"""Lines between two ranks, as two threads of this process."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore, PrefixStore
+
+from gpudiag.collectives import pair_line
+from gpudiag.collectives.pair_line import LineResult, PairLine, measure_line, measure_lines
+from gpudiag.model.reading import Missing
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """What each returned or raised."""
+    results: list[Any] = [None] * len(calls)
+
+    def call(place: int) -> None:
+        try:
+            results[place] = calls[place]()
+        except Exception as error:  # noqa: BLE001 - whatever a thread raises is its result
+            results[place] = error
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+def test_both_ends_measure_the_same() -> None:
+    store = HashStore()
+
+    def measure(place: int) -> LineResult:
+        return measure_line(PairLine("gloo", store, place, CPU), lambda: None)
+
+    one, other = at_once(lambda: measure(0), lambda: measure(1))
+    assert one == other
+    assert not isinstance(one.bytes_per_second, Missing)
+    assert 0 < one.typical_seconds <= one.tail_seconds
+    assert isinstance(one.sent_again, Missing)  # within this machine
+
+
+def test_a_delay_at_either_end_counts_for_both() -> None:
+    store = HashStore()
+
+    def measure(place: int) -> LineResult:
+        return measure_line(PairLine("gloo", store, place, CPU), lambda: time.sleep(0.05 * place))
+
+    one, other = at_once(lambda: measure(0), lambda: measure(1))
+    assert one == other
+    assert one.typical_seconds >= 0.05
+    assert one.bytes_per_second <= 4 * 2**20 / 0.05
+
+
+def test_three_ranks_in_a_ring_use_two_lines_each_at_once() -> None:
+    store = HashStore()
+
+    def measure(rank: int) -> list[LineResult]:
+        pairs = [tuple(sorted((rank, other))) for other in range(3) if other != rank]
+        lines = [
+            PairLine("gloo", PrefixStore(f"{pair}", store), pair.index(rank), CPU) for pair in sorted(pairs)
+        ]
+        return measure_lines(lines, lambda: None)
+
+    results = at_once(*(lambda rank=rank: measure(rank) for rank in range(3)))
+    assert [len(one) for one in results] == [2, 2, 2]
+    assert results[0][0] == results[1][0]  # of ranks 0 and 1
+    assert results[0][1] == results[2][0]
+    assert results[1][1] == results[2][1]
+
+
+def test_a_partner_that_does_not_come_is_an_error_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_line, "LIMIT_SECONDS", 1.0)
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=1))
+    with pytest.raises(RuntimeError):
+        measure_line(PairLine("gloo", store, 0, CPU), lambda: None)
