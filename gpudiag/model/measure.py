@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gpudiag.model.evidence import Evidence, Subject
+from gpudiag.model.evidence import Evidence, Scalar, Subject
 from gpudiag.model.localisation import Localisation
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -136,6 +136,11 @@ class Incident:
     stage: str
     at_seconds: float  # since the run started
     evidence: tuple[Evidence, ...]
+
+    @property
+    def facts(self) -> dict[str, Scalar]:
+        """The values of the evidence, by name."""
+        return {fact.name: fact.value for fact in self.evidence}
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
     passed = [incident for incident in measurement.incidents if incident.kind is IncidentKind.PASSED]
     findings = []
     for incident in passed[:1]:
-        facts = _facts(incident)
+        facts = incident.facts
         early = f" {format_seconds(float(facts['early_by']))}" if "early_by" in facts else ""
         other = f"rank {facts['before_rank']}" if "before_rank" in facts else "another rank"
         where = f", in iteration {facts['iteration']}" if "iteration" in facts else ""
@@ -175,7 +175,7 @@ def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
 
 def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int) -> int | str:
     """The rank to name: whose data it is, else the one that saw it; no rank where all saw the same."""
-    facts = _facts(incident)
+    facts = incident.facts
     if "data_of_rank" in facts and facts["diagnosis"] in _FATES:
         return int(facts["data_of_rank"])
     same = {other.rank for other in corrupted if _signature(other) == _signature(incident)}
@@ -183,14 +183,14 @@ def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int)
 
 
 def _signature(incident: Incident) -> tuple[Scalar, ...]:
-    facts = _facts(incident)
+    facts = incident.facts
     names = ("op", "dtype", "size_bytes", "iteration", "first_offset", "last_offset", "xor_mask")
     return tuple(facts.get(name, "") for name in names)
 
 
 def _describe(culprit: int | str, seen: Sequence[Incident], measurement: CollectiveMeasurement) -> Finding:
     first = seen[0]
-    facts = _facts(first)
+    facts = first.facts
     ranks = sorted({incident.rank for incident in seen})
     plural = "s" if facts["wrong_elements"] != 1 else ""
     where = (
@@ -232,10 +232,6 @@ def _counted_only(measurement: CollectiveMeasurement) -> list[Finding]:
         Evidence("wrong_elements", str(result.wrong_elements), limit=0, source="timed buffer"),
     )
     return [COLLECTIVE_CORRUPTED.finding(HostSubject(measurement.host), message, *evidence)]
-
-
-def _facts(incident: Incident) -> dict[str, Scalar]:
-    return {fact.name: fact.value for fact in incident.evidence}
 
 
 def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:

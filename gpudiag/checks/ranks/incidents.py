@@ -11,6 +11,16 @@ from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
 from gpudiag.checks.ranks.localisation import is_localised
+from gpudiag.checks.ranks.network import (
+    MEETING_FOREIGN_SERVER,
+    MEETING_KINDS,
+    MEETING_UNREACHABLE,
+    MEETING_WRONG_ADDRESS,
+    NETWORK_HOST_CUT_OFF,
+    NETWORK_HOSTS_PARTED,
+    NETWORK_MESSAGES,
+    NETWORK_PATH_LOSSY,
+)
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
@@ -132,88 +142,6 @@ RANK_NOT_STARTED = FindingKind(
     remedy="Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
     "and that its host can reach that address.",
     basis=_RANK_DIED_BASIS,
-)
-_MEETING_BASIS = Basis(
-    reads="The addresses of rank 0's machine as this host looks them up, and what comes of connecting to them: to the"
-    " ranks' port, and to those of rank 0's agent.",
-    limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`, and said on standard error after 5 s.",
-    look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
-)
-MEETING_WRONG_ADDRESS = FindingKind(
-    code="rendezvous.wrong_address",
-    outcome=Outcome.ERROR,
-    severity=Severity.CONFIG,
-    category=Category.SW_CONFIG,
-    owner=Owner.JOB,
-    meaning="The name of rank 0's machine has no address on this host, or leads back to this host.",
-    remedy="Correct MASTER_ADDR, or how this host resolves it: `getent hosts` and that name, /etc/hosts, the resolver.",
-    basis=_MEETING_BASIS,
-)
-MEETING_UNREACHABLE = FindingKind(
-    code="rendezvous.unreachable",
-    outcome=Outcome.ERROR,
-    severity=Severity.TRIAGE,
-    category=Category.SW_CONFIG,
-    owner=Owner.HOST,
-    meaning="This host cannot reach rank 0's machine: there is no answer, no route, or only one open port.",
-    remedy="Open the network between the two hosts, all ports (NCCL and gloo take any): firewall, security group, "
-    "routes, the interface; `ip route get` and that address shows the way.",
-    basis=_MEETING_BASIS,
-)
-MEETING_FOREIGN_SERVER = FindingKind(
-    code="rendezvous.foreign_server",
-    outcome=Outcome.ERROR,
-    severity=Severity.CONFIG,
-    category=Category.SW_CONFIG,
-    owner=Owner.JOB,
-    meaning="Another server listens where the ranks are to meet.",
-    remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows who has this one.",
-    basis=_MEETING_BASIS,
-)
-_PATHS_BASIS = Basis(
-    reads="Whether each host's agent connects to those of the other hosts, at a port that the kernel chose, and"
-    " whether these reply.",
-    limit="1.5 s for a connection, 2 s for the reply; where ranks hang, and once more after 1.5 s before that"
-    " counts as a hang.",
-    look_also=("ip -s link", "ip route get ADDRESS", "nft list ruleset", "collective.stalled"),
-)
-NETWORK_HOST_CUT_OFF = FindingKind(
-    code="network.host_cut_off",
-    outcome=Outcome.FAIL,
-    severity=Severity.ISOLATE,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
-    meaning="No other host of the run reaches this one, and these reach each other: it is off, or cut off.",
-    remedy="See whether the host is up (its console, `ping`), then its interface, cable and switch port: `ip -s link`. "
-    "Leave it out until then. `gpudiag merge` joins what its own agent wrote with this report.",
-    basis=_PATHS_BASIS,
-)
-NETWORK_HOSTS_PARTED = FindingKind(
-    code="network.hosts_parted",
-    outcome=Outcome.FAIL,
-    severity=Severity.TRIAGE,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
-    meaning="Two hosts of the run, or two groups of them, do not reach each other.",
-    remedy="Look at what is between them: routes, firewall and security group on both (NCCL and gloo take any port), "
-    "the switches on the way. `ip route get` and the other's address shows the way.",
-    basis=_PATHS_BASIS,
-)
-NETWORK_PATH_LOSSY = FindingKind(
-    code="network.path_lossy",
-    outcome=Outcome.WARN,
-    severity=Severity.TRIAGE,
-    category=Category.HW_OTHER,
-    owner=Owner.HOST,
-    meaning="Segments from one host to another are lost, and TCP sends them again: such a path is slow and uneven.",
-    remedy="Look at both ends and the switches between for errors and drops: `ip -s link`, `ethtool -S` and the "
-    "interface, cable, transceiver, MTU, a full queue. `gpudiag nccl-test --localise` measures every pair.",
-    basis=Basis(
-        reads="What the kernel of each sender counts of its ranks' TCP connections (tcp_info), by the host at the other"
-        " end, twice a second. Data that goes by RDMA is not counted here.",
-        limit="0.5 % of at least 500 data segments, and at least 10 of them.",
-        look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
-    ),
 )
 _SKEW_BASIS = Basis(
     reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
@@ -368,14 +296,6 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.MISMATCHED: COLLECTIVE_MISMATCHED,
     }
 )
-# By the obstacle that was found, where it is not the network's.
-_MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
-    {
-        "no_address": MEETING_WRONG_ADDRESS,
-        "own_address": MEETING_WRONG_ADDRESS,
-        "foreign_server": MEETING_FOREIGN_SERVER,
-    }
-)
 _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
 # Of torch's TCPStore and of the operating system (EADDRINUSE).
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
@@ -420,8 +340,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     kind = _KINDS[incident.kind]
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
-    facts = _facts(incident)
-    kind = _MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    facts = incident.facts
+    kind = MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -446,7 +366,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
 
 
 def _died(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     if "oom_killer" in facts or int(facts.get("oom_kills", 0)) > 0:
         limit = facts.get("memory_limit")
         group = facts.get("oom_group")
@@ -463,12 +383,12 @@ def _died(incident: Incident) -> str:
 
 
 def _stopped(incident: Incident) -> str:
-    state = _facts(incident).get("process_state", "stopped")
+    state = incident.facts.get("process_state", "stopped")
     return f"rank {incident.rank} is {state} {_where(incident)}"
 
 
 def _raised(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     message = str(facts.get("message", ""))
     first_line = message.partition("\n")[0]
     if _PORT_TAKEN.search(message):
@@ -492,7 +412,7 @@ def _no_interface(incident: Incident, name: str | None) -> str:
 
 
 def _silent(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     awaited = facts.get("waited_in", "a later stage")
     held = f", and {_HELD_BACK}" if "throttled_periods" in facts else ""
     return (
@@ -501,7 +421,7 @@ def _silent(incident: Incident) -> str:
 
 
 def _ended(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     awaited = facts.get("waited_in", "a collective")
     by = f"rank {facts['waiting_rank']}" if "waiting_rank" in facts else "another rank"
     return f"rank {incident.rank} had ended, without an error, while {by} still needed it in {awaited}"
@@ -514,7 +434,7 @@ def _throttled(incident: Incident) -> str:
 
 
 def _paused(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     lasted = format_seconds(float(facts.get("lasted", 0.0)))
     state = facts.get("process_state", "held")
     how = f"was {state}" if "waited_in" not in facts else "kept the others waiting"
@@ -522,7 +442,7 @@ def _paused(incident: Incident) -> str:
 
 
 def _interrupted(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     lasted = format_seconds(float(facts.get("lasted", 0.0)))
     ranks = facts.get("ranks_inside", "all")
     return f"nothing moved between ranks {ranks} for {lasted}{_times(facts)}, and then it went on"
@@ -534,53 +454,15 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 
 
 def _not_started(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     if "started_twice" in facts:
         return f"rank {incident.rank} never arrived, but two processes say that they are {facts['started_twice']}"
     found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
     return f"rank {incident.rank} never arrived{found}"
 
 
-def _unreached(incident: Incident) -> str:
-    found = _facts(incident).get("found", "its machine does not answer")
-    return f"rank {incident.rank} cannot reach rank 0: {found}"
-
-
-def _cut_off(incident: Incident) -> str:
-    facts = _facts(incident)
-    if "does_not_reach" in facts:
-        return f"{incident.host} reaches no other host ({facts['does_not_reach']}): it is cut off from the network"
-    others = facts.get("not_reached_by", "the other hosts")
-    return (
-        f"{incident.host} answers none of the other hosts ({others}): it is off, or cut off from the network"
-    )
-
-
-def _parted(incident: Incident) -> str:
-    facts = _facts(incident)
-    one, other = facts.get("one_side", "the others"), facts.get("other_side", incident.host)
-    both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
-    return f"the network between {one} and {other} is cut{both}"
-
-
-def _misnamed(incident: Incident) -> str:
-    address = _facts(incident).get("own_address", "none")
-    what = "has no address" if address == "none" else f"is {address}"
-    return (
-        f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
-        "and they never meet"
-    )
-
-
-def _lossy(incident: Incident) -> str:
-    facts = _facts(incident)
-    one, other = facts.get("one_side", incident.host), facts.get("other_side", "another host")
-    share = f"{float(facts['sent_again']):.1%} of what" if "sent_again" in facts else "part of what"
-    return f"{share} {one} sends to {other} is lost on the way and sent again"
-
-
 def _skewed(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     name, value = facts.get("variable") or facts.get("version_of", "a version"), facts.get("value", "unknown")
     ranks = str(facts.get("ranks", incident.rank))
     who = f"rank {ranks} has" if ranks.isdecimal() else f"ranks {ranks} have"
@@ -588,7 +470,7 @@ def _skewed(incident: Incident) -> str:
 
 
 def _start_failed(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     who = f"ranks {facts['ranks']}" if "ranks" in facts else f"rank {incident.rank}"
     module = facts.get("importing", "torch")
     if "exception" in facts:
@@ -609,20 +491,20 @@ def _start_failed(incident: Incident) -> str:
 
 
 def _late(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     by = f" by {format_seconds(float(facts['late_by']))}" if "late_by" in facts else ""
     why = f": {facts['cause']}" if "cause" in facts else ""
     return f"rank {incident.rank} comes late to the collectives{by}, and the others wait for it{why}"
 
 
 def _stalled(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     inside = facts.get("operation", "the same collective")
     return f"ranks {facts.get('ranks_inside', 'all')} are all inside {inside} and nothing moves"
 
 
 def _mismatched(incident: Incident) -> str:
-    facts = _facts(incident)
+    facts = incident.facts
     entered = facts.get("operation", "another collective")
     expected = facts.get("expected_operation", "what they agree on")
     return f"rank {incident.rank} entered {entered} where the others entered {expected}"
@@ -635,11 +517,6 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.RAISED: _raised,
         IncidentKind.SILENT: _silent,
         IncidentKind.NOT_STARTED: _not_started,
-        IncidentKind.UNREACHED: _unreached,
-        IncidentKind.CUT_OFF: _cut_off,
-        IncidentKind.PARTED: _parted,
-        IncidentKind.MISNAMED: _misnamed,
-        IncidentKind.LOSSY: _lossy,
         IncidentKind.SKEWED: _skewed,
         IncidentKind.START_FAILED: _start_failed,
         IncidentKind.ENDED: _ended,
@@ -649,17 +526,14 @@ _MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
         IncidentKind.INTERRUPTED: _interrupted,
         IncidentKind.STALLED: _stalled,
         IncidentKind.MISMATCHED: _mismatched,
+        **NETWORK_MESSAGES,
     }
 )
 
 
 def _where(incident: Incident) -> str:
     """Where a rank was: its stage, and the iteration and the operation, where they are known."""
-    facts = _facts(incident)
+    facts = incident.facts
     iteration = f", iteration {facts['iteration']}" if "iteration" in facts else ""
     operation = f", in {facts['operation']}" if facts.get("inside_operation") and "operation" in facts else ""
     return f"in stage {incident.stage}{iteration}{operation}"
-
-
-def _facts(incident: Incident) -> dict[str, Scalar]:
-    return {fact.name: fact.value for fact in incident.evidence}

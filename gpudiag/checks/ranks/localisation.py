@@ -137,8 +137,7 @@ def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool
     found = measurement.localisation
     if incident.kind is not IncidentKind.LOSSY or isinstance(found, Missing):
         return False
-    other = next((str(fact.value) for fact in incident.evidence if fact.name == "other_side"), "")
-    ends = {incident.host, other}
+    ends = {incident.host, str(incident.facts.get("other_side", ""))}
     return any(
         suspect.nodes and {found.nodes[node].host for node in suspect.nodes} <= ends
         for suspect in found.suspects

@@ -4,7 +4,8 @@ import pytest
 
 from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
-from gpudiag.checks.ranks.incidents import COLLECTIVE_STALLED, NETWORK_PATH_LOSSY, RANK_LATE
+from gpudiag.checks.ranks.incidents import COLLECTIVE_STALLED, RANK_LATE
+from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.localisation import Node
 from gpudiag.model.measure import IncidentKind, InjectedFault, RankReport

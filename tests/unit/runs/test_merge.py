@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudiag.checks.ranks.incidents import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
+from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
 from gpudiag.model.codec import dumps, loads
 from gpudiag.model.evidence import HostSubject, LinkSubject
 from gpudiag.model.finding import Outcome
