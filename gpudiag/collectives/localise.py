@@ -35,6 +35,9 @@ _ANYHOW_SHARE = 0.75
 _TAIL_FACTOR = 10.0
 _TAIL_SECONDS = 0.04
 _LOSSY_SPEED_SHARE = 0.1
+# All at once, nodes share the switches, and those far apart share more of them than neighbours do: what counts is far
+# below that, as where two flows were put on one way.
+_LOAD_FACTOR = 0.6
 _WITNESSES = 2  # good nodes that a suspect meets
 # Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
 _LINKS_AGAIN = 64
@@ -179,7 +182,7 @@ class Localiser:
 
     def _slow_under_load(self) -> dict[tuple[Pair, int], list[Exchange]]:
         """The pairs and rails that were slow each time that all nodes exchanged at once."""
-        usual = _usual(self._loaded, self._slow_share)
+        usual = _usual(self._loaded, _LOAD_FACTOR * self._slow_share)
         if usual is None:
             return {}
         by_link = _by_link(self._loaded)
@@ -191,7 +194,7 @@ class Localiser:
 
     def _conclude_load(self, blamed: set[int], links: set[Pair]) -> list[Suspect]:
         """What is slow under load only, twice: a node with all that it met, or else the link."""
-        usual = _usual(self._loaded, self._slow_share)
+        usual = _usual(self._loaded, _LOAD_FACTOR * self._slow_share)
         slow = {
             link: seen
             for link, seen in self._slow_under_load().items()

@@ -8,14 +8,24 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation
 
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, Round
-from gpudiag.collectives.pair_line import LineResult, PairLine, failed_line, measure_line, measure_lines
+from gpudiag.collectives.pair_line import (
+    GlooLine,
+    LineResult,
+    NcclLine,
+    PairLine,
+    failed_line,
+    measure_line,
+    measure_lines,
+)
 from gpudiag.collectives.pairing import Pair
 from gpudiag.collectives.process_group import meet
 from gpudiag.model.codec import decode, encode
@@ -45,6 +55,14 @@ def run(context: RankContext) -> Mapping[str, Any]:
     request = decode(LocaliseRequest, context.arguments)
     store, device = meet(context, request.backend)
     context.progress.enter_stage(MEASURE)
+    if request.backend == "nccl":  # it connects two ranks at the first send between them
+        dist.init_process_group(
+            "nccl",
+            store=PrefixStore("localise/world", store),
+            rank=context.rank,
+            world_size=context.world_size,
+            timeout=timedelta(seconds=context.operation_timeout_seconds),
+        )
     board = _Board(_open_store(store, request.nodes, context.rank))
     board.put("boot", context.rank, read_machine().clock.partition(" ")[0])
     member = _Member(context, request, board, device)
@@ -138,8 +156,10 @@ class _Member:
             return [failed_line(words)] * len(pairs)
 
     def _open(self, current: Round, pair: Pair) -> PairLine:
+        if self._backend == "nccl":
+            return NcclLine(self._rank, self._partner(pair), self._device)
         store = PrefixStore(f"{_topic(current, pair)}/{self._rail}", self._board.store)
-        return PairLine(self._backend, store, pair.index(self._node), self._device)
+        return GlooLine(store, pair.index(self._node))
 
     def _partner(self, pair: Pair) -> int:
         other = pair[1 - pair.index(self._node)]

@@ -1,7 +1,4 @@
-"""Lines between two ranks of different nodes: a process group of their own, made by these two alone.
-
-A group of torch's `new_group` concerns all ranks; this one only needs the store, and other pairs go on if it breaks.
-"""
+"""Lines between two ranks of different nodes, which these two open alone: other pairs go on if one breaks."""
 
 import os
 import statistics
@@ -9,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -22,8 +19,6 @@ from gpudiag.units import MIB
 
 # An exchange that takes longer, or a partner that is not there by then, counts as failed.
 LIMIT_SECONDS = 8.0
-# Large enough for the plateau (collectives.md 4), small enough for some twenty pairs that take turns.
-_LARGE_BYTES = {"nccl": 128 * MIB, "gloo": 4 * MIB}
 _SMALL_BYTES = MIB // 4
 _LARGE_TIMES, _LOADED_TIMES = 5, 2
 _LARGE_SECONDS = 0.5  # no further one is begun after so long
@@ -51,35 +46,100 @@ def failed_line(words: str) -> LineResult:
     return LineResult(reason, reason, reason)
 
 
-class PairLine:
+class _Works:
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self._works = works
+
+    def is_completed(self) -> bool:
+        """Whether all are done."""
+        return all(work.is_completed() for work in self._works)
+
+    def wait(self) -> None:
+        """Return once all are done; on a GPU, once its stream waits for them."""
+        for work in self._works:
+            work.wait()
+
+
+class PairLine(Protocol):
     """This rank's end of a line to another rank."""
 
-    def __init__(self, backend: str, store: Store, place: int, device: torch.device) -> None:
+    device: torch.device
+    large_bytes: int  # enough for the plateau (collectives.md 4), and for some twenty pairs that take turns
+    turns: int  # 2 where the ends send one after the other, 1 where both send at once
+
+    def send(self, data: torch.Tensor) -> Any:
+        """The work of an exchange: each end sends and receives as much as the array holds."""
+
+    def agree(self, token: torch.Tensor) -> Callable[[], None]:
+        """What waits until `token` has the larger ones of both ends' values."""
+
+
+class GlooLine:
+    """A line of gloo: a process group of the two, which needs the store alone; other pairs go on if it breaks."""
+
+    device = torch.device("cpu")
+    large_bytes = 4 * MIB
+    turns = 1
+
+    def __init__(self, store: Store, place: int) -> None:
         """Open the line as the first (0) or the second (1) of the two that share `store`.
 
         Raises:
             RuntimeError: the other rank was not reached.
         """
-        self.backend = backend
-        self.device = device
-        self._group: Any
-        limit = timedelta(seconds=LIMIT_SECONDS)
-        if backend == "nccl":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = limit  # torch has no other name for it
-            self._group = dist.ProcessGroupNCCL(store, place, 2, options)
-        else:
-            self._group = dist.ProcessGroupGloo(store, place, 2, limit)
+        self._group: Any = dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=LIMIT_SECONDS))
         self._slowest = dist.AllreduceOptions()
         self._slowest.reduceOp = ReduceOp(ReduceOp.MAX)
 
     def send(self, data: torch.Tensor) -> Any:
-        """The work of an all-reduce: of two ranks, each sends and receives as much as the array holds."""
+        """The work of an all-reduce, in which each of two ranks sends and receives as much as the array holds."""
         return self._group.allreduce([data])
 
-    def send_maximum(self, token: torch.Tensor) -> Any:
-        """The work after which both ends have the larger one of their values."""
-        return self._group.allreduce([token], self._slowest)
+    def agree(self, token: torch.Tensor) -> Callable[[], None]:
+        """What waits until `token` has the larger ones of both ends' values."""
+        return cast(Callable[[], None], self._group.allreduce([token], self._slowest).wait)
+
+
+class NcclLine:
+    """A line of NCCL: the communicator that torch opens for two ranks at the first send between them.
+
+    A group of the two would need a name that both know: torch takes that from how many groups a rank has opened.
+    """
+
+    large_bytes = 128 * MIB
+    turns = 2
+
+    def __init__(self, rank: int, other: int, device: torch.device) -> None:
+        """Use the open default group, in which these two have those ranks."""
+        self.device = device
+        self._other = other
+        self._is_first = rank < other
+
+    def send(self, data: torch.Tensor) -> Any:
+        """The works of both ways, one after the other: the lower rank sends first."""
+        return self._exchange(data, torch.empty_like(data))
+
+    def agree(self, token: torch.Tensor) -> Callable[[], None]:
+        """What waits until `token` has the larger ones of both ends' values."""
+        received = torch.empty_like(token)
+        works = self._exchange(token.clone(), received)
+
+        def finish() -> None:
+            works.wait()
+            torch.maximum(token, received, out=token)
+
+        return finish
+
+    def _exchange(self, data: torch.Tensor, received: torch.Tensor) -> _Works:
+        def send() -> Any:
+            return dist.isend(data, self._other)
+
+        def receive() -> Any:
+            return dist.irecv(received, self._other)
+
+        return _Works([one() for one in ((send, receive) if self._is_first else (receive, send))])
 
 
 def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
@@ -97,13 +157,14 @@ def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
         if sum(smalls) >= _SMALL_SECONDS:
             break
     typical = statistics.median(smalls)
-    size, larges = _LARGE_BYTES[line.backend], list[float]()
+    size, larges = line.large_bytes, list[float]()
     if typical * size / _SMALL_BYTES > LIMIT_SECONDS / 2:
         size, larges = _SMALL_BYTES, smalls  # they tell enough
     while len(larges) < _LARGE_TIMES and sum(larges) < _LARGE_SECONDS:
         larges += exchange.run(size)[0]
     worse_end = exchange.agree(sent.share_again())
-    return LineResult(size / min(larges), typical, max(smalls), _NOT_COUNTED if worse_end < 0 else worse_end)
+    sent_again = _NOT_COUNTED if worse_end < 0 else worse_end
+    return LineResult(line.turns * size / min(larges), typical, max(smalls), sent_again)
 
 
 def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list[LineResult]:
@@ -114,10 +175,11 @@ def measure_lines(lines: Sequence[PairLine], before: Callable[[], None]) -> list
     """
     exchange = _Exchanger(lines, before)
     exchange.run(_SMALL_BYTES)
-    size = _LARGE_BYTES[lines[0].backend]
+    size = lines[0].large_bytes
     # A number, not a time: all ranks of a ring must stop after the same exchange.
     seconds = exchange.run(size, _LOADED_TIMES)
-    return [LineResult(size / min(each), NOT_ASKED, NOT_ASKED) for each in seconds]
+    turns = lines[0].turns
+    return [LineResult(turns * size / min(each), NOT_ASKED, NOT_ASKED) for each in seconds]
 
 
 class _Sent:
@@ -182,9 +244,8 @@ class _Exchanger:
     def _agree(self, values: Sequence[Sequence[float]]) -> list[list[float]]:
         """The larger ones of both ends' values, for each line."""
         tokens = [torch.tensor(each, dtype=torch.float64, device=self._device) for each in values]
-        works = [line.send_maximum(token) for line, token in zip(self._lines, tokens, strict=True)]
-        for work in works:
-            work.wait()
+        for finish in [line.agree(token) for line, token in zip(self._lines, tokens, strict=True)]:
+            finish()
         return [token.tolist() for token in tokens]
 
     def _synchronize(self) -> None:

@@ -34,6 +34,7 @@ class Shown:
 
 
 SOUND, SLOW, LOSSY, HUNG = Shown(), Shown(0.7), Shown(lost=0.02, tail_seconds=0.21), Shown(None)
+HALF = Shown(0.5)
 LOSSY_RDMA = Shown(lost=None, tail_seconds=0.07)
 POLICED = Shown(0.01, lost=0.1, tail_seconds=0.21)
 SYMPTOMS = {
@@ -210,13 +211,18 @@ def test_a_rail_that_is_slow_on_all_nodes_is_named_once():
 
 def test_a_link_that_is_slow_only_under_load_is_named_so():
     loaded = ExchangePhase.LOAD
-    (found,) = localise(16, lambda pair, _, phase: SLOW if pair == (4, 5) and phase is loaded else SOUND)
+    (found,) = localise(16, lambda pair, _, phase: HALF if pair == (4, 5) and phase is loaded else SOUND)
     assert (found.symptom, found.nodes, found.under_load) == (Symptom.SLOW, (4, 5), True)
+
+
+def test_under_load_ways_are_shared_and_seven_tenths_are_no_fault():
+    loaded = ExchangePhase.LOAD
+    assert localise(16, lambda pair, _, phase: SLOW if pair == (4, 5) and phase is loaded else SOUND) == ()
 
 
 def test_a_node_that_is_slow_only_under_load_is_named_and_not_its_links():
     loaded = ExchangePhase.LOAD
-    (found,) = localise(16, lambda pair, _, phase: SLOW if 4 in pair and phase is loaded else SOUND)
+    (found,) = localise(16, lambda pair, _, phase: HALF if 4 in pair and phase is loaded else SOUND)
     assert (found.nodes, found.under_load) == ((4,), True)
 
 

@@ -7,14 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import torch
 from torch.distributed import HashStore, PrefixStore
 
 from gpudiag.collectives import pair_line
-from gpudiag.collectives.pair_line import LineResult, PairLine, measure_line, measure_lines
+from gpudiag.collectives.pair_line import GlooLine, LineResult, measure_line, measure_lines
 from gpudiag.model.reading import Missing
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +41,7 @@ def test_both_ends_measure_the_same() -> None:
     store = HashStore()
 
     def measure(place: int) -> LineResult:
-        return measure_line(PairLine("gloo", store, place, CPU), lambda: None)
+        return measure_line(GlooLine(store, place), lambda: None)
 
     one, other = at_once(lambda: measure(0), lambda: measure(1))
     assert one == other
@@ -57,7 +54,7 @@ def test_a_delay_at_either_end_counts_for_both() -> None:
     store = HashStore()
 
     def measure(place: int) -> LineResult:
-        return measure_line(PairLine("gloo", store, place, CPU), lambda: time.sleep(0.05 * place))
+        return measure_line(GlooLine(store, place), lambda: time.sleep(0.05 * place))
 
     one, other = at_once(lambda: measure(0), lambda: measure(1))
     assert one == other
@@ -70,9 +67,7 @@ def test_three_ranks_in_a_ring_use_two_lines_each_at_once() -> None:
 
     def measure(rank: int) -> list[LineResult]:
         pairs = [tuple(sorted((rank, other))) for other in range(3) if other != rank]
-        lines = [
-            PairLine("gloo", PrefixStore(f"{pair}", store), pair.index(rank), CPU) for pair in sorted(pairs)
-        ]
+        lines = [GlooLine(PrefixStore(f"{pair}", store), pair.index(rank)) for pair in sorted(pairs)]
         return measure_lines(lines, lambda: None)
 
     results = at_once(*(lambda rank=rank: measure(rank) for rank in range(3)))
@@ -87,4 +82,4 @@ def test_a_partner_that_does_not_come_is_an_error_within_the_limit(monkeypatch: 
     store = HashStore()
     store.set_timeout(timedelta(seconds=1))
     with pytest.raises(RuntimeError):
-        measure_line(PairLine("gloo", store, 0, CPU), lambda: None)
+        measure_line(GlooLine(store, 0), lambda: None)
