@@ -31,7 +31,8 @@ COLLECTIVE_SLOW = FindingKind(
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
     meaning="A collective is slower than on other such machines, or than it was on this one.",
-    remedy="See what changed during the run (throttling, replays, NVLink errors); then test fewer GPUs at a time.",
+    remedy="See what changed during the run (throttling, replays, NVLink errors); then find the slow "
+    "GPU, node or link: `gpudiag nccl-test --localise`.",
     basis=_BASIS,
 )
 COLLECTIVE_SPEED = FindingKind(

@@ -216,7 +216,8 @@ COLLECTIVE_STALLED = FindingKind(
     category=Category.SW_LIBRARY,
     owner=Owner.HOST,
     meaning="Every rank is inside the same collective, alive, and nothing moves: the transport between them hangs.",
-    remedy="Check the links between these ranks: network interface, firewall, NVLink, PCIe peer access.",
+    remedy="Check the links between these ranks: network interface, firewall, NVLink, PCIe peer access. "
+    "`gpudiag nccl-test --localise` finds the pair that does not come to an end.",
     basis=Basis(
         reads="Where every rank is: its stage, the collective that it is inside, and whether anything moves.",
         limit="Stall: 9 s longer than max(1 s, 10 times the predicted time), times"

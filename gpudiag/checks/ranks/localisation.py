@@ -15,7 +15,7 @@ _SPEED_BASIS = Basis(
     " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
     " other, then all nodes at once in rings.",
     limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
-    " is less; in every exchange of the node, or of the pair where both are good with others.",
+    " is less; under load 0.6 of that. In every exchange of the node, or of the pair where both are good with others.",
     look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
 )
 _TAIL_BASIS = Basis(
