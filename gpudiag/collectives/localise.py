@@ -3,8 +3,9 @@
 1. Screen: random disjoint pairs of nodes exchange data, three rounds of them. A node counts by the best of its pairs:
    next to one good partner a good node looks good, however bad the others are. A bad exchange between two nodes that are
    both good with others is the fault of the link between them.
-2. Confirm: a suspect meets two nodes that are known to be good; a suspected pair meets again.
-3. Load: all nodes exchange with two others at once, in rings; what is slow only then is measured once more.
+2. Load: all nodes exchange with two others at once, in rings.
+3. Confirm: a suspect meets two nodes that are known to be good; a suspected pair meets again, one that was slower in a
+   ring too. A ring in which a pair was much slower is measured once more.
 
 What decides is here, so that a simulation of ten thousand nodes (benchmarks/localise_scale.py) runs the same code.
 """
@@ -40,7 +41,7 @@ _LOSSY_SPEED_SHARE = 0.1
 _LOAD_FACTOR = 0.6
 _WITNESSES = 2  # good nodes that a suspect meets
 # Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
-_LINKS_AGAIN = 64
+_LINKS_AGAIN, _LINKS_OF_A_NODE = 64, 2
 
 Port = tuple[int, int]  # node and rail
 
@@ -135,7 +136,7 @@ class Localiser:
         confirmed = {one.nodes for one in self._quiet if one.phase is ExchangePhase.CONFIRM}
         met_again = {node for pair in confirmed for node in pair}
         ports = {port for port in quiet.bad_ports_alone if port[0] in met_again}
-        links = [link for link in quiet.bad_links if link[0] in confirmed]
+        links = [link for link in quiet.bad_links if link[0] in confirmed and len(quiet.by_link[link]) > 1]
         found = [*_of_ports(quiet, ports), *(quiet.suspect_link(*link) for link in links)]
         return (*found, *self._conclude_load({node for node, _ in ports}, {pair for pair, _ in links}))
 
@@ -143,13 +144,11 @@ class Localiser:
         self, screen: Sequence[tuple[ExchangePhase, tuple[Pair, ...]]], *, under_load: bool
     ) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
         yield from screen
-        for pairs in pack_rounds(self._to_confirm()):
-            yield ExchangePhase.CONFIRM, self._filled(pairs)
-        if not under_load:
-            return
-        rings = [ring(self._nodes, stride) for stride in load_strides(self._nodes)]
+        rings = [ring(self._nodes, stride) for stride in load_strides(self._nodes)] if under_load else []
         for pairs in rings:
             yield ExchangePhase.LOAD, pairs
+        for pairs in pack_rounds(self._to_confirm()):
+            yield ExchangePhase.CONFIRM, self._filled(pairs)
         found = _Findings(self._quiet, self._slow_share)
         bad, links = {node for node, _ in found.bad_ports}, {pair for pair, _ in found.bad_links}
         again = {pair for pair, _ in self._slow_under_load() if not bad & set(pair)} - links
@@ -162,15 +161,24 @@ class Localiser:
         found = _Findings(self._quiet, self._slow_share)
         suspects = sorted({node for node, _ in found.bad_ports_alone})
         good = [node for node in found.best_first if node not in suspects]
-        links = found.bad_links[:_LINKS_AGAIN]
+        links = dict.fromkeys([pair for pair, _ in found.bad_links] + self._slower_in_rings(set(suspects)))
+        again = _few_of_each(links)
         wanted: list[Pair] = []
         for turn in range(_WITNESSES):
             for place, node in enumerate(suspects):
                 witness = _choose_witness(node, good, place * _WITNESSES + turn, wanted)
                 if witness is not None:
                     wanted.append((min(node, witness), max(node, witness)))
-            wanted += dict.fromkeys(pair for pair, _ in links)
+            wanted += again
         return wanted
+
+    def _slower_in_rings(self, suspects: set[int]) -> list[Pair]:
+        """The pairs that were slower than usual where all nodes exchanged at once, the slowest first: they may be so alone."""
+        usual = _usual(self._loaded, self._slow_share)
+        if usual is None:
+            return []
+        slower = [one for one in self._loaded if usual.symptom(one) and not suspects & set(one.nodes)]
+        return [one.nodes for one in sorted(slower, key=lambda one: _best_speed((one,)) or 0.0)]
 
     def _filled(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
         """The round with its idle nodes in pairs too, so that the network is as busy as when it was screened."""
@@ -178,6 +186,8 @@ class Localiser:
             return pairs
         busy = {node for pair in pairs for node in pair}
         idle = [node for node in range(self._nodes) if node not in busy]
+        if self._number % 2:  # other pairs than in the round before
+            idle = idle[1:]
         return (*pairs, *zip(idle[::2], idle[1::2], strict=False))
 
     def _slow_under_load(self) -> dict[tuple[Pair, int], list[Exchange]]:
@@ -229,7 +239,7 @@ class _Findings:
     def __init__(self, exchanges: Sequence[Exchange], slow_share: float) -> None:
         self.usual = _usual(exchanges, slow_share)
         self.by_port = _by_port(exchanges)
-        self._by_link = _by_link(exchanges)
+        self.by_link = _by_link(exchanges)
         self.bad_ports = {
             port for port, seen in self.by_port.items() if all(self.symptom(one) for one in seen)
         }
@@ -260,7 +270,7 @@ class _Findings:
         """Pairs and rails that had a symptom each time, between ports that are good with others; the worst first."""
         bad = [
             (link, seen)
-            for link, seen in self._by_link.items()
+            for link, seen in self.by_link.items()
             if all(self.symptom(one) for one in seen)
             and not any((node, link[1]) in self.bad_ports for node in link[0])
         ]
@@ -276,7 +286,7 @@ class _Findings:
 
     def suspect_link(self, pair: Pair, rail: int) -> Suspect:
         """The link as a suspect."""
-        return self._suspect(pair, rail, self._by_link[(pair, rail)])
+        return self._suspect(pair, rail, self.by_link[(pair, rail)])
 
     def suspect_node(self, node: int, rails: Sequence[int]) -> Suspect:
         """The node as a suspect, with what all of those rails show."""
@@ -328,6 +338,18 @@ def _suspect_load(nodes: tuple[int, ...], seen: Sequence[Exchange], usual: Usual
     symptom = Symptom.FAILED if speed is None else Symptom.SLOW
     usual_speed = None if speed is None else usual.bytes_per_second
     return Suspect(symptom, nodes, None, speed, usual_speed, len(seen), under_load=True, words=words)
+
+
+def _few_of_each(links: Iterable[Pair]) -> list[Pair]:
+    """The first of the links, two of each node at most: more would be the fault of the node."""
+    met: dict[int, int] = defaultdict(int)
+    chosen: list[Pair] = []
+    for pair in links:
+        if len(chosen) < _LINKS_AGAIN and all(met[node] < _LINKS_OF_A_NODE for node in pair):
+            chosen.append(pair)
+            for node in pair:
+                met[node] += 1
+    return chosen
 
 
 def _choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence[Pair]) -> int | None:

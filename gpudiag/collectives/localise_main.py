@@ -29,7 +29,7 @@ from gpudiag.collectives.pair_line import (
 from gpudiag.collectives.pairing import Pair
 from gpudiag.collectives.process_group import meet
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.localisation import Exchange, Localisation, Node
+from gpudiag.model.localisation import Exchange, ExchangePhase, Localisation, Node
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.rank.context import Progress, RankContext
@@ -148,9 +148,9 @@ class _Member:
         before = partial(self._progress.before_exchange, partners)
         try:
             self._lines = [self._open(current, pair) for pair in pairs]
-            if len(pairs) == 1:
-                return [measure_line(self._lines[0], before)]
-            return measure_lines(self._lines, before)
+            if current.phase is ExchangePhase.LOAD:
+                return measure_lines(self._lines, before)
+            return [measure_line(self._lines[0], before)]
         except RuntimeError as error:
             words = str(error).partition("\n")[0]
             return [failed_line(words)] * len(pairs)

@@ -7,6 +7,7 @@ Pair = tuple[int, int]
 
 # With so few nodes all pairs are measured: at most seven rounds.
 ALL_PAIRS_UP_TO = 8
+ALL_LINKS_UP_TO = 16
 # Three different partners for each node: a healthy one meets at least one healthy partner, but for one node in a
 # thousand where one in ten is bad (simulated: benchmarks/localise_scale.py).
 SCREEN_ROUNDS = 3
@@ -40,15 +41,20 @@ def _circle_round(order: Sequence[int | None], number: int) -> tuple[Pair, ...]:
 
 
 def load_strides(nodes: int) -> tuple[int, ...]:
-    """The distances of the rings in which all nodes exchange at once: near, middle and far, three at most."""
+    """The distances of the rings in which all nodes exchange at once: near, middle and far.
+
+    Of a few more nodes than those that all meet in the screen every distance, so that every link is measured.
+    """
+    if ALL_PAIRS_UP_TO < nodes <= ALL_LINKS_UP_TO:
+        return tuple(range(1, nodes // 2 + 1))
     powers = [1 << bit for bit in range(nodes.bit_length()) if 2 << bit < nodes]
     return tuple(dict.fromkeys((powers[0], powers[len(powers) // 2], powers[-1]))) if powers else ()
 
 
 def ring(nodes: int, stride: int) -> tuple[Pair, ...]:
-    """The pairs of nodes that are so far apart on a ring of all: each node is in two."""
-    apart = (((node, (node + stride) % nodes)) for node in range(nodes))
-    return tuple((min(one, other), max(one, other)) for one, other in apart)
+    """The pairs of nodes that are so far apart on a ring of all: each node is in two, or in one with its opposite."""
+    apart = ((node, (node + stride) % nodes) for node in range(nodes))
+    return tuple(dict.fromkeys((min(one, other), max(one, other)) for one, other in apart))
 
 
 def pack_rounds(wanted: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:

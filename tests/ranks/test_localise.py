@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.launchers import command_of
 from tests.ranks.nccl_test_command import (
     GPUDIAG,
     Completed,
     nccl_test,
     remaining_processes,
+    run,
     started,
     torchrun,
 )
@@ -89,3 +91,11 @@ def test_a_pair_needs_the_flag() -> None:
     completed = nccl_test("--nproc", "8", "--inject", "slow:2-5:20")
     assert (completed.status, completed.output) == (2, "")
     assert "--localise" in completed.error
+
+
+@pytest.mark.parametrize("launched_by", ["srun", "mpirun"], indirect=True)
+def test_under_every_launcher_all_processes_go_on_and_one_reports(launched_by: str) -> None:
+    completed = run(*command_of(launched_by, 4), *GPUDIAG[1:], *FLAGS, "--inject", "slow:1-3:20")
+    found, told = localised(completed)
+    assert told == [("network.link_slow", "rank 1 rank 3")]
+    assert found["links"] == 6
