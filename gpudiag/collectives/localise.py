@@ -103,7 +103,6 @@ class Localiser:
         self._quiet: list[Exchange] = []
         self._loaded: list[Exchange] = []
         self._number = 0
-        self._seed = seed
         screen = ((ExchangePhase.SCREEN, pairs) for pairs in screen_rounds(nodes, seed, rounds))
         self._plan = self._follow(list(screen), under_load=under_load)
 

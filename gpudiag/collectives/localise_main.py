@@ -54,7 +54,6 @@ def run(context: RankContext) -> Mapping[str, Any]:
     """On rank 0 the `Localisation`, encoded; on others nothing. `context.arguments` is an encoded LocaliseRequest."""
     request = decode(LocaliseRequest, context.arguments)
     store, device = meet(context, request.backend)
-    context.progress.enter_stage(MEASURE)
     if request.backend == "nccl":  # it connects two ranks at the first send between them
         dist.init_process_group(
             "nccl",
@@ -129,6 +128,7 @@ class _Member:
 
     def take_part(self, current: Round, *, in_turn: bool) -> None:
         """Exchange data with this rank's partners in that round, and tell the results."""
+        self._progress.enter_stage(MEASURE)  # again: a round is progress, and idle ranks wait for theirs
         own = [
             (place, pair)
             for place, pair in enumerate(current.pairs)

@@ -124,6 +124,11 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
             return []
         words = f"no bad node or link could be looked for: {found.detail}"
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
+    if isinstance(found.usual_bytes_per_second, Missing):
+        words = f"no exchange came to an end between any two of {len(found.nodes)} nodes"
+        failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
+        said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
     return [
         _kind_of(suspect).finding(
             _subject(suspect, found, measurement), _message(suspect, found), *_evidence(suspect, found)

@@ -8,7 +8,7 @@ from gpudiag.checks.ranks.collective import judge_collective
 from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject
 from gpudiag.model.finding import Outcome
-from gpudiag.model.localisation import Localisation, Node, Suspect, Symptom
+from gpudiag.model.localisation import Exchange, ExchangePhase, Localisation, Node, Suspect, Symptom
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.collectives.measurements import make_incident, make_measurement
@@ -101,6 +101,15 @@ def test_what_should_have_been_localised_and_was_not_is_an_error():
     (finding,) = judge_collective(make_measurement(localisation=why))
     assert (finding.code, finding.outcome) == ("network.not_localised", Outcome.ERROR)
     assert "rank 3 on a2" in finding.message
+
+
+def test_where_no_exchange_came_to_an_end_no_node_is_cleared():
+    broke = Missing(MissingReason.TIMED_OUT, "Timed out waiting 8000ms")
+    exchange = Exchange(1, ExchangePhase.SCREEN, (0, 1), 0, broke, broke, broke)
+    nothing = replace(made(HOSTS), usual_bytes_per_second=broke, exchanges=(exchange,))
+    (finding,) = judge_collective(make_measurement(localisation=nothing))
+    assert (finding.code, finding.outcome) == ("network.not_localised", Outcome.ERROR)
+    assert finding.message.endswith("between any two of 4 nodes: Timed out waiting 8000ms")
 
 
 def test_what_cannot_be_localised_is_no_fault():
