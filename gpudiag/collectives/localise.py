@@ -11,7 +11,7 @@ What decides is here, so that a simulation of ten thousand nodes (benchmarks/loc
 """
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -316,9 +316,10 @@ def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
     """The bad ports as suspects: nodes with most rails bad, a rail that is bad on most nodes, single rails."""
     suspects: list[Suspect] = []
     singles: list[Suspect] = []
+    rails_of = Counter(node for node, _ in found.by_port)
     for node in sorted({node for node, _ in ports}):
         bad = sorted(rail for one, rail in ports if one == node)
-        if 2 * len(bad) > sum(one == node for one, _ in found.by_port):
+        if 2 * len(bad) > rails_of[node]:
             suspects.append(found.suspect_node(node, bad))
         else:
             singles += [found.suspect_rail((node,), rail, found.by_port[(node, rail)]) for rail in bad]
