@@ -31,6 +31,17 @@ def test_eight_gpus_of_eight_are_used(on_gpus):
     assert len({rank["device_uuid"] for rank in document["ranks"]}) == 8
 
 
+def test_a_slow_gpu_of_four_is_localised_by_sends_between_pairs(on_gpus):
+    """The speeds are the processor's: others may look slow beside it."""
+    flags = ("--nproc", "4", "--localise", "--inject", "slow:1:100", "--max-bytes", "64")
+    document = on_gpus("h100x8", "nccl-test", *flags, *SMALL, "--json").document()
+    slow = [one["subject"] for one in document["findings"] if one["code"] == "network.node_slow"]
+    assert 1 in [subject.get("rank") for subject in slow], document["findings"]
+    exchanges = document["localisation"]["exchanges"]
+    assert {one["phase"] for one in exchanges} == {"screen", "load", "confirm"}
+    assert all(one["bytes_per_second"] for one in exchanges)
+
+
 def test_a_gpu_without_memory_is_named_by_its_rank(on_gpus):
     faults = {"CUDA_STAND_IN_FAULTS": "oom:1@60"}
     ended = on_gpus("h100x8", "nccl-test", "--nproc", "2", "--max-bytes", "1K", *SMALL, variables=faults)

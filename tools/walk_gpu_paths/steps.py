@@ -90,6 +90,8 @@ def kinds_of_gpus() -> Iterator[Step]:
                 "MIG is on" if left else "",
                 _first(count) if count > 1 else {},
             )
+    localise = ("nccl-test", "--nproc", "4", "--localise", *_SMALL)
+    yield Step("localise on 4", 0, "h100x8", localise, "Localisation: 4 nodes, all 6 pairs", _first(4))
     float8 = ("nccl-test", *_SMALL, "--nproc", "2", "--dtype", "float8_e4m3fn")
     yield Step("float8 on A100", 2, "a100x8", float8, "torch 2.8")
     yield Step("float8 on B200", 0, "b200x8", float8)

@@ -21,6 +21,7 @@ from gpudiag.ranks.agents.network import find_listener
 from gpudiag.ranks.agents.record import RankRecord
 from gpudiag.ranks.agents.run_directory import RunDirectory
 from gpudiag.ranks.diagnosis import evidence
+from gpudiag.ranks.diagnosis.control_group import GroupWatch
 from gpudiag.ranks.diagnosis.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.diagnosis.host_load import HostLoad
 from gpudiag.ranks.diagnosis.start_error import StartFailure
@@ -161,8 +162,11 @@ class LocalRanks:
     ) -> None:
         """Prepare to run `job` without starting it; `explanations` returns what libraries printed."""
         self._explanations = explanations
+        own_groups = GroupWatch()
+        own_groups.look(os.getpid())
         self.records = tuple(
-            RankRecord(local, EventReader(directory.events_path(local.rank))) for local in job.ranks
+            RankRecord(local, EventReader(directory.events_path(local.rank)), groups=GroupWatch(own_groups))
+            for local in job.ranks
         )
         self.start_failure: StartFailure | None = None
         self.import_seconds: float | None = None

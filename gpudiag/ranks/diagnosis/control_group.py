@@ -34,8 +34,13 @@ class Quota:
 class GroupWatch:
     """One process's control groups, and their counters since they were first seen."""
 
-    def __init__(self) -> None:
-        """Start before the first look."""
+    def __init__(self, parent: "GroupWatch | None" = None) -> None:
+        """Start before the first look; `parent` looked at the process that starts this one before it did.
+
+        A rank may be killed before the agent, starved itself, has looked at it: then its group's OOM kills count from
+        the look at the parent, if they are in the same group.
+        """
+        self._parent = parent
         self._text = ""
         self._folders: Mapping[str, Path] = {}
         self._oom_kills = 0
@@ -46,8 +51,11 @@ class GroupWatch:
         text = _read(Path(f"/proc/{pid}/cgroup"))
         if not text or text == self._text:
             return
+        is_as_started = not self._text and self._parent is not None and self._parent._text == text
         self._text, self._folders = text, find_folders(text)
         self._oom_kills = self._count_oom_kills()
+        if is_as_started and self._parent is not None:
+            self._oom_kills = self._parent._oom_kills
         self._quotas = {folder: _read_quota(folder) for folder in self._processor_folders()}
 
     def frozen_by(self) -> str | None:

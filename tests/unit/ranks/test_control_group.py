@@ -101,6 +101,24 @@ def test_oom_kills_count_since_the_process_was_seen_in_the_group(v2: Machine) ->
     assert facts == [("oom_kills", 1), ("memory_limit", 209715200)]
 
 
+def test_a_kill_before_the_first_look_counts_since_the_parent_was_seen_in_the_same_group(v2: Machine) -> None:
+    v2.write("unified/job/step/memory.events", "oom_kill 3\n")
+    parent = looked(v2)
+    v2.write("unified/job/step/memory.events", "oom_kill 4\n")
+    child = GroupWatch(parent)
+    child.look(PID)
+    assert [(fact.name, fact.value) for fact in child.memory_evidence()] == [("oom_kills", 1)]
+
+
+def test_what_a_group_counted_before_the_process_was_moved_there_is_not_its_own(v2: Machine) -> None:
+    parent = looked(v2)
+    v2.write("unified/other/memory.events", "oom_kill 7\n")
+    v2.groups = "0::/other\n"
+    child = GroupWatch(parent)
+    child.look(PID)
+    assert [(fact.name, fact.value) for fact in child.memory_evidence()] == [("oom_kills", 0)]
+
+
 def test_a_limit_that_nobody_set_is_none(v1: Machine) -> None:
     v1.write("memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
     v1.write("memory/job/memory.limit_in_bytes", "9223372036854771712\n")
