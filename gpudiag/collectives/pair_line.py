@@ -19,6 +19,7 @@ from gpudiag.units import MIB
 
 # An exchange that takes longer, or a partner that is not there by then, counts as failed.
 LIMIT_SECONDS = 8.0
+_GLOO_LARGE_BYTES, _NCCL_LARGE_BYTES = 4 * MIB, 128 * MIB
 _SMALL_BYTES = MIB // 4
 _LARGE_TIMES, _LOADED_TIMES = 5, 2
 _LARGE_SECONDS = 0.5  # no further one is begun after so long
@@ -80,7 +81,7 @@ class GlooLine:
     """A line of gloo: a process group of the two, which needs the store alone; other pairs go on if it breaks."""
 
     device = torch.device("cpu")
-    large_bytes = 4 * MIB
+    large_bytes = _GLOO_LARGE_BYTES
     turns = 1
 
     def __init__(self, store: Store, place: int) -> None:
@@ -108,12 +109,12 @@ class NcclLine:
     A group of the two would need a name that both know: torch takes that from how many groups a rank has opened.
     """
 
-    large_bytes = 128 * MIB
     turns = 2
 
     def __init__(self, rank: int, other: int, device: torch.device) -> None:
         """Use the open default group, in which these two have those ranks."""
         self.device = device
+        self.large_bytes = _NCCL_LARGE_BYTES
         self._other = other
         self._is_first = rank < other
 

@@ -15,7 +15,7 @@ from tests.ranks.machines import Machine, filter_packets, four_machines
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
 
 PORT = 29576
-LIMIT_SECONDS = 200.0  # proves that nothing hangs
+LIMIT_SECONDS = 120.0  # proves that nothing hangs
 
 
 @pytest.fixture
@@ -24,12 +24,10 @@ def machines() -> Iterator[list[Machine]]:
         yield found
 
 
-def localise(
-    machines: list[Machine], folder: Path, *more: str, torchrun: bool = False, flag: str | None = "--localise"
-) -> Any:
+def localise(machines: list[Machine], folder: Path, *, torchrun: bool = False) -> Any:
     """The document that rank 0 prints; all processes end with its exit status."""
-    flags = ["--backend", "gloo", "--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5", "--json"]
-    flags += [flag] if flag else []
+    size = ["--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5"]
+    flags = ["--backend", "gloo", *size, "--localise", "--json"]
     processes = []
     for rank, machine in enumerate(machines):
         own = folder / machine.name
@@ -40,7 +38,7 @@ def localise(
             nodes = ["--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1"]
             meeting = ["--master-addr", "machine1", "--master-port", str(PORT)]
             start, place = ["-m", "torch.distributed.run", *nodes, *meeting, "-m"], []
-        command = (sys.executable, *start, "gpudiag", "nccl-test", *flags, *more, *place)
+        command = (sys.executable, *start, "gpudiag", "nccl-test", *flags, *place)
         processes.append(
             subprocess.Popen(
                 machine.command(*command),
@@ -78,20 +76,17 @@ def test_a_sound_network_is_cleared(machines: list[Machine], tmp_path: Path) -> 
     assert (document["outcome"], names(document)) == ("pass", [])
     found = document["localisation"]
     assert (found["links"], found["suspects"]) == (6, [])
-    assert {one["phase"] for one in found["exchanges"]} == {
-        "screen"
-    }  # under load they would share processors
+    assert "load" not in {one["phase"] for one in found["exchanges"]}  # they would share processors
 
 
-@pytest.mark.parametrize("torchrun", [False, True], ids=["tcp", "torchrun"])
-def test_a_slow_link_is_named_and_not_its_ends(
-    machines: list[Machine], tmp_path: Path, torchrun: bool
+def test_a_slow_link_is_named_and_not_its_ends_under_torchrun(
+    machines: list[Machine], tmp_path: Path
 ) -> None:
     """Both directions are held to 8 MB a second: what comes faster is dropped, as a policer does."""
     one, other = machines[1], machines[2]
     for receiver, sender in ((one, other), (other, one)):
         filter_packets(receiver, f"ip saddr {sender.address} limit rate over 8 mbytes/second drop")
-    document = localise(machines, tmp_path, torchrun=torchrun)
+    document = localise(machines, tmp_path, torchrun=True)
     assert names(document) == [("network.link_slow", ["machine2", "machine3"])]
 
 
@@ -108,21 +103,3 @@ def test_a_slow_host_is_named_and_none_of_its_links(machines: list[Machine], tmp
     filter_packets(machines[2], 'iifname "eth0" limit rate over 8 mbytes/second drop')
     document = localise(machines, tmp_path)
     assert names(document) == [("network.node_slow", ["machine3"])]
-
-
-def test_a_run_that_loses_segments_is_localised_unasked(machines: list[Machine], tmp_path: Path) -> None:
-    filter_packets(machines[1], 'iifname "eth0" numgen random mod 50 == 0 drop')
-    document = localise(machines, tmp_path, "--max-bytes", "4M", "--iterations", "12", flag=None)
-    assert "nodes" in document["localisation"]
-    assert ("network.node_lossy", ["machine2"]) in names(document)
-
-
-def test_two_hosts_between_which_only_small_packets_pass_are_named(
-    machines: list[Machine], tmp_path: Path
-) -> None:
-    """As where the MTU on the way is smaller than they think: they meet, and the first data hangs."""
-    for receiver, sender in ((machines[1], machines[2]), (machines[2], machines[1])):
-        filter_packets(receiver, f"ip saddr {sender.address} meta length > 1400 drop")
-    document = localise(machines, tmp_path, "--timeout", "20")
-    assert document["outcome"] == "fail", names(document)
-    assert ("network.exchange_hangs", ["machine2", "machine3"]) in names(document)

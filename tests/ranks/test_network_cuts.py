@@ -272,7 +272,7 @@ def test_a_firewall_between_two_hosts_is_told_while_they_meet(
     assert (code, sorted(ends)) == ("network.hosts_parted", ["machine2", "machine3"])
 
 
-def test_a_path_that_loses_one_segment_in_fifty_is_named_with_its_direction(
+def test_a_link_that_loses_one_segment_in_fifty_is_localised_unasked_and_named_with_its_direction(
     machines: list[Machine], tmp_path: Path
 ) -> None:
     """Ranks of gloo's ring send to the next one: from rank 1 to rank 2."""
@@ -284,8 +284,11 @@ def test_a_path_that_loses_one_segment_in_fifty_is_named_with_its_direction(
     finally:
         run.kill()
     assert [side.status for side in sides] == [0] * 4
-    lossy = [ends for code, ends in sides[0].findings if code == "network.path_lossy"]
-    assert lossy == [[sender.name, receiver.name]]
+    # By itself the run goes on to exchanges between pairs: the link, and neither of its ends.
+    assert sides[0].findings == [("network.link_lossy", [sender.name, receiver.name])]
+    (finding,) = sides[0].document["findings"]
+    ways = [fact["value"] for fact in finding["evidence"] if fact["name"] == "lost_on_the_way"]
+    assert ways == [f"{sender.name} to {receiver.name}"]
 
 
 def test_a_sound_network_loses_nothing(machines: list[Machine], tmp_path: Path) -> None:

@@ -131,7 +131,10 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
     return [
         _kind_of(suspect).finding(
-            _subject(suspect, found, measurement), _message(suspect, found), *_evidence(suspect, found)
+            _subject(suspect, found, measurement),
+            _message(suspect, found),
+            *_evidence(suspect, found),
+            *_ways(suspect, found, measurement.incidents),
         )
         for suspect in found.suspects
     ]
@@ -206,6 +209,18 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
         *facts,
         Evidence("exchanges", suspect.exchanges, source=_SOURCE),
     )
+
+
+def _ways(suspect: Suspect, found: Localisation, incidents: Sequence[Incident]) -> tuple[Evidence, ...]:
+    """The ways on which segments of the suspect were lost in the run before, as the senders' kernels counted."""
+    hosts = {found.nodes[node].host for node in suspect.nodes}
+    lossy = [incident for incident in incidents if incident.kind is IncidentKind.LOSSY]
+    ways = [
+        f"{incident.host} to {incident.facts.get('other_side', 'another host')}"
+        for incident in lossy
+        if hosts and hosts <= {incident.host, str(incident.facts.get("other_side"))}
+    ]
+    return (Evidence("lost_on_the_way", ", ".join(ways), source=lossy[0].evidence[0].source),) if ways else ()
 
 
 def _subject(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Subject:

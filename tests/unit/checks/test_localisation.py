@@ -90,6 +90,8 @@ def test_one_fault_is_told_once_where_the_kernel_counted_the_loss_too():
         make_measurement(localisation=made(HOSTS, LOSSY), incidents=(lost, elsewhere))
     )
     assert sorted(one.code for one in findings) == ["network.node_lossy", "network.path_lossy"]
+    (node,) = [one for one in findings if one.code == "network.node_lossy"]
+    assert [fact.value for fact in node.evidence if fact.name == "lost_on_the_way"] == ["a2 to a4"]
     assert next(one for one in findings if one.code == "network.path_lossy").subject.ends == (
         "the others",
         "a3",
