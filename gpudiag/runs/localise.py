@@ -59,20 +59,17 @@ def why_not_localised(run: RankRun) -> str | None:
     return f"the run itself ended early, by rank {ended[0].rank} ({ended[0].kind.value})" if ended else None
 
 
-def is_localisation_due(run: RankRun, findings: Sequence[Finding], backend: str) -> bool:
-    """Whether to localise unasked: the verdict leaves open which node or link it is.
+def is_localisation_due(run: RankRun, backend: str, judge: Callable[[], Sequence[Finding]]) -> bool:
+    """Whether to localise unasked: what `judge` finds leaves open which node or link it is.
 
     Not among ranks on the processors of one machine, which have no network of their own.
     """
-    wrong = [one for one in findings if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
-    codes = {kind.code for kind in _LEAVE_OPEN}
     one_host = len({report.host for report in run.reports}) == 1
-    return (
-        bool(wrong)
-        and all(finding.code in codes for finding in wrong)
-        and why_not_localised(run) is None
-        and not (one_host and backend == "gloo")
-    )
+    if why_not_localised(run) is not None or (one_host and backend == "gloo"):
+        return False
+    wrong = [one for one in judge() if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
+    codes = {kind.code for kind in _LEAVE_OPEN}
+    return bool(wrong) and all(finding.code in codes for finding in wrong)
 
 
 def localise(

@@ -7,6 +7,7 @@ from functools import partial
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.finding import Finding, worst_first
 from gpudiag.model.localisation import Localisation
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
@@ -154,7 +155,7 @@ def _measure(
         return CollectiveReport.of(refusal), setup.told
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
-    run, localisation = _localise(setup, run, notice)
+    run, localisation = _localise(setup, past, run, notice)
     watched = finish_watch(watch, run.host)
     measurement = build_measurement(run, sweep, placement, watched, one_clock=setup.one_clock)
     report = build_report(
@@ -171,21 +172,29 @@ def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bo
     """Whether all processes of the launch are to look for the bad node or link now; asked of the leader's only."""
     if setup.plan.localise:
         return why_not_localised(run) is None
-    sweep, placement = setup.sweep, setup.placement
-    measurement = build_measurement(run, sweep, placement, Watched((), ()), one_clock=setup.one_clock)
-    report = build_report(measurement, placement, past.history(), one_clock=setup.one_clock)
-    return is_localisation_due(run, report.findings(), placement.backend)
+    return is_localisation_due(run, setup.placement.backend, partial(_judge_run, setup, past, run))
+
+
+def _judge_run(setup: _Setup, past: EarlierResults, run: RankRun) -> tuple[Finding, ...]:
+    """The findings of the run by itself, the worst first, without what happened on this machine meanwhile."""
+    measurement = build_measurement(
+        run, setup.sweep, setup.placement, Watched((), ()), one_clock=setup.one_clock
+    )
+    report = build_report(measurement, setup.placement, past.history(), one_clock=setup.one_clock)
+    return worst_first(report.findings())
 
 
 def _localise(
-    setup: _Setup, run: RankRun, notice: Callable[[str], None] | None
+    setup: _Setup, past: EarlierResults, run: RankRun, notice: Callable[[str], None] | None
 ) -> tuple[RankRun, Reading[Localisation]]:
     """The run, and what was found by exchanges between pairs of nodes, or why nothing was."""
     if not run.goes_on:
         why = why_not_localised(run) if setup.plan.localise else None
         return run, NOT_ASKED if why is None else Missing(MissingReason.NOT_SUPPORTED, why)
     if notice is not None and run.reporter and not setup.plan.localise:
-        notice("looking for the node or link that is to blame: pairs of nodes exchange data")
+        # The verdict itself waits for them, which may be a minute where a GPU hangs.
+        found_so_far = _judge_run(setup, past, run)[0].message
+        notice(f"{found_so_far}; which node or link it is: pairs of nodes exchange data now")
     found, again = localise(
         run,
         setup.placement,

@@ -53,17 +53,19 @@ def test_ranks_meet_again_after_all_that_does_not_end_a_run(kind: IncidentKind):
 
 @pytest.mark.parametrize("kind", [COLLECTIVE_SLOW, COLLECTIVE_STALLED, NETWORK_PATH_LOSSY])
 def test_what_leaves_open_where_it_is_is_localised_unasked(kind):
-    assert is_localisation_due(run("abcd"), found(kind, COLLECTIVE_SPEED), "gloo")
-    assert is_localisation_due(run("aaaa"), found(kind), "nccl")
-    assert not is_localisation_due(run("aaaa"), found(kind), "gloo")  # they have no network of their own
-    assert not is_localisation_due(run("ab"), found(kind), "nccl")
+    assert is_localisation_due(run("abcd"), "gloo", lambda: found(kind, COLLECTIVE_SPEED))
+    assert is_localisation_due(run("aaaa"), "nccl", lambda: found(kind))
+    assert not is_localisation_due(
+        run("aaaa"), "gloo", lambda: found(kind)
+    )  # they have no network of their own
+    assert not is_localisation_due(run("ab"), "nccl", lambda: found(kind))
 
 
 @pytest.mark.parametrize(
     "kinds", [(), (COLLECTIVE_SPEED,), (RANK_LATE,), (COLLECTIVE_SLOW, COLLECTIVE_CORRUPTED)]
 )
 def test_what_is_sound_or_names_its_cause_is_not(kinds):
-    assert not is_localisation_due(run("abcd"), found(*kinds), "nccl")
+    assert not is_localisation_due(run("abcd"), "nccl", lambda: found(*kinds))
 
 
 def test_a_fault_that_fires_only_between_pairs_has_fired():
