@@ -15,8 +15,9 @@ from gpudiag.checks.training.verifications import is_verified, list_verification
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.event import RunEvent
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst, worst_first
-from gpudiag.model.measure import InjectedFault, Measures
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, Measures
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
@@ -35,10 +36,12 @@ from gpudiag.model.training import (
     TrainingReport,
 )
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
+from gpudiag.ranks.diagnosis.evidence import format_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault
+from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.run import RankRun
-from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules, lack_on_gpus, require_torch
@@ -409,19 +412,42 @@ def measure_strategies(
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    Without `fresh_groups` the ranks keep their first process group, if the strategy can.
+    Without `fresh_groups` the ranks keep their first process group, if the strategy can. A strategy whose ranks could not
+    be started costs the others nothing: that is what happened to it.
 
     Raises:
-        LaunchError: ranks could not be started.
+        LaunchError: ranks could not be started, under any strategy.
     """
     place = _Place(None, here, here.world_size, {} if python is None else {"": python})
     able = [facts for name, facts in strategy_facts().items() if name in plan.strategy]
     able = [facts for facts in able if _why_not(plan, facts, place) is None]
-    measured = (
-        _measure(plan, facts, (), place, number, fresh_groups=fresh_groups)
-        for number, facts in enumerate(able)
+    measured: list[StrategyMeasurement] = []
+    failed: list[LaunchError] = []
+    for number, facts in enumerate(able):
+        job = _job_of(plan, facts, (), place, number, fresh_groups=fresh_groups)
+        try:
+            run = _run(plan, facts, job, place, ())
+        except LaunchError as error:
+            failed.append(error)
+            run = _never_started(job, error)
+        measured.append(build_measurement(run, job, place.device_kind))
+    if failed and len(failed) == len(able):
+        raise failed[0]
+    return tuple(measured)
+
+
+def _never_started(job: TrainingJob, error: LaunchError) -> RankRun:
+    """The run of ranks that could not be started: nothing but that."""
+    host = socket.gethostname()
+    source = "the process that starts the ranks"
+    why = (
+        Evidence("ranks", format_ranks(range(job.workers)), source=source),
+        Evidence("not_forked", error.message, source=source),
     )
-    return tuple(measurement for measurement, _ in measured)
+    incident = Incident(IncidentKind.START_FAILED, 0, host, IMPORT, 0.0, why)
+    return RankRun(
+        job.workers, Launcher.SPAWN, host, (), (incident,), results={}, events=(), injected=(), seconds=0.0
+    )
 
 
 def _measure(
@@ -430,11 +456,24 @@ def _measure(
     faults: tuple[TrainingFault | Fault, ...],
     place: _Place,
     number: int,
-    *,
-    fresh_groups: bool = True,
 ) -> tuple[StrategyMeasurement, bool]:
     """One strategy's measurement on its ranks, and whether this process reports it."""
-    job = TrainingJob(
+    job = _job_of(plan, facts, faults, place, number)
+    run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
+    return build_measurement(run, job, place.device_kind), run.reporter
+
+
+def _job_of(
+    plan: TrainingPlan,
+    facts: StrategyFacts,
+    faults: tuple[TrainingFault | Fault, ...],
+    place: _Place,
+    number: int,
+    *,
+    fresh_groups: bool = True,
+) -> TrainingJob:
+    """What each rank of that strategy is given."""
+    return TrainingJob(
         strategy=facts.name,
         workload=plan.workload,
         backend=place.placement.backend,
@@ -448,8 +487,6 @@ def _measure(
         fresh_groups=fresh_groups,
         faults=tuple(fault for fault in faults if isinstance(fault, TrainingFault)),
     )
-    run = _run(plan, facts, job, place, tuple(fault for fault in faults if isinstance(fault, Fault)))
-    return build_measurement(run, job, place.device_kind), run.reporter
 
 
 def _run(

@@ -1,0 +1,41 @@
+"""A preflight's strategies: one whose ranks could not be started costs the others nothing."""
+
+from typing import Any
+
+import pytest
+
+from gpudiag.checks.training.run import judge_training
+from gpudiag.errors import LaunchError
+from gpudiag.model.training import TrainingPlan
+from gpudiag.ranks.run import RankRun
+from gpudiag.runs import train
+from gpudiag.runs.placement import Placement
+from gpudiag.runs.train import measure_strategies
+
+PLAN = TrainingPlan(strategy=("ddp", "fsdp2"), nproc=2)
+HERE = Placement("gloo", 2)
+
+
+def fail_for(*strategies: str) -> Any:
+    """What runs no ranks, and cannot start those of these strategies."""
+
+    def run(plan: Any, facts: Any, job: Any, place: Any, faults: Any) -> RankRun:
+        if facts.name in strategies:
+            raise LaunchError("cannot start a process for the ranks: Cannot allocate memory")
+        return RankRun(2, "spawn", "a1", (), (), results={}, events=(), injected=(), seconds=1.0)
+
+    return run
+
+
+def test_one_strategy_that_cannot_start_is_told_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train, "_run", fail_for("ddp"))
+    ddp, fsdp2 = measure_strategies(PLAN, HERE)
+    assert (ddp.strategy, fsdp2.strategy, fsdp2.incidents) == ("ddp", "fsdp2", ())
+    (finding,) = [one for one in judge_training(ddp) if one.code == "rank.start_failed"]
+    assert "ranks 0-1 could not be started: cannot start a process" in finding.message
+
+
+def test_where_none_can_start_it_is_one_fault(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train, "_run", fail_for("ddp", "fsdp2"))
+    with pytest.raises(LaunchError, match="Cannot allocate memory"):
+        measure_strategies(PLAN, HERE)
