@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.collectives.pairing import Pair, load_strides, pack_rounds, ring, screen_rounds
-from gpudiag.model.localisation import Exchange, ExchangePhase, Suspect, Symptom
+from gpudiag.model.localisation import Exchange, ExchangePhase, Node, Suspect, Symptom
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.ranks.diagnosis.loss import LOST_SHARE
 
@@ -44,6 +44,15 @@ _WITNESSES = 2  # good nodes that a suspect meets
 _LINKS_AGAIN, _LINKS_OF_A_NODE = 64, 2
 
 Port = tuple[int, int]  # node and rail
+
+
+@dataclass(frozen=True, slots=True)
+class LocaliseRequest:
+    """What every rank of a localisation is given. With one host each rank acts as a node."""
+
+    backend: str
+    seed: int
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)

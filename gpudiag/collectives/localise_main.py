@@ -7,7 +7,6 @@ the first bad link.
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation
 
-from gpudiag.collectives.localise import SLOW_SHARE, Localiser, Round
+from gpudiag.collectives.localise import SLOW_SHARE, Localiser, LocaliseRequest, Round
 from gpudiag.collectives.pair_line import (
     GlooLine,
     LineResult,
@@ -39,15 +38,6 @@ from gpudiag.ranks.stages import MEASURE
 _TOLD_EXCHANGES = 1000
 _LOOPBACK = "127.0.0.1"
 _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
-
-
-@dataclass(frozen=True, slots=True)
-class LocaliseRequest:
-    """What every rank is given. With one host each rank acts as a node."""
-
-    backend: str
-    seed: int
-    nodes: tuple[Node, ...]
 
 
 def run(context: RankContext) -> Mapping[str, Any]:

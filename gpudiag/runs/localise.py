@@ -6,8 +6,7 @@ from dataclasses import replace
 from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW
 from gpudiag.checks.ranks.incidents import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
-from gpudiag.collectives.localise import NODES_AT_LEAST
-from gpudiag.collectives.localise_main import LocaliseRequest
+from gpudiag.collectives.localise import NODES_AT_LEAST, LocaliseRequest
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.localisation import Localisation, Node

@@ -73,3 +73,20 @@ def test_help_loads_no_command() -> None:
     assert not {
         name for name in modules if name.startswith(("gpudiag.probe.", "gpudiag.checks.", "gpudiag.model."))
     }
+
+
+def test_torch_is_loaded_by_ranks_alone() -> None:
+    """A process of the command line, of a launcher's rank or of the service that loads torch takes two seconds to start."""
+    import subprocess
+
+    packages = ("cli", "runs", "service", "checks", "render", "store", "explain", "model", "probe", "sampler")
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for package in packages
+        for path in sorted((ROOT / "gpudiag" / package).rglob("*.py"))
+        if path.name not in ("program.py", "__main__.py")  # what a child of a probe runs
+    ]
+    program = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    program += "    if 'torch' in sys.modules:\n        sys.exit(f'{name} loads torch')\n"
+    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
