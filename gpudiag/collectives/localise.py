@@ -145,6 +145,8 @@ class Localiser:
         met_again = {node for pair in confirmed for node in pair}
         ports = {port for port in quiet.bad_ports_alone if port[0] in met_again}
         links = [link for link in quiet.bad_links if link[0] in confirmed and len(quiet.by_link[link]) > 1]
+        if quiet.usual is not None and len(quiet.bad_ports) == len(quiet.by_port):
+            return (quiet.suspect_all(),)  # no node is left that could clear another
         found = [*_of_ports(quiet, ports), *(quiet.suspect_link(*link) for link in links)]
         return (*found, *self._conclude_load({node for node, _ in ports}, {pair for pair, _ in links}))
 
@@ -300,6 +302,10 @@ class _Findings:
         """The node as a suspect, with what all of those rails show."""
         seen = [one for rail in rails for one in self.by_port[(node, rail)]]
         return self._suspect((node,), None, seen)
+
+    def suspect_all(self) -> Suspect:
+        """All nodes as the suspect."""
+        return self._suspect((), None, [one for seen in self.by_link.values() for one in seen])
 
     def suspect_rail(self, nodes: tuple[int, ...], rail: int, seen: Sequence[Exchange]) -> Suspect:
         """The rail of that node as a suspect; of all nodes if there are none."""

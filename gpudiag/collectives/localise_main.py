@@ -5,6 +5,7 @@ the first bad link.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -37,6 +38,7 @@ from gpudiag.ranks.stages import MEASURE
 # Of so many exchanges all are told; of more, those of the suspects.
 _TOLD_EXCHANGES = 1000
 _LOOPBACK = "127.0.0.1"
+_SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's own file and line
 _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
 
 
@@ -142,7 +144,7 @@ class _Member:
                 return measure_lines(self._lines, before)
             return [measure_line(self._lines[0], before)]
         except RuntimeError as error:
-            words = str(error).partition("\n")[0]
+            words = _SOURCE_LINE.sub("", str(error).partition("\n")[0])
             return [failed_line(words)] * len(pairs)
 
     def _open(self, current: Round, pair: Pair) -> PairLine:

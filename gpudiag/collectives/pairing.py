@@ -7,6 +7,7 @@ Pair = tuple[int, int]
 
 # With so few nodes all pairs are measured: at most seven rounds.
 ALL_PAIRS_UP_TO = 8
+# With a few more all pairs are, in rings of two for each node: at most eight further rounds.
 ALL_LINKS_UP_TO = 16
 # Three different partners for each node: a healthy one meets at least one healthy partner, but for one node in a
 # thousand where one in ten is bad (simulated: benchmarks/localise_scale.py).

@@ -55,7 +55,7 @@ class Suspect:
     """What stands out, and was confirmed: a node, a rail of one, or the link between two.
 
     `nodes` has one place in `Localisation.nodes`, or two for a link. `rail` is None for a node as a whole, and `nodes` is
-    empty for a rail of all nodes. `value` is the best that it reached where the usual is `usual`: bytes per second for
+    empty for all nodes, or a rail of all of them. `value` is the best that it reached where the usual is `usual`: bytes per second for
     SLOW, seconds of the tail for LOSSY; both are None for FAILED, where `words` has what was said.
     """
 

@@ -3,7 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,35 @@ def four_machines() -> Iterator[list[Machine]]:
         for namespace in (*(machine.namespace for machine in machines), switch):
             subprocess.run(("ip", "netns", "delete", namespace), capture_output=True, check=False)
             shutil.rmtree(_HOSTS_FOLDER / namespace, ignore_errors=True)
+
+
+def start_nccl_test(
+    machine: Machine, rank: int, folder: Path, port: int, flags: Sequence[str], *, torchrun: bool
+) -> "subprocess.Popen[str]":
+    """`gpudiag nccl-test` as one of four ranks, by torchrun or by tcp://; it keeps its files in a folder of its own."""
+    own = folder / machine.name
+    own.mkdir(exist_ok=True)
+    if torchrun:
+        nodes = ("--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1")
+        meeting = ("--master-addr", "machine1", "--master-port", str(port))
+        start: tuple[str, ...] = ("-m", "torch.distributed.run", *nodes, *meeting)
+        place: tuple[str, ...] = ()
+    else:
+        start = ()
+        place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{port}")
+    return subprocess.Popen(
+        machine.command(sys.executable, *start, "-m", "gpudiag", "nccl-test", *flags, *place),
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "XDG_RUNTIME_DIR": str(own),
+            "GPUDIAG_STATE_DIR": str(own),
+            "GLOO_SOCKET_IFNAME": "eth0",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def filter_packets(machine: Machine, *rules: str) -> None:

@@ -1,16 +1,13 @@
 """Four machines with a rank each, where one machine or one link is bad: found by exchanges between pairs."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ranks.machines import Machine, filter_packets, four_machines
+from tests.ranks.machines import Machine, filter_packets, four_machines, start_nccl_test
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,32 +25,10 @@ def localise(machines: list[Machine], folder: Path, *, torchrun: bool = False) -
     """The document that rank 0 prints; all processes end with its exit status."""
     size = ["--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5"]
     flags = ["--backend", "gloo", *size, "--localise", "--json"]
-    processes = []
-    for rank, machine in enumerate(machines):
-        own = folder / machine.name
-        own.mkdir(exist_ok=True)
-        start = ["-m"]
-        place = ["--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}"]
-        if torchrun:
-            nodes = ["--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1"]
-            meeting = ["--master-addr", "machine1", "--master-port", str(PORT)]
-            start, place = ["-m", "torch.distributed.run", *nodes, *meeting, "-m"], []
-        command = (sys.executable, *start, "gpudiag", "nccl-test", *flags, *place)
-        processes.append(
-            subprocess.Popen(
-                machine.command(*command),
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(Path(__file__).parents[2]),
-                    "XDG_RUNTIME_DIR": str(own),
-                    "GPUDIAG_STATE_DIR": str(own),
-                    "GLOO_SOCKET_IFNAME": "eth0",
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+    processes = [
+        start_nccl_test(machine, rank, folder, PORT, flags, torchrun=torchrun)
+        for rank, machine in enumerate(machines)
+    ]
     try:
         output = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
     finally:

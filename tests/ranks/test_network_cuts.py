@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.ranks.machines import Machine, filter_packets, four_machines
+from tests.ranks.machines import Machine, filter_packets, four_machines, start_nccl_test
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -101,31 +101,9 @@ class Run:
             process.kill()
 
     def _start(self, rank: int, folder: Path, flags: tuple[str, ...]) -> "subprocess.Popen[str]":
-        machine = self.machines[rank]
-        own = folder / machine.name
-        own.mkdir(exist_ok=True)
-        if self.torchrun:
-            nodes = ("--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1")
-            meeting = ("--master-addr", "machine1", "--master-port", str(PORT))
-            command = (sys.executable, "-m", "torch.distributed.run", *nodes, *meeting, "-m")
-            place: tuple[str, ...] = ()
-        else:
-            command = (sys.executable, "-m")
-            place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}")
         events = ("--events", str(self.events)) if rank == 0 else ()
-        return subprocess.Popen(
-            machine.command(*command, "gpudiag", "nccl-test", *flags, *place, *events),
-            env={
-                **os.environ,
-                "PYTHONPATH": str(Path(__file__).parents[2]),
-                "XDG_RUNTIME_DIR": str(own),
-                "GPUDIAG_STATE_DIR": str(own),
-                "GLOO_SOCKET_IFNAME": "eth0",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        machine = self.machines[rank]
+        return start_nccl_test(machine, rank, folder, PORT, (*flags, *events), torchrun=self.torchrun)
 
     def _read(self, rank: int) -> None:
         self._output[rank] = self.processes[rank].communicate()

@@ -172,7 +172,7 @@ def _message(suspect: Suspect, found: Localisation) -> str:
     else:
         who = " of ".join(filter(None, (rail, *(names or ("all nodes",)))))
     mutual = " with each other" if several else ""
-    others = "; both are good with others" if several else ", whoever the partner is"
+    others = "; both are good with others" if several else ", whoever the partner is" if names or rail else ""
     if suspect.under_load:
         others += "; it shows only while all nodes exchange at once"
     if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
@@ -184,7 +184,7 @@ def _message(suspect: Suspect, found: Localisation) -> str:
         )
         if suspect.sent_again is None:
             return f"a small exchange of {who}{mutual} {longest}, as if segments were lost{others}"
-        way = f"{who} send each other" if several else f"is sent between {who} and others"
+        way = f"{who} send each other" if several or not names else f"is sent between {who} and others"
         return (
             f"{suspect.sent_again:.1%} of what {way} is lost on the way; a small exchange {longest}{others}"
         )
@@ -226,7 +226,8 @@ def _ways(suspect: Suspect, found: Localisation, incidents: Sequence[Incident]) 
 def _subject(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Subject:
     nodes = [found.nodes[node] for node in suspect.nodes]
     if not nodes:
-        return LinkSubject((f"rail {suspect.rail}", "all nodes"), measurement.host)
+        what = "each node" if suspect.rail is None else f"rail {suspect.rail}"
+        return LinkSubject((what, "all nodes"), measurement.host)
     if len(nodes) > 1:
         return LinkSubject((_name(nodes[0], found), _name(nodes[1], found)), nodes[0].host)
     ranks = _ranks(nodes[0], suspect.rail)

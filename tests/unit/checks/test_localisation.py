@@ -46,6 +46,8 @@ LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1
          "rail 1 of all nodes exchanges data at"),
         (LOSSY, "network.node_lossy", HostSubject("a2"),
          "2.1% of what is sent between a2 and others is lost on the way; a small exchange takes up to 210 ms"),
+        (replace(LOSSY, nodes=()), "network.node_lossy", LinkSubject(("each node", "all nodes"), "a1"),
+         "2.1% of what all nodes send each other is lost on the way; a small exchange takes up to 210 ms"),
         (replace(LOSSY, **LINK), "network.link_lossy", LINK_SUBJECT,
          "2.1% of what a1 and a3 on rail 0 send each other is lost on the way"),
         (replace(LOSSY, sent_again=None), "network.node_lossy", HostSubject("a2"),

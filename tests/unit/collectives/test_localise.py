@@ -256,6 +256,11 @@ def test_with_three_rounds_every_bad_node_is_found_at_every_size(nodes: int):
     assert {one.nodes for one in found} == {(node,) for node in bad}
 
 
+def test_where_every_exchange_loses_segments_no_node_is_cleared():
+    (found,) = localise(8, lambda *_: LOSSY)
+    assert (found.symptom, found.nodes, found.rail) == (Symptom.LOSSY, (), None)
+
+
 def test_loss_is_told_by_what_tcp_counts_and_not_by_a_tail_where_it_counts():
     usual = Usual(1e10, 9e9, tail_seconds=0.001, lossy_above=0.04)
     exchange = Exchange(1, ExchangePhase.SCREEN, (0, 1), 0, 1e10, 1e-4, tail_seconds=0.5, sent_again=0.0)
