@@ -2,37 +2,47 @@
 
 from gpudiag.checks.drift import machine_ports, machine_settings, performance_drift
 from gpudiag.checks.expected import machine_expected
-from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost
-from gpudiag.checks.gpu.driver_answers import driver_values, nvml_calls
+from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead, process_foreign
-from gpudiag.checks.gpu.memory_errors import ecc_corrected_rate, ecc_mode, ecc_sram, ecc_uncorrected
-from gpudiag.checks.gpu.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
-from gpudiag.checks.gpu.memory_size import memory_size
-from gpudiag.checks.gpu.modes import gpu_looks_stuck, mode_compute, mode_mig
-from gpudiag.checks.gpu.power_settings import clocks_application, power_idle_draw, power_limit
-from gpudiag.checks.gpu.start import gpu_started
-from gpudiag.checks.gpu.temperature import temperature_gpu, temperature_memory, temperature_peers
+from gpudiag.checks.gpu.memory import (
+    ecc_corrected_rate,
+    ecc_mode,
+    ecc_sram,
+    ecc_uncorrected,
+    memory_page_retirement,
+    memory_repair,
+    memory_row_remap,
+    memory_size,
+)
+from gpudiag.checks.gpu.settings import (
+    clocks_application,
+    gpu_looks_stuck,
+    mode_compute,
+    mode_mig,
+    power_idle_draw,
+    power_limit,
+)
 from gpudiag.checks.gpu.throttling import (
     clocks_hardware_slowdown,
     clocks_power_capped,
     clocks_software_thermal,
     clocks_stuck_low,
     clocks_throttle_time,
+    temperature_gpu,
+    temperature_memory,
+    temperature_peers,
 )
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.host.health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host.kernel_faults import host_kernel_log
 from gpudiag.checks.host.limits import host_cgroup, host_process_limits, host_shared_memory
 from gpudiag.checks.host.network import network_interface, network_loopback, network_name
-from gpudiag.checks.links.fabric import fabric_state
-from gpudiag.checks.links.fabric_manager import fabric_manager
+from gpudiag.checks.links.fabric import fabric_manager, fabric_state
 from gpudiag.checks.links.infiniband import infiniband_errors, infiniband_peer_memory, infiniband_port
 from gpudiag.checks.links.nvlink import nvlink_errors, nvlink_state
-from gpudiag.checks.links.pci_redirection import host_acs, host_iommu
-from gpudiag.checks.links.pcie import pcie_generation, pcie_replay_rate, pcie_width
-from gpudiag.checks.links.pcie_errors import pcie_errors
-from gpudiag.checks.links.peers import peer_access
+from gpudiag.checks.links.pcie import pcie_errors, pcie_generation, pcie_replay_rate, pcie_width
+from gpudiag.checks.links.peers import host_acs, host_iommu, peer_access
 from gpudiag.checks.links.sxid import sxid_kernel_log
 from gpudiag.checks.ranks.active import active_coverage, active_ranks, bandwidth_data, collective_all_reduce
 from gpudiag.checks.ranks.bandwidth import bandwidth_host_device, bandwidth_memory, bandwidth_peer
@@ -43,10 +53,14 @@ from gpudiag.checks.ranks.compute import (
     memory_patterns,
 )
 from gpudiag.checks.registry import Check
-from gpudiag.checks.software.cuda_settings import environment_cuda_visible_devices, environment_debug
 from gpudiag.checks.software.driver import driver_firmware, driver_nouveau, driver_persistence, driver_version
-from gpudiag.checks.software.nccl_settings import environment_interface, environment_nccl
-from gpudiag.checks.software.sources import nvml_answers, sources_agree
+from gpudiag.checks.software.settings import (
+    environment_cuda_visible_devices,
+    environment_debug,
+    environment_interface,
+    environment_nccl,
+)
+from gpudiag.checks.software.sources import driver_values, nvml_answers, nvml_calls, sources_agree
 from gpudiag.checks.software.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
 from gpudiag.checks.training.run import train_ddp, train_strategies
 

@@ -4,32 +4,42 @@ They are part of BUILTIN, and loaded without the rest of it. Every other check n
 not read (the host's state, torch, an earlier or recorded snapshot) and would be skipped there.
 """
 
-from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost
-from gpudiag.checks.gpu.driver_answers import driver_values, nvml_calls
+from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead
-from gpudiag.checks.gpu.memory_errors import ecc_mode, ecc_sram, ecc_uncorrected
-from gpudiag.checks.gpu.memory_repair import memory_page_retirement, memory_repair, memory_row_remap
-from gpudiag.checks.gpu.memory_size import memory_size
-from gpudiag.checks.gpu.modes import mode_compute, mode_mig
-from gpudiag.checks.gpu.power_settings import clocks_application, power_idle_draw, power_limit
-from gpudiag.checks.gpu.start import gpu_started
-from gpudiag.checks.gpu.temperature import temperature_gpu, temperature_memory, temperature_peers
+from gpudiag.checks.gpu.memory import (
+    ecc_mode,
+    ecc_sram,
+    ecc_uncorrected,
+    memory_page_retirement,
+    memory_repair,
+    memory_row_remap,
+    memory_size,
+)
+from gpudiag.checks.gpu.settings import (
+    clocks_application,
+    mode_compute,
+    mode_mig,
+    power_idle_draw,
+    power_limit,
+)
 from gpudiag.checks.gpu.throttling import (
     clocks_hardware_slowdown,
     clocks_power_capped,
     clocks_software_thermal,
+    temperature_gpu,
+    temperature_memory,
+    temperature_peers,
 )
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.links.fabric import fabric_state
 from gpudiag.checks.links.nvlink import nvlink_state
-from gpudiag.checks.links.pcie import pcie_generation, pcie_width
-from gpudiag.checks.links.pcie_errors import pcie_errors
+from gpudiag.checks.links.pcie import pcie_errors, pcie_generation, pcie_width
 from gpudiag.checks.links.peers import peer_access
 from gpudiag.checks.links.sxid import sxid_kernel_log
 from gpudiag.checks.registry import Check
 from gpudiag.checks.software.driver import driver_firmware, driver_nouveau, driver_persistence
-from gpudiag.checks.software.sources import nvml_answers, sources_agree
+from gpudiag.checks.software.sources import driver_values, nvml_answers, nvml_calls, sources_agree
 
 GPU_CHECKS: tuple[Check, ...] = (
     nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_started, xid_kernel_log,

@@ -7,8 +7,14 @@ verifies, and holds speeds against the past by `performance.drift`. The function
 from dataclasses import replace
 
 from gpudiag.checks.ranks.active import collective_all_reduce
-from gpudiag.checks.ranks.collective import COLLECTIVE_NOT_VERIFIED, INJECT_NOT_FIRED, PLANNED_FINDINGS
-from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED, judge_collective_speed
+from gpudiag.checks.ranks.collective import (
+    COLLECTIVE_NOT_VERIFIED,
+    COLLECTIVE_SLOW,
+    COLLECTIVE_SPEED,
+    INJECT_NOT_FIRED,
+    PLANNED_FINDINGS,
+    judge_collective_speed,
+)
 from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp

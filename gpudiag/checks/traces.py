@@ -5,7 +5,7 @@ A machine with a trace and no working GPU is broken; a machine without a trace s
 
 from dataclasses import dataclass
 
-from gpudiag.checks.gpu.allocation import granted_count
+from gpudiag.checks.gpu.availability import granted_count
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.host import PciDevice

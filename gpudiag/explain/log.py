@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 
-from gpudiag.checks.gpu.bursts import outcome_of
+from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.explain.files import LogLines
 from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid

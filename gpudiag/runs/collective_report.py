@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpudiag.checks.on_ranks import collective_run, collective_speed
-from gpudiag.checks.ranks.collective import find_missing_gpu
-from gpudiag.checks.ranks.collective_speed import find_algorithm, largest_results
+from gpudiag.checks.ranks.collective import find_algorithm, find_missing_gpu, largest_results
 from gpudiag.checks.runner import run_checks
 from gpudiag.collectives.cases import Case, Sweep
 from gpudiag.collectives.results import (

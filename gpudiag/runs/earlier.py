@@ -2,7 +2,7 @@
 
 from time import monotonic
 
-from gpudiag.checks.ranks.collective_speed import samples_of
+from gpudiag.checks.ranks.collective import samples_of
 from gpudiag.model.history import History
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.report import CollectiveReport

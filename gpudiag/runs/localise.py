@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW
+from gpudiag.checks.ranks.collective import COLLECTIVE_SLOW
 from gpudiag.checks.ranks.incidents import COLLECTIVE_INTERRUPTED, COLLECTIVE_STALLED
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.collectives.localise import NODES_AT_LEAST, LocaliseRequest

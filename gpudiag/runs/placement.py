@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpudiag.checks.gpu.modes import describe_exclusive
+from gpudiag.checks.gpu.settings import describe_exclusive
 from gpudiag.checks.host.network import judge_interfaces
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context

@@ -47,7 +47,7 @@ def _collective_samples(measures: Measures) -> Iterator[Sample]:
     if isinstance(collective, Missing):
         return
     # Imported here: code that only reads a good state does not need it.
-    from gpudiag.checks.ranks.collective_speed import metric_name
+    from gpudiag.checks.ranks.collective import metric_name
 
     largest = {(result.op, result.dtype): result for result in collective.results}
     for result in largest.values():

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from gpudiag.checks.gpu.bursts import outcome_of
 from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode, loads
 from gpudiag.model.device import Snapshot

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpudiag.checks.gpu.allocation import granted
+from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
 from gpudiag.model.context import Context

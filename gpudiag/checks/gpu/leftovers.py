@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.gpu.allocation import granted, is_granted
+from gpudiag.checks.gpu.availability import granted, is_granted
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from gpudiag.checks.gpu.allocation import granted
-from gpudiag.checks.gpu.bursts import GpuBurst, outcome_of
+from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     RECOVERY_XID,
     BadPlace,
+    GpuBurst,
     GpuFault,
     Recovery,
     cite_fault,
@@ -24,6 +24,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     describe_request,
     fault_evidence,
     find_bad_place,
+    outcome_of,
     read_recovery,
 )
 from gpudiag.checks.needs import NO_TRACE

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.gpu.allocation import is_granted
+from gpudiag.checks.gpu.availability import is_granted
 from gpudiag.checks.host.findings import host_finding, host_state, is_virtual
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import (

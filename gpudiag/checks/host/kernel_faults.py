@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 
-from gpudiag.checks.links.pcie_errors import uncorrected_since_boot
+from gpudiag.checks.links.pcie import uncorrected_since_boot
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
 from gpudiag.checks.subjects import device_subject, short_bus_id
 from gpudiag.model.context import Context

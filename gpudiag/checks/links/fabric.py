@@ -1,11 +1,12 @@
-"""The check of the NVLink fabric: is every GPU registered with it, and does it call itself healthy?"""
+"""Checks of the NVLink fabric: is every GPU registered, is it healthy, and does the fabric manager run?"""
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from gpudiag.checks.host.findings import host_finding, host_state
 from gpudiag.checks.per_device import answering, conclude, judge_devices
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import nvswitches
 from gpudiag.model.context import Context
@@ -13,6 +14,8 @@ from gpudiag.model.device import Device, FabricState, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
+
+# --- the fabric's own word
 
 _MANAGER = "Look at `systemctl status nvidia-fabricmanager` and its log; its version must match the driver's."
 _BASIS = Basis(
@@ -138,3 +141,63 @@ def _usual_domain(snapshot: Snapshot) -> tuple[object, object] | None:
     )
     domain, votes = domains.most_common(1)[0]
     return domain if votes > domains.total() / 2 else None
+
+
+# --- what sets it up
+
+_MANAGER_BASIS = Basis(
+    reads="Whether nv-fabricmanager is among the processes, and the version in its log.",
+    limit="running, and of the driver's version, where NVSwitches are on the bus",
+    look_also=(
+        "systemctl status nvidia-fabricmanager",
+        "tail /var/log/fabricmanager.log",
+        "fabric.not_ready",
+    ),
+)
+_manager_kind = partial(
+    FindingKind,
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    category=Category.HW_NVSWITCH,
+    owner=Owner.HOST,
+    remedy=_MANAGER,
+    basis=_MANAGER_BASIS,
+)
+MANAGER_NOT_RUNNING = _manager_kind(
+    code="fabric.manager_not_running",
+    meaning="The machine has NVSwitches, and the fabric manager that sets them up is not running.",
+)
+MANAGER_VERSION_DIFFERS = _manager_kind(
+    code="fabric.manager_version_differs",
+    meaning="The fabric manager's version is not the driver's; it refuses to work with any other.",
+    remedy="Install the fabric manager with the driver's version, then restart nvidia-fabricmanager.",
+)
+
+
+@check(
+    "fabric.manager",
+    title="the fabric manager runs, and its version is the driver's",
+    needs=("gpus", "host_state"),
+    reports=(MANAGER_NOT_RUNNING, MANAGER_VERSION_DIFFERS),
+    readings=("/proc/*/comm (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),
+)
+def fabric_manager(context: Context) -> Judgement:
+    """WARN where there are NVSwitches and their manager does not run, or is of another version."""
+    snapshot = context.snapshot
+    if not nvswitches(snapshot):
+        return does_not_apply("there are no NVSwitches on the bus")
+    if snapshot.machine.container is not None:
+        return does_not_apply("it runs outside this container")
+    manager = host_state(context).fabric_manager
+    if isinstance(manager, Missing):
+        return not_readable("the fabric manager", manager)
+    if not manager.running:
+        message = f"{len(nvswitches(snapshot))} NVSwitches are here and the fabric manager is not running"
+        running = Evidence("running", False, limit=True, source="/proc/*/comm")
+        return judged(host_finding(context, MANAGER_NOT_RUNNING, message, running))
+    version, driver = manager.version, snapshot.driver_version
+    if isinstance(version, Missing) or isinstance(driver, Missing) or version == driver:
+        return judged()
+    message = f"the fabric manager has version {version}, the driver version {driver}"
+    evidence = Evidence("fabric_manager_version", version, limit=driver, source="its log; limit: NVML")
+    return judged(host_finding(context, MANAGER_VERSION_DIFFERS, message, evidence))

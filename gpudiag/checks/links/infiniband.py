@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from gpudiag.checks import limits
-from gpudiag.checks.deltas import SECONDS_PER_HOUR
+from gpudiag.checks.per_device import SECONDS_PER_HOUR
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.deltas import Pair, paired, seconds_between
-from gpudiag.checks.per_device import Gap, alike, answering, conclude
+from gpudiag.checks.per_device import Gap, Pair, alike, answering, conclude, paired, seconds_between
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.same_fault import TOLD_BY
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpudiag.checks.gpu.bursts import split_bursts
+from gpudiag.checks.gpu.xid_faults import split_bursts
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpudiag.checks.gpu.modes import describe_exclusive
+from gpudiag.checks.gpu.settings import describe_exclusive
 from gpudiag.checks.links.peers import NVLINK, NVSWITCH, PeerPath, path_between
 from gpudiag.checks.ranks.active import active_of
 from gpudiag.checks.ranks.measured_speeds import (

@@ -22,7 +22,7 @@ from gpudiag.checks.ranks.network import (
     NETWORK_PATH_LOSSY,
 )
 from gpudiag.checks.registry import Basis, FindingKind
-from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
+from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind

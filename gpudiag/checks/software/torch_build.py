@@ -16,7 +16,7 @@ from gpudiag.checks.registry import (
     judged,
     not_readable,
 )
-from gpudiag.checks.software.cuda_settings import hides_every_gpu
+from gpudiag.checks.software.settings import hides_every_gpu
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from gpudiag.checks.gpu.bursts import find_device, gpu_bursts, split_bursts
+from gpudiag.checks.gpu.xid_faults import find_device, gpu_bursts, split_bursts
 from gpudiag.model.kernel_log import BURST_SILENCE
 from gpudiag.model.reading import NOT_ASKED
 from tests.unit.checks.kernel_events import event_from, recovery, xid

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudiag.checks.deltas import counted, hours_between, moved, seconds_between
+from gpudiag.checks.per_device import counted, hours_between, moved, seconds_between
 from gpudiag.checks.registry import Judgement
 from gpudiag.model.context import Context
 from gpudiag.model.finding import Outcome

@@ -10,7 +10,7 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import describe_limits
-from gpudiag.checks.ranks.collective_speed import judge_collective_speed
+from gpudiag.checks.ranks.collective import judge_collective_speed
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, ComputeResult
 from gpudiag.model.device import Device, NvLink, PeerAccess

@@ -4,7 +4,7 @@ import pytest
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, judge_interfaces
 from gpudiag.checks.ranks.incidents import RANK_RAISED, judge_incidents
-from gpudiag.checks.software.nccl_settings import INTERFACE_ABSENT
+from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.host import NetworkInterface
 from gpudiag.model.measure import Incident, IncidentKind

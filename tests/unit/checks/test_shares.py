@@ -77,7 +77,7 @@ def test_cards_of_another_kind_need_no_peer_memory_module():
 
 
 def test_without_the_kernels_counts_the_gpus_own_are_taken():
-    from gpudiag.checks.links.pcie_errors import pcie_errors
+    from gpudiag.checks.links.pcie import pcie_errors
     from gpudiag.model.device import PcieErrorCounts
 
     counts = PcieErrorCounts(0, 0, 1, 0, 0, 0, 0)

@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.checks.gpu.allocation import granted, granted_count, is_granted
+from gpudiag.checks.gpu.availability import granted, granted_count, is_granted
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.device import MigInstance, Snapshot, SourceState
 from gpudiag.model.reading import NOT_ASKED

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.ranks.collective_speed import (
+from gpudiag.checks.ranks.collective import (
     find_algorithm,
     judge_collective_speed,
     largest_results,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED
-from gpudiag.checks.ranks.collective_speed import COLLECTIVE_SLOW, COLLECTIVE_SPEED
+from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED, COLLECTIVE_SLOW, COLLECTIVE_SPEED
 from gpudiag.checks.ranks.incidents import COLLECTIVE_STALLED, RANK_LATE
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.model.evidence import HostSubject

@@ -8,8 +8,7 @@ import pytest
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.on_ranks import collective_run, collective_speed, train_run
 from gpudiag.checks.ranks.active import collective_all_reduce
-from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS, COLLECTIVE_WITHOUT_GPU
-from gpudiag.checks.ranks.collective_speed import metric_name
+from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS, COLLECTIVE_WITHOUT_GPU, metric_name
 from gpudiag.checks.registry import FindingKind
 from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
 from gpudiag.checks.training.kinds import SINGLE_WORKER, STRAGGLER

@@ -1,0 +1,558 @@
+"""Checks of a GPU's memory: its size, its errors (ECC), and how it repairs itself: remapped rows, retired pages."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from gpudiag.checks import limits
+from gpudiag.checks.gpu.products import is_data_center
+from gpudiag.checks.per_device import Counter, alike, counted, hours_between, judge_devices, moved
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
+from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.model.context import Context
+from gpudiag.model.device import Device, RowRemapHistogram, Snapshot
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.reading import Missing, value_or
+from gpudiag.reference.gpu_models import find_memory
+from gpudiag.units import GIB, format_size
+
+# --- how much there is
+
+MEMORY_TOO_SMALL = FindingKind(
+    code="memory.too_small",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_MEMORY,
+    owner=Owner.HARDWARE,
+    meaning="The GPU has less memory than others of its board have here, or than its model is sold with.",
+    remedy="Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced.",
+    basis=Basis(
+        reads="NVML's total memory of the GPU, against GPUs of the same product, board"
+        " and ECC mode here, and against the product's data sheet.",
+        limit="98 % of the most that equal boards have; 90 % of the data sheet, since"
+        " ECC of GDDR takes a sixteenth and the driver a little.",
+        look_also=("nvidia-smi -q -d MEMORY", "xid 63", "dmesg -T | grep -i nvrm"),
+    ),
+)
+
+
+@check(
+    "memory.size",
+    title="every GPU has the memory of its model",
+    needs=("gpus",),
+    reports=(MEMORY_TOO_SMALL,),
+    readings=("memory_total_bytes", "name", "ecc_mode"),
+    confirmed="nvidia-smi -q of A100, H100, B200 and T4",
+)
+def memory_size(context: Context) -> Judgement:
+    """FAIL for a GPU with less memory than equal boards have here, or than its data sheet says."""
+    return judge_devices(context.snapshot, ("memory_total_bytes", "name"), _judge_size)
+
+
+def _judge_size(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    memory = device.memory_total_bytes
+    if isinstance(memory, Missing) or device.memory_kind == "unified":
+        return
+    for share, whole, says in _opinions(snapshot, device):
+        if memory < share * whole:
+            message = (
+                f"{name_device(device)} has {format_size(memory)} of memory, {says} {format_size(whole)}"
+            )
+            evidence = Evidence("memory_total_bytes", memory, "bytes", whole, f"NVML; limit: {says}")
+            yield MEMORY_TOO_SMALL.finding(device_subject(snapshot, device), message, evidence)
+            return
+
+
+def _opinions(snapshot: Snapshot, device: Device) -> Iterator[tuple[float, int, str]]:
+    """Each opinion on the memory: the least share, the expected size, and its source."""
+    peers = [
+        peer.memory_total_bytes
+        for peer in alike(snapshot, device)
+        if peer.ecc_mode == device.ecc_mode and not isinstance(peer.memory_total_bytes, Missing)
+    ]
+    if peers:
+        yield limits.MEMORY_OF_PEERS_SHARE, max(peers), "others of its kind here have"
+    model = None if isinstance(device.name, Missing) else find_memory(device.name)
+    if model is not None:
+        yield limits.MEMORY_OF_MODEL_SHARE, model.gib * GIB, "its model has"
+
+
+# --- errors
+
+_CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
+_kind = partial(FindingKind, category=Category.HW_MEMORY, owner=Owner.HARDWARE)
+
+_ECC_MODE_BASIS = Basis(
+    reads="The current and the pending ECC mode of each GPU.",
+    limit="on for data-center products, whose memory has ECC",
+    look_also=("nvidia-smi -q -d ECC", "mode.mig_pending"),
+)
+_ECC_UNCORRECTED_BASIS = Basis(
+    reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in all and by"
+    " place (DRAM, SRAM).",
+    limit="0; in the GPU's life, the count of the earlier reading",
+    look_also=("nvidia-smi -q -d ECC,ROW_REMAPPER", "xid 48", "xid 94", "xid 95", "memory.row_remap_pending"),
+)
+_ECC_SRAM_BASIS = Basis(
+    reads="nvmlDeviceGetSramEccErrorStatus: the driver's own flag; the uncorrectable SRAM errors in the"
+    " GPU's life.",
+    limit=f"the driver's own flag; {limits.SRAM_UNCORRECTED_REPLACE} in the GPU's life (NVIDIA's RMA policy)",
+    look_also=("nvidia-smi -q -d ECC", "ecc.uncorrected_volatile"),
+)
+ECC_DISABLED = _kind(
+    code="ecc.disabled",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    owner=Owner.HOST,
+    meaning="ECC is off on a data-center GPU: flipped bits in its memory go unseen into the results.",
+    remedy="Turn it on as root with `nvidia-smi -i INDEX -e 1`, then reset the GPU or reboot.",
+    basis=_ECC_MODE_BASIS,
+)
+ECC_MODE_PENDING = _kind(
+    code="ecc.mode_pending",
+    outcome=Outcome.WARN,
+    severity=Severity.RESET,
+    owner=Owner.HOST,
+    meaning="Someone changed the ECC mode, and the change waits for a reset of the GPU.",
+    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` with nobody on it) or reboot.",
+    basis=_ECC_MODE_BASIS,
+)
+ECC_UNCORRECTED_VOLATILE = _kind(
+    code="ecc.uncorrected_volatile",
+    outcome=Outcome.FAIL,
+    severity=Severity.RESET,
+    meaning="Since the driver was loaded, memory of this GPU lost data that ECC could not restore.",
+    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`), so that bad rows are remapped; if it happens again, "
+    "have it replaced.",
+    basis=_ECC_UNCORRECTED_BASIS,
+)
+ECC_UNCORRECTED_AGGREGATE = _kind(
+    code="ecc.uncorrected_aggregate",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    meaning="In its life this GPU has had memory errors that ECC could not correct.",
+    remedy="Watch whether the count grows (`gpudiag history`); a growing count is a case for replacement.",
+    basis=_ECC_UNCORRECTED_BASIS,
+)
+ECC_UNCORRECTED_RISING = _kind(
+    code="ecc.uncorrected_rising",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading.",
+    remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count grows again, have the GPU replaced.",
+    basis=_ECC_UNCORRECTED_BASIS,
+)
+ECC_SRAM_THRESHOLD = _kind(
+    code="ecc.sram_threshold_exceeded",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    meaning="The driver itself says that the GPU's SRAM has had more errors than it may: replace it.",
+    remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
+    stated=True,
+    basis=_ECC_SRAM_BASIS,
+)
+ECC_SRAM_UNCORRECTED = _kind(
+    code="ecc.sram_uncorrected",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    meaning="More uncorrectable errors in the GPU's SRAM than it may have in its life. SRAM cannot be remapped.",
+    remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
+    basis=_ECC_SRAM_BASIS,
+)
+ECC_CORRECTED_RATE = _kind(
+    code="ecc.corrected_rate",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    meaning="ECC corrects far more errors on this GPU than on the GPUs beside it.",
+    remedy="Keep an eye on it; on Xid 92, or when uncorrected errors follow, call support.",
+    basis=Basis(
+        reads="Corrected ECC errors, now and in the earlier snapshot; a count that"
+        " fell has restarted and is left out.",
+        limit=f"{limits.CORRECTED_RATE_FACTOR:.0f} times the next GPU's rate, and at least"
+        f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (own choice; published limits differ 5,000-fold)",
+        look_also=("xid 92", "nvidia-smi -q -d ECC"),
+    ),
+)
+
+
+@check(
+    "ecc.mode",
+    title="ECC is on where it belongs, and no change is pending",
+    needs=("gpus",),
+    reports=(ECC_DISABLED, ECC_MODE_PENDING),
+    readings=("ecc_mode", "ecc_mode_pending", "brand", "name"),
+    confirmed=_CAPTURES,
+)
+def ecc_mode(context: Context) -> Judgement:
+    """WARN where ECC is off on a data-center GPU, or where a change waits for a reset."""
+    return judge_devices(context.snapshot, ("ecc_mode", "ecc_mode_pending", "name"), _judge_mode)
+
+
+@check(
+    "ecc.uncorrected",
+    title="no uncorrectable memory errors",
+    needs=("gpus",),
+    reports=(ECC_UNCORRECTED_VOLATILE, ECC_UNCORRECTED_RISING, ECC_UNCORRECTED_AGGREGATE),
+    readings=("ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations"),
+    confirmed=_CAPTURES,
+)
+def ecc_uncorrected(context: Context) -> Judgement:
+    """FAIL for errors since driver load or a risen life count; WARN for a life count above 0."""
+    return judge_devices(
+        context.snapshot,
+        ("ecc_uncorrected_volatile",),
+        lambda snapshot, device: _judge_uncorrected(context, device),
+        either=(("ecc_uncorrected_aggregate",),),
+    )
+
+
+@check(
+    "ecc.sram",
+    title="the GPU's SRAM is within its limits",
+    needs=("gpus",),
+    reports=(ECC_SRAM_THRESHOLD, ECC_SRAM_UNCORRECTED),
+    readings=("ecc_sram_threshold_exceeded", "ecc_locations[sram].uncorrected_aggregate"),
+    confirmed="nvidia-smi -q of A100, H100 and B200",
+)
+def ecc_sram(context: Context) -> Judgement:
+    """FAIL where the driver reports SRAM errors past its threshold, or the life count exceeds NVIDIA's policy."""
+    return judge_devices(
+        context.snapshot, ("ecc_sram_threshold_exceeded",), _judge_sram, either=(("ecc_locations",),)
+    )
+
+
+@check(
+    "ecc.corrected_rate",
+    title="no GPU corrects far more memory errors than its peers",
+    needs=("gpus", "earlier"),
+    reports=(ECC_CORRECTED_RATE,),
+    readings=("ecc_corrected_volatile",),
+    confirmed=_CAPTURES,
+)
+def ecc_corrected_rate(context: Context) -> Judgement:
+    """WARN for a GPU whose corrected errors grow far faster than those of the others."""
+    counts = counted(context, "ecc_corrected_volatile")
+    if isinstance(counts, Judgement):
+        return counts
+    hours = hours_between(context)
+    return judged(
+        *(finding for count in counts for finding in _judge_rate(context.snapshot, count, counts, hours))
+    )
+
+
+def _judge_mode(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    subject, source = device_subject(snapshot, device), "nvmlDeviceGetEccMode"
+    if device.ecc_mode != device.ecc_mode_pending:
+        message = f"{name_device(device)}: ECC will be {device.ecc_mode_pending} after the next reset"
+        evidence = Evidence("ecc_mode_pending", str(device.ecc_mode_pending), source=source)
+        yield ECC_MODE_PENDING.finding(subject, message, evidence)
+    if device.ecc_mode == device.ecc_mode_pending == "disabled" and is_data_center(device):
+        message = f"{name_device(device)}: ECC is off"
+        yield ECC_DISABLED.finding(subject, message, Evidence("ecc_mode", "disabled", source=source))
+
+
+def _judge_uncorrected(context: Context, device: Device) -> Iterator[Finding]:
+    subject = device_subject(context.snapshot, device)
+    volatile, aggregate = device.ecc_uncorrected_volatile, device.ecc_uncorrected_aggregate
+    places = _places(device, "uncorrected_volatile")
+    if not isinstance(volatile, Missing) and volatile > 0:
+        message = f"{name_device(device)}: {_errors(volatile)} since the driver was loaded"
+        evidence = Evidence("ecc_uncorrected_volatile", volatile, "errors", 0, "NVML")
+        yield ECC_UNCORRECTED_VOLATILE.finding(subject, message, evidence, *places)
+        return  # the life counts below hold the same errors
+    if isinstance(aggregate, Missing) or aggregate == 0:
+        return
+    before = moved(context, device, "ecc_uncorrected_aggregate")
+    if before is not None and before.rise > 0:
+        message = f"{name_device(device)}: uncorrectable errors in its life rose from {before.before} to {aggregate}"
+        evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", before.before, before.source)
+        yield ECC_UNCORRECTED_RISING.finding(subject, message, evidence)
+        return
+    message = f"{name_device(device)}: {_errors(aggregate)} in its life, none since driver load"
+    evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", 0, "NVML")
+    yield ECC_UNCORRECTED_AGGREGATE.finding(
+        subject, message, evidence, *_places(device, "uncorrected_aggregate")
+    )
+
+
+def _errors(count: int) -> str:
+    return f"{count} uncorrectable memory error{'' if count == 1 else 's'}"
+
+
+def _places(device: Device, field: str) -> tuple[Evidence, ...]:
+    """Where in the GPU the errors were counted, for the places that have any."""
+    if isinstance(device.ecc_locations, Missing):
+        return ()
+    counts = ((place.location, getattr(place, field)) for place in device.ecc_locations)
+    return tuple(
+        Evidence(f"{location}_{field}", count, "errors", source="NVML")
+        for location, count in counts
+        if not isinstance(count, Missing) and count > 0
+    )
+
+
+def _judge_sram(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    subject = device_subject(snapshot, device)
+    if device.ecc_sram_threshold_exceeded is True:
+        message = f"{name_device(device)}: the driver says its SRAM has passed the error threshold"
+        evidence = Evidence("ecc_sram_threshold_exceeded", True, source="nvmlDeviceGetSramEccErrorStatus")
+        yield ECC_SRAM_THRESHOLD.finding(subject, message, evidence)
+        return
+    count = _sram_uncorrected(device)
+    if count > limits.SRAM_UNCORRECTED_REPLACE:
+        message = f"{name_device(device)}: {count} uncorrectable SRAM errors in its life"
+        evidence = Evidence(
+            "sram_uncorrected_aggregate",
+            count,
+            "errors",
+            limits.SRAM_UNCORRECTED_REPLACE,
+            "NVML; NVIDIA's RMA policy",
+        )
+        yield ECC_SRAM_UNCORRECTED.finding(subject, message, evidence)
+
+
+def _sram_uncorrected(device: Device) -> int:
+    places = () if isinstance(device.ecc_locations, Missing) else device.ecc_locations
+    counts = (place.uncorrected_aggregate for place in places if place.location == "sram")
+    return sum(count for count in counts if not isinstance(count, Missing))
+
+
+def _judge_rate(
+    snapshot: Snapshot, count: Counter, counts: tuple[Counter, ...], hours: float
+) -> Iterator[Finding]:
+    others = [other.rise / hours for other in counts if other is not count]
+    rate, next_rate = count.rise / hours, max(others, default=0.0)
+    if rate < limits.CORRECTED_MIN_PER_HOUR or rate < limits.CORRECTED_RATE_FACTOR * next_rate:
+        return
+    message = f"{name_device(count.device)}: {rate:.0f} corrected memory errors an hour; the next GPU has {next_rate:.0f}"
+    evidence = (
+        Evidence("corrected_per_hour", rate, "errors/h", limits.CORRECTED_MIN_PER_HOUR, "own choice"),
+        Evidence("corrected_per_hour_of_peers", next_rate, "errors/h", source="the other GPUs"),
+    )
+    yield ECC_CORRECTED_RATE.finding(device_subject(snapshot, count.device), message, *evidence)
+
+
+# --- repairs
+
+_REPLACE = "Take the GPU out of service and have it replaced; keep this report for the case."
+_RESET = "Reset the GPU before the next job (`nvidia-smi -i INDEX -r` with nobody on it), or reboot."
+
+_fail = partial(_kind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, remedy=_REPLACE)
+_warn = partial(_kind, outcome=Outcome.WARN)
+
+_MEMORY_ROW_REMAP_BASIS = Basis(
+    reads="nvmlDeviceGetRemappedRows and nvmlDeviceGetRowRemapperHistogram: rows replaced, waiting,"
+    " failed; banks by how many spare rows they have left.",
+    limit=f"the driver's own flags; no bank without a spare row; {limits.REMAPPED_ROWS_WARN} rows (DCGM)",
+    look_also=("nvidia-smi -q -d ROW_REMAPPER", "xid 63", "xid 64"),
+)
+_MEMORY_PAGE_RETIREMENT_BASIS = Basis(
+    reads="NVML fields 29 to 31: pages retired for single-bit and double-bit errors, and whether one"
+    " waits (GPUs before Ampere).",
+    limit=f"{limits.RETIRED_PAGES_REPLACE} pages, {limits.RETIRED_PAGES_DOUBLE_BIT} for double-bit errors and rising"
+    " (NVIDIA Dynamic Page Retirement, RMA policy)",
+    look_also=("nvidia-smi -q -d PAGE_RETIREMENT", "xid 63"),
+)
+_MEMORY_REPAIR_BASIS = Basis(
+    reads="nvmlDeviceGetUnrepairableMemoryFlag and nvmlDeviceGetRepairStatus (memory channels, TPCs).",
+    limit="the driver's own flags",
+    look_also=("nvidia-smi -q -d ECC", "gpu.recovery_needed"),
+)
+ROW_REMAP_FAILED = _fail(
+    code="memory.row_remap_failed",
+    meaning="A row of the GPU's memory went bad and could not be replaced by a spare one (Xid 64).",
+    stated=True,
+    basis=_MEMORY_ROW_REMAP_BASIS,
+)
+ROW_REMAP_PENDING = _warn(
+    code="memory.row_remap_pending",
+    severity=Severity.RESET,
+    meaning="A bad row waits to be replaced by a spare one; the bad one is in use until the next reset.",
+    remedy=_RESET,
+    basis=_MEMORY_ROW_REMAP_BASIS,
+)
+ROW_REMAP_SPARES_GONE = _fail(
+    code="memory.row_remap_spares_gone",
+    meaning="A bank of the GPU's memory has no spare row left: the next bad row cannot be replaced.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
+)
+ROW_REMAP_SPARES_LOW = _warn(
+    code="memory.row_remap_spares_low",
+    severity=Severity.MONITOR,
+    meaning="A bank of the GPU's memory has few spare rows left.",
+    remedy="Plan the replacement of this GPU; until then watch `gpudiag history`.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
+)
+ROW_REMAP_COUNT = _warn(
+    code="memory.row_remap_count",
+    severity=Severity.MONITOR,
+    meaning="The GPU has replaced nearly as many rows for uncorrectable errors as it has spare ones.",
+    remedy="Plan the replacement of this GPU.",
+    basis=_MEMORY_ROW_REMAP_BASIS,
+)
+PAGE_RETIREMENT_FULL = _fail(
+    code="memory.page_retirement_full",
+    meaning="The GPU has retired as many pages of its memory as NVIDIA's replacement policy allows.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
+)
+PAGE_RETIREMENT_RISING = _fail(
+    code="memory.page_retirement_rising",
+    meaning="Many pages are retired for double-bit errors, and more since an earlier reading: the memory is failing.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
+)
+PAGE_RETIREMENT_PENDING = _warn(
+    code="memory.page_retirement_pending",
+    severity=Severity.RESET,
+    meaning="A bad page is due to be retired, and stays in use until the driver is reloaded.",
+    remedy="Reboot, or reload the driver with nobody on its GPUs, before the next job.",
+    basis=_MEMORY_PAGE_RETIREMENT_BASIS,
+)
+MEMORY_UNREPAIRABLE = _fail(
+    code="memory.unrepairable",
+    meaning="The driver says that the GPU has memory that it cannot repair.",
+    stated=True,
+    basis=_MEMORY_REPAIR_BASIS,
+)
+MEMORY_REPAIR_PENDING = _warn(
+    code="memory.repair_pending",
+    severity=Severity.RESET,
+    meaning="A memory channel or an SM cluster (TPC) of the GPU waits for a repair that a reset performs.",
+    remedy=_RESET,
+    basis=_MEMORY_REPAIR_BASIS,
+)
+
+
+# The errors that cause a row or page to be replaced, and the words added after them.
+_SPOILED_BY = ("ecc.uncorrected_volatile", "ecc.uncorrected_rising")
+_WAITS = {
+    ROW_REMAP_PENDING.code: "a bad row waits to be remapped",
+    PAGE_RETIREMENT_PENDING.code: "a bad page waits to be retired",
+}
+
+
+@check(
+    "memory.row_remap",
+    title="bad rows are replaced, and spare ones are left",
+    needs=("gpus",),
+    reports=(
+        ROW_REMAP_FAILED, ROW_REMAP_SPARES_GONE, ROW_REMAP_PENDING, ROW_REMAP_SPARES_LOW, ROW_REMAP_COUNT,
+    ),
+    readings=("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable", "row_remap_histogram"),
+    confirmed="nvidia-smi -q of A100, H100 and B200",
+)  # fmt: skip
+def memory_row_remap(context: Context) -> Judgement:
+    """FAIL where remapping failed or has no spare left; WARN where it is pending or the spares run low."""
+    fields = ("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable")
+    return _with_their_errors(judge_devices(context.snapshot, fields, _judge_rows))
+
+
+@check(
+    "memory.page_retirement",
+    title="few pages of memory are retired, and none is waiting to be",
+    needs=("gpus",),
+    reports=(PAGE_RETIREMENT_FULL, PAGE_RETIREMENT_RISING, PAGE_RETIREMENT_PENDING),
+    readings=("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
+    confirmed="nvidia-smi -q of T4",
+)
+def memory_page_retirement(context: Context) -> Judgement:
+    """FAIL at the limits of NVIDIA's policy; WARN where a retirement is pending (GPUs before Ampere)."""
+    judgement = judge_devices(
+        context.snapshot,
+        ("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
+        lambda snapshot, device: _judge_pages(context, device),
+    )
+    return _with_their_errors(judgement)
+
+
+@check(
+    "memory.repair",
+    title="no memory is beyond repair or waiting for it",
+    needs=("gpus",),
+    reports=(MEMORY_UNREPAIRABLE, MEMORY_REPAIR_PENDING),
+    readings=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),
+    confirmed="nvidia-smi -q of H100 and B200 (the two repairs that may be pending)",
+)
+def memory_repair(context: Context) -> Judgement:
+    """FAIL where the driver calls memory unrepairable; WARN where a repair waits for a reset."""
+    repairs = (("memory_channel_repair_pending",), ("tpc_repair_pending",))
+    return judge_devices(context.snapshot, ("memory_unrepairable",), _judge_repair, either=repairs)
+
+
+def _with_their_errors(judgement: Judgement) -> Judgement:
+    """The judgement, with each pending repair to be joined to the error that caused it."""
+    restated = tuple(
+        Restated(finding, _SPOILED_BY, _WAITS[finding.code])
+        for finding in judgement.findings
+        if finding.code in _WAITS
+    )
+    return replace(judgement, restated=restated)
+
+
+def _judge_rows(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    subject, name = device_subject(snapshot, device), name_device(device)
+    if device.row_remap_failed is True:
+        evidence = Evidence("row_remap_failed", True, source="nvmlDeviceGetRemappedRows")
+        yield ROW_REMAP_FAILED.finding(subject, f"{name}: a bad memory row could not be remapped", evidence)
+        return
+    yield from _judge_spares(snapshot, device)
+    if device.row_remap_pending is True:
+        evidence = Evidence("row_remap_pending", True, source="nvmlDeviceGetRemappedRows")
+        yield ROW_REMAP_PENDING.finding(subject, f"{name}: a bad memory row waits to be remapped", evidence)
+    rows = device.row_remap_uncorrectable
+    if not isinstance(rows, Missing) and rows >= limits.REMAPPED_ROWS_WARN:
+        evidence = Evidence(
+            "row_remap_uncorrectable", rows, "rows", limits.REMAPPED_ROWS_WARN, "NVML; DCGM's limit"
+        )
+        yield ROW_REMAP_COUNT.finding(subject, f"{name}: {rows} memory rows are remapped", evidence)
+
+
+def _judge_spares(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    histogram = device.row_remap_histogram
+    if not isinstance(histogram, RowRemapHistogram):
+        return
+    kinds = (
+        (ROW_REMAP_SPARES_GONE, histogram.none_banks, "no spare row", "none_banks"),
+        (ROW_REMAP_SPARES_LOW, histogram.low_banks, "few spare rows", "low_banks"),
+    )
+    for kind, banks, words, field in kinds:
+        if banks > 0:
+            message = (
+                f"{name_device(device)}: {banks} memory bank{'s have' if banks > 1 else ' has'} {words} left"
+            )
+            evidence = Evidence(field, banks, "banks", 0, "nvmlDeviceGetRowRemapperHistogram")
+            yield kind.finding(device_subject(snapshot, device), message, evidence)
+
+
+def _judge_pages(context: Context, device: Device) -> Iterator[Finding]:
+    subject, name = device_subject(context.snapshot, device), name_device(device)
+    corrected, double_bit = device.retired_pages_corrected, device.retired_pages_uncorrected
+    pages, double = value_or(corrected, 0) + value_or(double_bit, 0), value_or(double_bit, 0)
+    before = moved(context, device, "retired_pages_uncorrected")
+    if pages >= limits.RETIRED_PAGES_REPLACE:
+        evidence = Evidence(
+            "retired_pages", pages, "pages", limits.RETIRED_PAGES_REPLACE, "NVML; NVIDIA's RMA policy"
+        )
+        yield PAGE_RETIREMENT_FULL.finding(subject, f"{name}: {pages} memory pages are retired", evidence)
+    elif double > limits.RETIRED_PAGES_DOUBLE_BIT and before is not None and before.rise > 0:
+        evidence = Evidence("retired_pages_uncorrected", double, "pages", before.before, before.source)
+        message = f"{name}: pages retired for double-bit errors rose from {before.before} to {double}"
+        yield PAGE_RETIREMENT_RISING.finding(subject, message, evidence)
+    if device.page_retirement_pending is True:
+        evidence = Evidence("page_retirement_pending", True, source="NVML field 31")
+        yield PAGE_RETIREMENT_PENDING.finding(
+            subject, f"{name}: a bad memory page waits to be retired", evidence
+        )
+
+
+def _judge_repair(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    subject, name = device_subject(snapshot, device), name_device(device)
+    if device.memory_unrepairable is True:
+        evidence = Evidence("memory_unrepairable", True, source="nvmlDeviceGetUnrepairableMemoryFlag")
+        yield MEMORY_UNREPAIRABLE.finding(subject, f"{name}: it has memory beyond repair", evidence)
+    pending = {"memory channel": device.memory_channel_repair_pending, "TPC": device.tpc_repair_pending}
+    due = [what for what, reading in pending.items() if reading is True]
+    if due:
+        evidence = Evidence("repair_pending", " and ".join(due), source="nvmlDeviceGetRepairStatus")
+        message = f"{name}: a {' and a '.join(due)} repair waits for a reset"
+        yield MEMORY_REPAIR_PENDING.finding(subject, message, evidence)
