@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gpudiag.collectives.localise import SLOW_SHARE, Localiser, Round
-from gpudiag.collectives.pairing import ALL_PAIRS_UP_TO, SCREEN_ROUNDS, Pair
-from gpudiag.model.localisation import Exchange, ExchangePhase
+from gpudiag.collectives.localise import ALL_PAIRS_UP_TO, SCREEN_ROUNDS, SLOW_SHARE, Localiser, Pair, Round
+from gpudiag.model.measure import Exchange, ExchangePhase
 
 NODES = (4, 8, 16, 64, 256, 1000, 10_000)
 SPEED, SPREAD, BAD_SHARE = 40e9, 0.02, 0.7

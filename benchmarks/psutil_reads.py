@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpudiag.probe.host.network import read_interfaces
 from gpudiag.probe.host.processes import read_process as describe_process
+from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.network import find_listener
-from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.process import read_process
 
 _ROUNDS, _IMPORTS, _RANKS = 40, 7, 8

@@ -28,8 +28,7 @@ from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpudiag.sampler.ring import Ring, Window, plan_window, read_window
-from gpudiag.sampler.series import NAMES, SERIES, Kind
+from gpudiag.sampler.ring import NAMES, SERIES, Kind, Ring, Window, plan_window, read_window
 from gpudiag.sampler.spill import Sampled, Spill
 
 _DAY, _HOUR, _COARSE = 86_400, 3600, 10

@@ -34,8 +34,7 @@ from benchmarks.service_figures import (
     resident_bytes,
     start_load,
 )
-from gpudiag.sampler.ring import Ring
-from gpudiag.sampler.series import NAMES
+from gpudiag.sampler.ring import NAMES, Ring
 from gpudiag.sampler.spill import Spill
 from tests.api.serving import Served, machine, serving
 

@@ -17,10 +17,9 @@ import time
 from pathlib import Path
 
 from gpudiag.ranks.agents import messages
-from gpudiag.ranks.agents.link import line_of
+from gpudiag.ranks.agents.link import line_of, wait_readable
 from gpudiag.ranks.agents.membership import report_seconds
 from gpudiag.ranks.agents.remote import RemoteRanks
-from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.process import read_machine
 

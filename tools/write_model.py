@@ -10,11 +10,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.model.codec import type_hints
 from gpudiag.model.evidence import Scalar, Subject
-from gpudiag.model.live import Live
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import PlanValue, Run
-from gpudiag.model.service import Session
-from gpudiag.model.timeline import Series
+from gpudiag.model.service import Live, Series, Session
 
 SCRIPT = Path(__file__).parents[1] / "api" / "dashboard" / "src" / "model.ts"
 

@@ -20,7 +20,7 @@ from gpudiag_api.gate import Gate
 from gpudiag_api.machine_routes import machine_routes
 from gpudiag_api.openapi import describe
 from gpudiag_api.page import Page
-from gpudiag_api.problems import Problem, answer_problem
+from gpudiag_api.replies import Problem, answer_problem
 from gpudiag_api.run_routes import run_routes
 from gpudiag_api.service import Service
 from gpudiag_api.service_routes import service_routes

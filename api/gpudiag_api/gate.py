@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudiag_api.problems import Problem, render_problem
+from gpudiag_api.replies import Problem, render_problem
 from gpudiag_api.service import Service
 from gpudiag_api.settings import is_address
 from gpudiag_api.tokens import ACT, READ

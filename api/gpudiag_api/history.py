@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 
 from gpudiag.model.codec import encode, to_document
-from gpudiag.model.timeline import DeviceSeries, Series
+from gpudiag.model.service import DeviceSeries, Series
 from gpudiag.service.readings import Readings
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import Encoded, encode_body
+from gpudiag_api.replies import Encoded, Problem, encode_body
 
 _KEPT_BODIES = 8
 MAX_WAITING_QUESTIONS = 64  # a fifth of a second each

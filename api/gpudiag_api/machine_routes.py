@@ -12,21 +12,27 @@ from gpudiag.checks.gpu.state import findings_about
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
-from gpudiag.model.live import Live
 from gpudiag.model.report import Report
-from gpudiag.model.service import DeviceDocument, Findings, Processes, Sources, Topology
-from gpudiag.model.timeline import Series, Timeline
+from gpudiag.model.service import (
+    DeviceDocument,
+    Findings,
+    Live,
+    Processes,
+    Series,
+    Sources,
+    Timeline,
+    Topology,
+)
 from gpudiag.model.untrusted_text import mask_text
-from gpudiag.render.json import render_json
 from gpudiag.render.metrics import otel_document
-from gpudiag.sampler.series import NAMES
+from gpudiag.render.report_formats import render_json
+from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import build_topology, list_processes
 from gpudiag.store.history import machine_key
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
+from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
 from gpudiag_api.service import Service
 
 _DEADLINE_SECONDS = 2.0

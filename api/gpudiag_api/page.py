@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from gpudiag.model.codec import dumps
 from gpudiag_api.gate import role_of
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import Encoded, encode_body, reply
+from gpudiag_api.replies import Encoded, Problem, encode_body, reply
 from gpudiag_api.service import Service
 from gpudiag_api.service_routes import session_of
 

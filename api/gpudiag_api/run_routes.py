@@ -12,10 +12,9 @@ from gpudiag.model.codec import dumps, encode, loads
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
-from gpudiag.service.plan_schema import plan_schema
+from gpudiag.service.kinds import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import encode_body, encode_document, reply
+from gpudiag_api.replies import Problem, encode_body, encode_document, reply
 from gpudiag_api.service import Service
 
 _MEDIA_TYPES = {

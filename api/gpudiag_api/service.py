@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 
 from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
-from gpudiag.model.live import Live, SamplerState
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.run import Run, RunTold
-from gpudiag.model.service import Findings, ServiceHealth
-from gpudiag.model.timeline import TimelineEntry
+from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
 from gpudiag.service.manager import RunManager
 from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock
@@ -24,8 +22,7 @@ from gpudiag.store.baselines import GoodState
 from gpudiag.store.service_runs import RunRecords
 from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import Cache, Encoded, encode_body
+from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
 from gpudiag_api.settings import Settings
 from gpudiag_api.tokens import Guesses, Sessions
 

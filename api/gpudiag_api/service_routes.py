@@ -9,17 +9,14 @@ from starlette.responses import Response
 from gpudiag.errors import UsageError
 from gpudiag.explain.recipe import explain_name
 from gpudiag.model.codec import dumps
-from gpudiag.model.documents import DOCUMENTS
-from gpudiag.model.live import Live
 from gpudiag.model.reading import Missing, value_or
-from gpudiag.model.schemas import json_schema
-from gpudiag.model.service import ExplanationDocument, ServiceHealth, Session
+from gpudiag.model.schemas import DOCUMENTS, json_schema
+from gpudiag.model.service import ExplanationDocument, Live, ServiceHealth, Session
 from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
 from gpudiag_api.gate import client_of, role_of
 from gpudiag_api.hub import stream_events
 from gpudiag_api.openapi import answers, problem_answers
-from gpudiag_api.problems import Problem
-from gpudiag_api.replies import Encoded, encode_body, encode_document, reply
+from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
 from gpudiag_api.service import Service
 from gpudiag_api.tokens import SESSION_SECONDS
 

@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 
-from gpudiag.bandwidth.bench import Bench
+from gpudiag.bandwidth.bench import Bench, LockStep
+from gpudiag.bandwidth.compute import measure_determinism, measure_matmul, measure_sustained
 from gpudiag.bandwidth.copies import (
     measure_device_to_host,
     measure_host_to_device,
     measure_memory_copy,
     measure_peer_copy,
 )
-from gpudiag.bandwidth.determinism import measure_determinism
-from gpudiag.bandwidth.lock_step import LockStep
-from gpudiag.bandwidth.matmul import measure_matmul, measure_sustained
 from gpudiag.bandwidth.patterns import measure_memory_patterns
 from gpudiag.model.active import (
     DETERMINISM,

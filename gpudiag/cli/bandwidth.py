@@ -16,8 +16,7 @@ from gpudiag.cli.printing import print_result, status_with_file, warn_unremember
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus
-from gpudiag.model.bandwidth_plan import BandwidthPlan
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import BandwidthPlan, PreflightPlan
 
 if TYPE_CHECKING:
     from gpudiag.model.report import Report
@@ -89,7 +88,7 @@ def _test(plan: BandwidthPlan, options: dict[str, Any], launch: MachinesLaunch |
 def _tell(
     report: Report, own: ExitStatus, options: dict[str, Any], launch: MachinesLaunch | None
 ) -> ExitStatus:
-    from gpudiag.render.json import render_json
+    from gpudiag.render.report_formats import render_json
 
     def document() -> str:
         return render_json(report)

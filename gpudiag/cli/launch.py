@@ -53,7 +53,7 @@ def keep_report(
     It does where hosts did not reach each other, and where rank 0, which usually reports, was lost.
     """
     from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
-    from gpudiag.runs.own_report import keep_own_report
+    from gpudiag.runs.machines import keep_own_report
 
     try:
         kept = keep_own_report(report, place)

@@ -16,7 +16,7 @@ from gpudiag.cli.preflight_output import render_one, sayer, write_reports
 from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.render.report_formats import REPORT_FORMATS
 
@@ -149,8 +149,7 @@ def _format(options: dict[str, Any]) -> str:
 
 
 def _surroundings(options: dict[str, Any]) -> Surroundings:
-    from gpudiag.runs.expected_machine import read_expected_machine
-    from gpudiag.runs.preflight import Surroundings
+    from gpudiag.runs.preflight import Surroundings, read_expected_machine
     from gpudiag.store.history import default_store
 
     if options["python"] is not None and not os.access(options["python"], os.X_OK):

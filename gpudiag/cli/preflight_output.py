@@ -10,7 +10,7 @@ from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile
 from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
-from gpudiag.model.preflight_plan import LEVELS
+from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report
 from gpudiag.runs.gate import exit_status
 from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpudiag.model.preflight_plan import PreflightPlan
+    from gpudiag.model.plan import PreflightPlan
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
     from gpudiag.ranks.environment import RankEnvironment

@@ -12,7 +12,7 @@ import click
 
 from gpudiag.cli.streams import steer
 from gpudiag.model.codec import dumps
-from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.units import format_size
 
 # Stages of gpudiag itself, not of ranks (gpudiag/runs/events.py).

@@ -61,8 +61,8 @@ def serve(**options: Any) -> ExitStatus:
         raise UsageError(
             f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
         )
-    from gpudiag_api.ownership import hold_folder
     from gpudiag_api.server import describe_addresses, open_socket, run_service
+    from gpudiag_api.settings import hold_folder
 
     settings = _settings(options)
     tls = _tls(options)
@@ -77,8 +77,7 @@ def serve(**options: Any) -> ExitStatus:
 
 
 def _settings(options: dict[str, Any]) -> Any:
-    from gpudiag_api.ownership import service_folder
-    from gpudiag_api.settings import Settings
+    from gpudiag_api.settings import Settings, service_folder
     from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
 
     if not 0 <= options["port"] <= _MAX_PORT:

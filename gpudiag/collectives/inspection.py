@@ -1,18 +1,224 @@
-"""Verifies each timed buffer after the operation, counts wrong elements, and emits them at once."""
+"""Verifies each timed buffer after the operation, counts wrong elements, and says what must have happened to them.
+
+Every contribution is known exactly, so each fault of the catalogue predicts what would be found: a
+result without one rank's data, or with one rank's data from another place. The first prediction that
+matches every sampled wrong element is the diagnosis.
+"""
 
 from dataclasses import dataclass, field
 
 import torch
 
-from gpudiag.collectives.buffers import Buffers
 from gpudiag.collectives.cases import Case
-from gpudiag.collectives.diagnose import diagnose
-from gpudiag.collectives.pattern import Pattern, as_bits
+from gpudiag.collectives.operations import Buffers
+from gpudiag.collectives.pattern import Pattern, as_bits, tolerance_ulps
 from gpudiag.collectives.process_group import ProcessGroup
-from gpudiag.collectives.results import RankCase, WrongBuffer, WrongElements
-from gpudiag.collectives.tables import tolerance_ulps
+from gpudiag.collectives.results import Diagnosis, RankCase, WrongBuffer, WrongElements
 from gpudiag.model.codec import encode
 from gpudiag.model.operation import OPERATIONS, Block
+
+# --- what wrong data tells
+
+# Enough wrong elements to be sure: the data repeats by chance once in hundreds of elements.
+_SAMPLE_ELEMENTS = 24
+# Fewer wrong elements in a row do not tell one displacement from another.
+_FEWEST_FOR_DISPLACEMENT = 4
+_FEWEST_FOR_SUMS = 2
+# How far from its place displaced data is looked for: a few rounds, any block, any small shift.
+_REACH_ELEMENTS = 1 << 17
+# Beyond this many ranks only the neighbours and the root are tried.
+_MOST_SOURCES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Some wrong elements: where they lie in the sequences, and what was found there."""
+
+    positions: torch.Tensor
+    found: torch.Tensor
+    consecutive: int  # how many of them, from the first, follow each other
+
+
+def diagnose(
+    pattern: Pattern,
+    reduce: str | None,
+    block: Block,
+    round_number: int,
+    found: torch.Tensor,
+    offsets: torch.Tensor,
+) -> Diagnosis:
+    """The diagnosis of one part of a result with wrong elements at `offsets`."""
+    chosen = _choose(offsets)
+    start = pattern.position(block.block, round_number)
+    sample = _Sample(chosen + start, found[chosen], _consecutive(chosen))
+    if block.source is not None:
+        diagnosis = _diagnose_moved(pattern, block.source, sample)
+    elif reduce in ("sum", "avg"):
+        diagnosis = _diagnose_sum(pattern, reduce, sample)
+    else:
+        diagnosis = _diagnose_extreme(pattern, reduce == "min", sample)
+    return diagnosis or _diagnose_bits(pattern, block.source, sample)
+
+
+def _choose(offsets: torch.Tensor) -> torch.Tensor:
+    return offsets[:_SAMPLE_ELEMENTS]
+
+
+def _consecutive(offsets: torch.Tensor) -> int:
+    breaks = torch.nonzero(torch.diff(offsets) != 1)
+    return int(breaks[0]) + 1 if len(breaks) else len(offsets)
+
+
+def _sources(pattern: Pattern, first: int | None) -> list[int]:
+    """The ranks to try, the most likely first."""
+    everyone = range(pattern.world_size)
+    if pattern.world_size > _MOST_SOURCES:
+        near = range(pattern.rank - _MOST_SOURCES // 2, pattern.rank + _MOST_SOURCES // 2)
+        everyone = range(0) if first is None else range(first, first + 1)
+        return list(dict.fromkeys([*everyone, 0, *(rank % pattern.world_size for rank in near)]))
+    return list(everyone) if first is None else list(dict.fromkeys([first, *everyone]))
+
+
+def _same(found: torch.Tensor, predicted: torch.Tensor) -> bool:
+    return torch.equal(as_bits(found), as_bits(predicted))
+
+
+# --- data that is only moved
+
+
+def _diagnose_moved(pattern: Pattern, source: int, sample: _Sample) -> Diagnosis | None:
+    """Another rank's data in its place, or the right rank's from another place."""
+    if len(sample.found) < _FEWEST_FOR_SUMS:
+        return None
+    if bool((as_bits(sample.found) == 0).all()):
+        return Diagnosis("dropped", source)  # nothing was delivered
+    for other in _sources(pattern, source):
+        if other != source and _same(sample.found, pattern.look_up(other, sample.positions)):
+            return Diagnosis("replaced", other, instead_of=source)
+    for other in _sources(pattern, source):
+        distance = _find_displacement(pattern, other, sample, as_bits(sample.found))
+        if distance is not None:
+            return _displaced(pattern, other, distance)
+    return None
+
+
+# --- sums and averages
+
+
+def _diagnose_sum(pattern: Pattern, reduce: str, sample: _Sample) -> Diagnosis | None:
+    """One rank's part missing, counted twice, taken from another rank, or from another place."""
+    if len(sample.found) < _FEWEST_FOR_SUMS:
+        return None
+    scale = pattern.world_size if reduce == "avg" else 1
+    excess = _wide(sample.found) * scale - _wide(pattern.look_up(None, sample.positions)) * scale
+    parts = {source: _wide(pattern.look_up(source, sample.positions)) for source in _sources(pattern, None)}
+    for source, part in parts.items():
+        if _close(excess, -part, pattern, scale):
+            return Diagnosis("dropped", source)
+        if _close(excess, part, pattern, scale):
+            return Diagnosis("duplicated", source)
+    for instead_of, missing in parts.items():
+        for source, extra in parts.items():
+            if source != instead_of and _close(excess, extra - missing, pattern, scale):
+                return Diagnosis("replaced", source, instead_of=instead_of)
+    if scale != 1:
+        return None  # contributions cannot be recovered from a rounded average
+    return _diagnose_displaced_sum(pattern, sample, excess, parts)
+
+
+def _diagnose_displaced_sum(
+    pattern: Pattern, sample: _Sample, excess: torch.Tensor, parts: dict[int, torch.Tensor]
+) -> Diagnosis | None:
+    distance = _find_displacement(pattern, None, sample, as_bits(sample.found))
+    if distance is not None:
+        return _displaced(pattern, None, distance)
+    for source, part in parts.items():
+        contributed = _narrow(excess + part, pattern)
+        distance = _find_displacement(pattern, source, sample, as_bits(contributed))
+        if distance is not None:
+            return _displaced(pattern, source, distance)
+    return None
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    """The values in a wider type, exact; 64-bit integers wrap as the operation itself would."""
+    return values.to(torch.float64 if values.is_floating_point() else torch.int64)
+
+
+def _narrow(values: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    if values.is_floating_point():
+        values = values.to(torch.float32) if pattern.dtype.itemsize == 1 else values
+    return values.to(pattern.dtype)
+
+
+def _close(excess: torch.Tensor, predicted: torch.Tensor, pattern: Pattern, scale: int) -> bool:
+    """Whether they are the same: modulo the range of integers, within rounding for an average."""
+    if not pattern.dtype.is_floating_point:
+        return torch.equal(excess.to(pattern.dtype), predicted.to(pattern.dtype))
+    if scale == 1:
+        return torch.equal(excess, predicted)
+    allowed = predicted.abs().max() * torch.finfo(pattern.dtype).eps * 4 * scale
+    return bool(((excess - predicted).abs() <= allowed).all()) and bool((predicted != 0).any())
+
+
+# --- minima and maxima
+
+
+def _diagnose_extreme(pattern: Pattern, smallest: bool, sample: _Sample) -> Diagnosis | None:
+    """One rank's data missing from the extreme, or the extreme of another place."""
+    sources = _sources(pattern, None)
+    if len(sources) < pattern.world_size or len(sources) < 2 or len(sample.found) < _FEWEST_FOR_SUMS:
+        return None
+    wide = torch.stack([_wide(pattern.look_up(source, sample.positions)) for source in sources])
+    for place, source in enumerate(sources):
+        others = torch.cat((wide[:place], wide[place + 1 :]))
+        extreme = others.amin(0) if smallest else others.amax(0)
+        if torch.equal(extreme, _wide(sample.found)):
+            return Diagnosis("dropped", source)
+    distance = _find_displacement(pattern, None, sample, as_bits(sample.found))
+    return None if distance is None else _displaced(pattern, None, distance)
+
+
+# --- displacements and bits
+
+
+def _find_displacement(
+    pattern: Pattern, source: int | None, sample: _Sample, wanted: torch.Tensor
+) -> int | None:
+    """The distance of the wanted data from its place in the sequence, in elements; None if not nearby."""
+    count = sample.consecutive
+    if count < _FEWEST_FOR_DISPLACEMENT:
+        return None
+    start = int(sample.positions[0])
+    first = max(0, start - _REACH_ELEMENTS)
+    places = torch.arange(first, start + _REACH_ELEMENTS + count, dtype=torch.int64, device=wanted.device)
+    nearby = as_bits(pattern.look_up(source, places))
+    candidates = torch.nonzero(nearby[: len(nearby) - count + 1] == wanted[0]).flatten()
+    for step in range(1, count):
+        candidates = candidates[nearby[candidates + step] == wanted[step]]
+    distances = (candidates + first - start).tolist()
+    found = [int(distance) for distance in distances if distance]
+    return min(found, key=abs) if found else None
+
+
+def _displaced(pattern: Pattern, source: int | None, distance: int) -> Diagnosis:
+    rounds, blocks = pattern.displacement(distance)
+    if rounds:
+        return Diagnosis("stale", source, distance=rounds)
+    if blocks:
+        return Diagnosis("misplaced", source, distance=blocks)
+    return Diagnosis("shifted", source, distance=distance)
+
+
+def _diagnose_bits(pattern: Pattern, source: int | None, sample: _Sample) -> Diagnosis:
+    """Flipped bits where each wrong element differs in few of them, else unknown."""
+    masks = as_bits(sample.found) ^ as_bits(pattern.look_up(source, sample.positions))
+    bits = 8 * pattern.dtype.itemsize
+    counts = [(int(mask) & ((1 << bits) - 1)).bit_count() for mask in masks.tolist()]
+    return Diagnosis("flipped" if max(counts) <= max(1, bits // 8) else "unknown", source)
+
+
+# --- every buffer
 
 # Buffers are compared in pieces, and only the first wrong offsets are kept: a wholly wrong one of 8 GiB must
 # be reported with the memory that is left, not run out of it.

@@ -1,17 +1,126 @@
-"""The collectives themselves: how torch is asked for each.
+"""The collectives themselves: how torch is asked for each, and the memory that they work on.
 
 Each function takes one pair of buffers and returns the call that runs the operation on them, so
 that nothing but the call is timed. torch 2.13 renamed some of them; both names are known here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from gpudiag.collectives.buffers import Buffers
-from gpudiag.model.operation import ROOT
+from gpudiag.collectives.cases import Case
+from gpudiag.collectives.pattern import Pattern, as_bits, parts_per_buffer, torch_dtype
+from gpudiag.model.operation import OPERATIONS, ROOT, Layout
+
+# --- their memory
+
+# Buffers start at cache lines of their own, as an allocator would place them.
+_ALIGNMENT_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """One operation's buffers on this rank; in place they overlap, or are the same."""
+
+    send: torch.Tensor
+    receive: torch.Tensor
+    part_elements: int
+
+    def part(self, number: int) -> torch.Tensor:
+        """That part of the receive buffer."""
+        return self.receive[number * self.part_elements : (number + 1) * self.part_elements]
+
+    def cut(self, tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """A buffer as the list of its `count` parts, as torch's gather and scatter take it."""
+        return [tensor[place * self.part_elements :][: self.part_elements] for place in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The layout of a case's buffers: the size of each, and the stride from one pair to the next."""
+
+    layout: Layout
+    part_elements: int
+    send_elements: int
+    receive_elements: int
+    send_bytes: int
+    stride_bytes: int
+
+
+class BufferArea:
+    """One allocation, divided into buffers for each case in turn."""
+
+    def __init__(
+        self, cases: Sequence[Case], rank: int, world_size: int, device: torch.device, at_least_bytes: int
+    ) -> None:
+        """Allocate enough for one pair of buffers of any case, and at least that many bytes."""
+        self._rank = rank
+        self._world_size = world_size
+        largest = max(self._plan(case).stride_bytes for case in cases)
+        self._memory = torch.empty(max(largest, at_least_bytes), dtype=torch.uint8, device=device)
+
+    def carve(self, case: Case, wanted: int) -> list[Buffers]:
+        """As many of the wanted pairs of buffers as the area holds; the same number on every rank."""
+        plan = self._plan(case)
+        count = min(wanted, len(self._memory) // plan.stride_bytes)
+        return [self._place(case, plan, place * plan.stride_bytes) for place in range(count)]
+
+    def _plan(self, case: Case) -> _Plan:
+        """The layout for the largest buffers of any rank: ranks that differed would fall out of step."""
+        send_parts, receive_parts = parts_per_buffer(case.op, self._world_size)
+        part_elements = case.part_elements(self._world_size)
+        item_bytes = torch_dtype(case.dtype).itemsize
+        extra = item_bytes if case.unaligned else 0
+        send_bytes = _aligned(send_parts * part_elements * item_bytes + extra)
+        receive_bytes = _aligned(receive_parts * part_elements * item_bytes + extra)
+        layout = OPERATIONS[case.op].layout(self._rank, self._world_size)
+        return _Plan(
+            layout=layout,
+            part_elements=part_elements,
+            send_elements=len(layout.send) * part_elements,
+            receive_elements=len(layout.receive) * part_elements,
+            send_bytes=send_bytes,
+            stride_bytes=max(send_bytes, receive_bytes) if case.in_place else send_bytes + receive_bytes,
+        )
+
+    def _place(self, case: Case, plan: _Plan, start: int) -> Buffers:
+        if not case.in_place:
+            send = self._view(case, start, plan.send_elements)
+            receive = self._view(case, start + plan.send_bytes, plan.receive_elements)
+            return Buffers(send, receive, plan.part_elements)
+        whole = self._view(case, start, max(plan.send_elements, plan.receive_elements))
+        own = slice(self._rank * plan.part_elements, (self._rank + 1) * plan.part_elements)
+        send = whole if len(whole) == plan.send_elements else whole[own]
+        receive = whole[own] if 0 < plan.receive_elements < len(whole) else whole
+        return Buffers(send, receive, plan.part_elements)
+
+    def _view(self, case: Case, start: int, elements: int) -> torch.Tensor:
+        dtype = torch_dtype(case.dtype)
+        skipped = 1 if case.unaligned else 0
+        stretch = self._memory[start : start + (elements + skipped) * dtype.itemsize]
+        return stretch.view(dtype)[skipped:]
+
+
+def fill(buffers: Buffers, layout: Layout, pattern: Pattern, round_number: int) -> None:
+    """Put this rank's data of that round into the send buffer, and zeros where data is to arrive."""
+    elements = buffers.part_elements
+    if buffers.receive.data_ptr() != buffers.send.data_ptr() or len(buffers.receive) > len(buffers.send):
+        as_bits(buffers.receive).zero_()  # what is not delivered must not look right
+    for place, block in enumerate(layout.send):
+        part = buffers.send[place * elements : (place + 1) * elements]
+        part.copy_(pattern.block(pattern.rank, block, round_number, elements))
+
+
+def _aligned(size_bytes: int) -> int:
+    """The size rounded up to the alignment; at least one unit, so that no two buffers coincide."""
+    return max(1, -(-size_bytes // _ALIGNMENT_BYTES)) * _ALIGNMENT_BYTES
+
+
+# --- how torch is asked for each
 
 Call = Callable[[], Any]
 ReduceOp = dist.ReduceOp.RedOpType

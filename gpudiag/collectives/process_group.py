@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # public in torch's documentation
 from torch.distributed.rendezvous import rendezvous
 
-from gpudiag.collectives.buffers import Buffers
-from gpudiag.collectives.operations import CALLS, Call, reduce_op
+from gpudiag.collectives.operations import CALLS, Buffers, Call, reduce_op
 from gpudiag.collectives.pattern import torch_dtype
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.ranks.inject import MismatchKind

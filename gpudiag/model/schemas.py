@@ -1,14 +1,71 @@
-"""JSON Schemas (draft 2020-12) of every document, made from the nouns' own annotations."""
+"""The documents there are, by schema name, and the JSON Schema (draft 2020-12) of each, from the nouns' own annotations."""
 
+import difflib
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
+from gpudiag.errors import UsageError
 from gpudiag.model.codec import type_hints
-from gpudiag.model.documents import noun_type
+from gpudiag.model.device import Snapshot
+from gpudiag.model.explanation import LogExplanation
+from gpudiag.model.history import History
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import CollectiveReport, MergedReport, Report
+from gpudiag.model.run import Run, RunEvent, RunEvents
+from gpudiag.model.service import (
+    DeviceDocument,
+    ExplanationDocument,
+    Findings,
+    Live,
+    Processes,
+    Series,
+    ServiceHealth,
+    Session,
+    Sources,
+    Timeline,
+    Topology,
+)
+from gpudiag.model.training import TrainingReport
+
+# --- the documents
+
+_OF_SERVICE: tuple[Any, ...] = (
+    Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
+    Run, RunEvents, Series, Timeline,
+)  # fmt: skip
+DOCUMENTS: dict[str, type] = {
+    noun.SCHEMA: noun
+    for noun in (
+        Snapshot,
+        Report,
+        MergedReport,
+        CollectiveReport,
+        TrainingReport,
+        RunEvent,
+        History,
+        LogExplanation,
+        *_OF_SERVICE,
+    )
+}
+
+
+def noun_type(schema: str) -> type:
+    """The dataclass of a schema name.
+
+    Raises:
+        UsageError: the name is unknown; the nearest known one is given.
+    """
+    if schema in DOCUMENTS:
+        return DOCUMENTS[schema]
+    nearest = difflib.get_close_matches(schema, DOCUMENTS, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(DOCUMENTS)}"
+    raise UsageError(f"this gpudiag does not know documents of schema {schema!r}", hint=hint)
+
+
+# --- their schemas
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: dict[Any, str] = {

@@ -12,12 +12,17 @@ from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
-from gpudiag.probe.disagreements import Gathered, find_disagreements
 from gpudiag.probe.gputil import answer as gputil_answer
 from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
-from gpudiag.probe.host.machine_answer import machine_of
-from gpudiag.probe.identity import complete_identities, lacks_identity, rows_of_pci
+from gpudiag.probe.host.answer import machine_of
 from gpudiag.probe.nvml.answer import NvmlAnswer, explain_failure, explain_no_devices, nvml_answer_of
+from gpudiag.probe.sources import (
+    Gathered,
+    complete_identities,
+    find_disagreements,
+    lacks_identity,
+    rows_of_pci,
+)
 from gpudiag.probe.start import SIMULATED, StartedProbes, start_probes
 from gpudiag.probe.torch import answer as torch_answer
 from gpudiag.probe.torch.answer import CPU_BUILD, TorchAnswer
@@ -269,7 +274,7 @@ class _Asked:
         """The machine, with its state if that was asked for."""
         if self._host_state is None:
             return machine
-        from gpudiag.probe.host.state_answer import host_state_of  # a listing does not need it
+        from gpudiag.probe.host.answer import host_state_of  # a listing does not need it
 
         return replace(machine, state=host_state_of(self._host_state))
 
@@ -324,7 +329,7 @@ def _driver_uuids(nvml: NvmlAnswer, machine: Machine, root: str) -> dict[str, st
 
 def read_driver_uuids(root: str) -> dict[str, str | None]:
     """UUIDs by bus id from the driver's own files about GPUs, read in a child with a deadline."""
-    files = run_guarded("gpudiag.probe.host.driver_files:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
+    files = run_guarded("gpudiag.probe.host.pci:stream_driver_gpus", _DRIVER_FILES_SECONDS, root)
     return {bus_id: uuid for _, bus_id, uuid in files.messages}
 
 

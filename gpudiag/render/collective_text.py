@@ -9,8 +9,7 @@ from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
-from gpudiag.render.fact_words import describe_launcher, evidence_lines
-from gpudiag.render.report_words import describe_subject_and_host
+from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 

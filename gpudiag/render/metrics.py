@@ -1,12 +1,16 @@
 """A machine's numbers for Prometheus, in gpudiag's own names or in dcgm-exporter's, and for OpenTelemetry.
 
+Own names follow Prometheus (base units, `_total` for counters). dcgm-exporter's are those of its default
+counters, which dashboards and alerts in the field use (dcgm-exporter 4.8, etc/default-counters.csv).
+OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status development), read 2026-11.
+
 What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; those that
 alerts start from carry the UUID too. The full scrape has it everywhere, with what is constant or
 follows from the rest. Written by hand: a client library takes ten times as long for the same text.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +18,268 @@ from gpudiag import __version__
 from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.reading import Missing, Reading, value_or
-from gpudiag.model.timeline import TimelineEntry, TimelineKind
-from gpudiag.render.metrics_table import METRICS, Metric
+from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.reference.declaration import COUNTER, Declared, Family
+from gpudiag.reference.declaration import Metric as Sampled
+from gpudiag.reference.readings import READINGS
+from gpudiag.reference.vocabulary import (
+    COSTLY_REASONS,
+    PERFORMANCE_LIMITS,
+    RECOVERY_ACTIONS,
+    number_of,
+    reason_mask,
+)
 from gpudiag.render.style import one_line
+
+# --- every metric once
+
+_NANOSECONDS_PER_SECOND = 1e9
+# The NVLink errors that are counted, in dcgm-exporter's words.
+_NVLINK_ERRORS = {
+    "crc_flit": "flow-control CRC errors", "crc_data": "data CRC errors", "replay": "retries",
+    "recovery": "recovery errors",
+}  # fmt: skip
+_CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
+
+# One sample of a device: its labels beyond the device's, and the value in the metric's unit.
+Samples = Callable[[Device], Iterator[tuple[dict[str, str], float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmName:
+    """dcgm-exporter's name for one sample of a metric, its unit there, and the labels of the sample."""
+
+    name: str
+    kind: str
+    text: str
+    scale: float = 1.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OtelName:
+    """The OpenTelemetry name, unit and attributes of one sample of a metric."""
+
+    name: str
+    unit: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a GPU."""
+
+    name: str
+    kind: str  # gauge or counter
+    text: str
+    samples: Samples
+    dcgm: tuple[DcgmName, ...] = ()
+    otel: tuple[OtelName, ...] = ()
+    core: bool = True  # False: constant or part of another metric; only in the full scrape
+    rare: frozenset[str] = frozenset()  # label values of samples that are only in the full scrape
+
+
+_ACTIONS_TOLD = ", ".join(
+    f"{number} {action.replace('_', ' ').replace('p2p', 'P2P').replace('gpu', 'GPU').replace('imex', 'IMEX')}"
+    for number, action in enumerate(("nothing", *RECOVERY_ACTIONS[1:]))
+)
+
+
+def _throttle(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    reasons = device.clocks_event_reasons
+    if not isinstance(reasons, Missing):
+        for reason in COSTLY_REASONS:  # idleness and settings are in the mask
+            yield {"reason": reason}, float(reason in reasons)
+
+
+def _throttle_mask(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    reasons = device.clocks_event_reasons
+    if not isinstance(reasons, Missing):
+        yield {}, float(reason_mask(reasons))
+
+
+def _throttle_seconds(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    seconds = device.throttle_seconds
+    if isinstance(seconds, Missing):
+        return
+    for reason in PERFORMANCE_LIMITS:
+        reading: Reading[float] = getattr(seconds, reason)
+        if not isinstance(reading, Missing):
+            yield {"reason": reason}, reading
+
+
+def _nvlinks(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    links = device.nvlinks
+    if isinstance(links, Missing):
+        return
+    known = [link.active for link in links if not isinstance(link.active, Missing)]
+    yield {"state": "active"}, float(sum(known))
+    yield {"state": "inactive"}, float(len(known) - sum(known))
+
+
+def _nvlink_errors(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    links = device.nvlinks
+    if isinstance(links, Missing) or not links:
+        return
+    for kind in _NVLINK_ERRORS:
+        readings = [getattr(link, f"{kind}_errors") for link in links]
+        known = [float(reading) for reading in readings if not isinstance(reading, Missing)]
+        if known:
+            yield {"type": kind}, sum(known)
+
+
+def _processes(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    if not isinstance(device.processes, Missing):
+        yield {}, float(len(device.processes))
+
+
+def _recovery(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    action = device.recovery_action
+    if not isinstance(action, Missing):
+        yield {}, float(number_of(RECOVERY_ACTIONS, action))
+
+
+def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    yield {}, float(device.responding is True)
+
+
+_UP_METRIC = Metric("gpudiag_gpu_up", "gauge", "Whether the GPU answers: 0 is lost or silent.", _responding)
+# Metrics that are not the number of a reading, by the reading that they are made from.
+_MADE: dict[str, tuple[Metric, ...]] = {
+    "clocks_event_reasons": (
+        Metric(
+            "gpudiag_gpu_throttle_active", "gauge", "1 while that reason holds the clocks down.", _throttle
+        ),
+        Metric(
+            "gpudiag_gpu_throttle_mask",
+            "gauge",
+            "The same as bits, in NVML's order.",
+            _throttle_mask,
+            (
+                DcgmName(
+                    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "gauge", "Current clock throttle reasons (bitmask)."
+                ),
+            ),
+            core=False,
+        ),
+    ),
+    "throttle_seconds": (
+        Metric(
+            "gpudiag_gpu_throttle_seconds_total",
+            "counter",
+            "Seconds for which that reason has held the clocks down since the driver was loaded.",
+            _throttle_seconds,
+            tuple(
+                DcgmName(
+                    f"DCGM_FI_DEV_{reason.upper()}_VIOLATION",
+                    "counter",
+                    f"Throttling duration due to {_CAUSES_TOLD.get(reason, reason)} constraints (in ns).",
+                    _NANOSECONDS_PER_SECOND,
+                    {"reason": reason},
+                )
+                for reason in PERFORMANCE_LIMITS
+            ),
+        ),
+    ),
+    "nvlinks": (
+        Metric("gpudiag_gpu_nvlink_links", "gauge", "NVLinks by state.", _nvlinks),
+        Metric(
+            "gpudiag_gpu_nvlink_errors_total",
+            "counter",
+            "NVLink errors over all links.",
+            _nvlink_errors,
+            tuple(
+                DcgmName(
+                    f"DCGM_FI_DEV_NVLINK_{error.upper()}_ERROR_COUNT_TOTAL",
+                    "counter",
+                    f"Total number of NVLink {words}.",
+                    labels={"type": error},
+                )
+                for error, words in _NVLINK_ERRORS.items()
+            ),
+            rare=frozenset({"crc_flit"}),
+        ),
+    ),
+    "recovery_action": (
+        Metric(
+            "gpudiag_gpu_recovery_action",
+            "gauge",
+            f"What NVML asks for: {_ACTIONS_TOLD}.",
+            _recovery,
+        ),
+    ),
+    "processes": (
+        Metric("gpudiag_gpu_processes", "gauge", "Processes that hold memory on the GPU.", _processes),
+    ),
+}
+
+
+def _tabulate() -> Iterator[Metric]:
+    """Every metric: whether the GPU answers, then those of each reading in the order of their declarations."""
+    yield _UP_METRIC
+    samples: dict[str, list[Declared]] = {}
+    for declared in READINGS:
+        if declared.metric is not None:
+            samples.setdefault(declared.metric.family.name, []).append(declared)
+    for declared in READINGS:
+        if declared.metric is not None:
+            sampled = samples.pop(declared.metric.family.name, None)
+            if sampled is not None:
+                yield _metric(declared.metric.family, sampled)
+        yield from _MADE.get(declared.name, ())
+
+
+def _metric(family: Family, readings: Sequence[Declared]) -> Metric:
+    """The metric of one family, with a sample for each of the readings."""
+    sampled = [(one.name, one.metric) for one in readings if one.metric is not None]
+    return Metric(
+        f"gpudiag_gpu_{family.name}{'_total' if family.kind == COUNTER else ''}",
+        family.kind,
+        family.text,
+        _sampler([(name, metric.labels, metric.scale) for name, metric in sampled]),
+        tuple(
+            DcgmName(
+                f"DCGM_FI_DEV_{metric.dcgm.name}",
+                metric.dcgm.kind,
+                metric.dcgm.text,
+                metric.dcgm.scale,
+                metric.labels,
+            )
+            for _, metric in sampled
+            if metric.dcgm is not None
+        ),
+        tuple(
+            OtelName(metric.otel.name, metric.otel.unit, dict(metric.otel.attributes), metric.labels)
+            for _, metric in sampled
+            if metric.otel is not None
+        ),
+        core=family.core,
+        rare=_words(metric for _, metric in sampled if metric.rare)
+        - _words(metric for _, metric in sampled if not metric.rare),
+    )
+
+
+def _words(samples: Iterable[Sampled]) -> frozenset[str]:
+    return frozenset(word for sample in samples for word in sample.labels.values())
+
+
+def _sampler(readings: Sequence[tuple[str, dict[str, str], float]]) -> Samples:
+    """A sample for each of the readings that are there: name, labels and the factor into the metric's unit."""
+
+    def read(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+        for name, labels, scale in readings:
+            reading: Reading[float] = getattr(device, name)
+            if not isinstance(reading, Missing):
+                yield labels, float(reading) * scale
+
+    return read
+
+
+METRICS: tuple[Metric, ...] = tuple(_tabulate())
+
+
+# --- their renderings
 
 _MAX_LABEL_CHARACTERS = 200
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from

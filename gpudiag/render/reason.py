@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpudiag.model.evidence import DeviceSubject, HostSubject, SourceSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
     coverage,

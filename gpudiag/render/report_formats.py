@@ -1,18 +1,42 @@
-"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when asked for."""
+"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when it is asked for."""
 
+import json
 from importlib import import_module
+from math import isfinite
 from typing import Any
 
+from gpudiag.model.codec import to_document
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingReport
 
+# --- JSON
+
+
+def render_json(report: Report) -> str:
+    """The document `gpudiag.report/1`; a number that JSON does not have becomes the text `nan` or `inf`."""
+    return json.dumps(_finite(to_document(report)), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The value with `nan` and `inf` as text: one bad measurement must not cost the whole report."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+# --- all formats by name
+
 _PLACES = {
     "text": "gpudiag.render.report_text:render_report_text",
-    "json": "gpudiag.render.json:render_json",
-    "junit": "gpudiag.render.junit:render_junit",
-    "markdown": "gpudiag.render.markdown:render_markdown",
+    "json": "gpudiag.render.report_formats:render_json",
+    "junit": "gpudiag.render.ci:render_junit",
+    "markdown": "gpudiag.render.ci:render_markdown",
     "prometheus": "gpudiag.render.prometheus:render_prometheus",
-    "github": "gpudiag.render.github:render_github",
+    "github": "gpudiag.render.ci:render_github",
 }
 REPORT_FORMATS = tuple(_PLACES)
 _DOCUMENT = "gpudiag.model.codec:dumps"

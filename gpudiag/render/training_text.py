@@ -6,8 +6,7 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.ranks.diagnosis.evidence import format_ranks
-from gpudiag.render.fact_words import describe_launcher, evidence_lines
-from gpudiag.render.report_words import describe_subject_and_host
+from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import format_seconds, format_size, significant
 

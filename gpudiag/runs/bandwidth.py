@@ -10,13 +10,13 @@ from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError
 from gpudiag.model.active import MATMUL, MEMORY_COPY, PEER_COPY, ActiveMeasurement, ActivePlan
-from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.event import RunEvent
 from gpudiag.model.measure import Measures
+from gpudiag.model.plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
+from gpudiag.model.run import RunEvent
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.active import describe_cost, measure_active
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents

@@ -19,7 +19,6 @@ from gpudiag.collectives.results import (
     merge_ranks,
 )
 from gpudiag.model.codec import decode
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History
@@ -34,11 +33,11 @@ from gpudiag.model.measure import (
 from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.rank_report import build_context, build_rank_report, list_seen
-from gpudiag.runs.watched import Watched
+from gpudiag.runs.rank_report import Watched, build_context, build_rank_report, list_seen
 
 _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"

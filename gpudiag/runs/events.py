@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.report import Report
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.model.training import StrategyResult, TrainingReport
 from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import IMPORT, MEASURE, VERIFY

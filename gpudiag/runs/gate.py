@@ -7,7 +7,7 @@ from gpudiag.checks.registry import Check
 from gpudiag.checks.same_fault import TOLD_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 

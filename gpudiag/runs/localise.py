@@ -9,8 +9,7 @@ from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.collectives.localise import NODES_AT_LEAST, LocaliseRequest
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.localisation import Localisation, Node
-from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.measure import Incident, IncidentKind, Localisation, Node
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment

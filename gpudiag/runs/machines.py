@@ -1,27 +1,69 @@
-"""A report of each machine of a launch: one process of each looks, rank 0 reports on all machines, all exit alike.
+"""A report of each machine of a launch: one process of each looks, rank 0 reports on all machines, each keeps its own.
 
 The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
 """
 
+import hashlib
+import json
 import os
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 
-from gpudiag.errors import ExitStatus, LaunchError, UsageError
-from gpudiag.model.codec import to_document
-from gpudiag.model.report import MergedReport, Report
+from gpudiag.errors import ExitStatus, GpudiagError, LaunchError, UsageError
+from gpudiag.model.codec import dumps, to_document
+from gpudiag.model.report import CollectiveReport, MergedReport, Report
+from gpudiag.model.training import TrainingReport
 from gpudiag.ranks.agents.discovery import Discovery
-from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError
+from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
-from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.launchers import is_one_of_several
+from gpudiag.ranks.launchers import Launcher, is_one_of_several
+from gpudiag.ranks.slurm import expand_nodes
 from gpudiag.runs.gate import worst_status
-from gpudiag.runs.left_out import describe_leaving_out, launched_nodes, node_name
 from gpudiag.runs.merge import ReportSource, merge_documents
+from gpudiag.runs.output import write_document
+from gpudiag.store.state_folder import state_directory
+
+# --- machines that a job should do without
+
+_ON_KUBERNETES = (Launcher.KUBEFLOW, Launcher.INDEXED_JOB)
+
+
+def node_name(variables: Mapping[str, str]) -> str:
+    """This machine as its launcher calls it: Slurm's node, the NODE_NAME of a pod's manifest, else the host's name."""
+    return variables.get("SLURMD_NODENAME") or variables.get("NODE_NAME") or socket.gethostname()
+
+
+def launched_nodes(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """All machines of the launch, where the launcher tells their names; empty where it does not."""
+    return expand_nodes(variables.get("SLURM_STEP_NODELIST", "")) if "SLURM_STEP_ID" in variables else ()
+
+
+def describe_leaving_out(launcher: Launcher, unfit: Sequence[str], fit: Sequence[str]) -> str | None:
+    """The flag or setting that starts the job on the others; None where there is nothing to leave out.
+
+    Slurm's `--exclude`, a node affinity of Kubernetes; mpirun and torchrun are told where to run instead.
+    """
+    if not unfit:
+        return None
+    if launcher is Launcher.SRUN:
+        return f"--exclude={','.join(unfit)}"
+    if launcher in _ON_KUBERNETES:
+        term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(unfit)}
+        terms = [{"matchExpressions": [term]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        return f"affinity: {json.dumps({'nodeAffinity': required})}"
+    if launcher in (Launcher.MPIRUN, Launcher.HYDRA) and fit:
+        return f"{'--host' if launcher is Launcher.MPIRUN else '-hosts'} {','.join(fit)}"
+    return None
+
+
+# --- one report of all
 
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
@@ -248,3 +290,44 @@ def _listen(link: Link, until: float) -> Iterator[Message]:
     while (remaining := until - time.monotonic()) > 0:
         wait_readable((link.fileno(),), min(remaining, _LOOK_SECONDS))
         yield from link.receive()
+
+
+# --- each machine's own report
+
+_KEPT = 64  # reports; the oldest go
+
+
+def keep_own_report(
+    report: CollectiveReport | TrainingReport, environment: RankEnvironment | None
+) -> Path | None:
+    """Where this machine's copy of the report is; None where the run was on one machine, or another process has it.
+
+    The processes of a launch write one copy for each machine. All hosts may share the folder: the name has the rank.
+
+    Raises:
+        GpudiagError: it could not be written.
+    """
+    if environment is None or environment.on_one_machine or environment.local_rank != 0:
+        return None
+    folder = state_directory() / "reports"
+    kind = report.SCHEMA.partition("/")[0].rpartition(".")[2]
+    launch = hashlib.sha256(environment.run_key.encode()).hexdigest()[:12]
+    path = folder / f"{kind}-{launch}-rank{environment.rank}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GpudiagError(f"cannot write to {folder}: {error.strerror or error}") from error
+    write_document(path, dumps(report) + "\n")
+    _forget_old(folder)
+    return path
+
+
+def _forget_old(folder: Path) -> None:
+    dated: list[tuple[float, Path]] = []
+    for path in folder.glob("*.json"):
+        try:
+            dated.append((os.stat(path).st_mtime, path))
+        except FileNotFoundError:  # another process has removed it
+            continue
+    for _, path in sorted(dated)[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,18 +1,20 @@
-"""The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened."""
+"""The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened, beside earlier results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 
+from gpudiag.checks.ranks.collective import samples_of
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Finding, worst_first
-from gpudiag.model.localisation import Localisation
-from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.history import History
+from gpudiag.model.measure import CollectiveMeasurement, Localisation
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
@@ -20,11 +22,61 @@ from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
-from gpudiag.runs.earlier import EarlierResults
 from gpudiag.runs.interpreters import require_torch
 from gpudiag.runs.localise import add_localisation, is_localisation_due, localise, why_not_localised
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
-from gpudiag.runs.watched import Watched, finish_watch, start_watch
+from gpudiag.runs.rank_report import Watched, finish_watch, start_watch
+from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
+
+# --- earlier results
+
+KIND = "nccl-test"
+_GRACE_SECONDS = 0.3
+
+
+class EarlierResults:
+    """What the store holds about this machine. It never fails or delays a verdict.
+
+    Only runs on GPUs are compared and kept, unless a store was named: ranks on CPUs are not judged by
+    their speed, and the database library costs more than their start.
+    """
+
+    def __init__(self, placement: Placement, store: str | None) -> None:
+        """Start reading, if there is something to compare with."""
+        self._snapshot = placement.snapshot
+        self._started = monotonic()
+        self._warning = ""
+        self._keeper: HistoryKeeper | None = None
+        wanted = placement.backend == "nccl" or store is not None
+        if wanted and placement.snapshot is not None:
+            self._keeper = HistoryKeeper(store or default_store(), machine_key(placement.snapshot))
+
+    def history(self) -> Reading[History]:
+        """What the store holds about this machine, or why that is not known."""
+        if self._keeper is None:
+            return NOT_ASKED
+        # It had the whole run's time to read; the verdict waits only a moment longer.
+        seconds = max(READ_SECONDS, monotonic() - self._started + _GRACE_SECONDS)
+        history, self._warning = self._keeper.read(seconds)
+        return history
+
+    def record(self, report: CollectiveReport) -> str:
+        """Store the results of a run; return what went wrong in one line, empty if nothing did."""
+        if self._keeper is None or self._snapshot is None:
+            return ""
+        samples = samples_of(report.measurement)
+        return self._keeper.write(
+            RunFacts(self._snapshot, KIND, report.outcome.value, samples, keep_snapshot=False)
+        )
+
+    def close(self) -> None:
+        """End the processes that still read or write."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+
+# --- the recipe
 
 _ENTRY = "gpudiag.collectives.rank_main:run"
 

@@ -1,9 +1,11 @@
 """The recipe of `gpudiag preflight`: take a snapshot, run the tests, take another, judge, store."""
 
 import difflib
+import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import TypeVar
@@ -16,15 +18,16 @@ from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.codec import from_document
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement, Measures
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
+from gpudiag.model.run import RunEvent
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
@@ -35,6 +38,40 @@ from gpudiag.store.baselines import samples_of
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
 from gpudiag.store.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
 from gpudiag.store.state_folder import own_machine_key
+
+# --- the machine to compare with
+
+MAX_BYTES = 64 * 1024**2
+
+
+def read_expected_machine(path: Path) -> Snapshot:
+    """The snapshot in a file that `gpudiag preflight --json` or `gpudiag list --json` wrote.
+
+    Raises:
+        UsageError: the file cannot be read, or is neither.
+    """
+    hint = "make one on a good machine: gpudiag preflight --report json=FILE"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--expect: cannot read {path}: {error.strerror or error}", hint=hint) from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"--expect: {path} is too large for a report", hint=hint)
+    try:
+        noun = from_document(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--expect: {path} is not JSON, or cut short", hint=hint) from error
+    except UsageError as error:
+        raise UsageError(f"--expect: {path}: {error.message}", hint=hint) from error
+    if isinstance(noun, Report):
+        return noun.snapshot
+    if isinstance(noun, Snapshot):
+        return noun
+    raise UsageError(f"--expect: {path} is neither a report nor a snapshot", hint=hint)
+
+
+# --- the recipe
 
 _T = TypeVar("_T")
 INSTANT = "instant"

@@ -1,18 +1,79 @@
-"""The Report of what ranks measured, judged by checks, with what was seen of the machine meanwhile."""
+"""The Report of what ranks measured, judged by checks, with what was seen of the machine before, after and meanwhile."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.ranks.movements import find_movements
+from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, outcome_of_findings
 from gpudiag.model.history import History
-from gpudiag.model.measure import Measures
+from gpudiag.model.measure import HostCounters, Measures, Movement
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.report import Report
+from gpudiag.probe.host.counters import read_host_counters
 from gpudiag.runs.gate import judge_results
 from gpudiag.runs.placement import Placement
+
+# --- the machine meanwhile
+
+_SNAPSHOT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The machine before a run; `snapshot` is set if the run uses GPUs."""
+
+    counters: HostCounters
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What changed during a run, and the faults that appeared meanwhile."""
+
+    movements: tuple[Movement, ...]
+    findings: tuple[Finding, ...]
+
+
+def start_watch(*, gpus: bool) -> Watch:
+    """Read this host's counters before a run, and with `gpus` its GPUs and kernel log."""
+    return Watch(read_host_counters(), _take_snapshot() if gpus else None)
+
+
+def finish_watch(watch: Watch, host: str) -> Watched:
+    """Read the same again after the run, and return what changed."""
+    counters = (watch.counters, read_host_counters())
+    if watch.snapshot is None:
+        return Watched(find_movements(host, counters, None), ())
+    before, after = watch.snapshot, _take_snapshot()
+    movements = find_movements(host, counters, (before, after))
+    return Watched(movements, find_new(before, after))
+
+
+def find_new(before: Snapshot, after: Snapshot) -> tuple[Finding, ...]:
+    """The faults of the second snapshot that the first one does not show, worst first."""
+    known = {(finding.code, finding.subject) for finding in _judge(Context(before))}
+    found = _judge(Context(after, earlier=before))
+    return tuple(finding for finding in found if (finding.code, finding.subject) not in known)
+
+
+def _take_snapshot() -> Snapshot:
+    from gpudiag.probe.inventory import take_snapshot  # only where there are GPUs
+
+    return take_snapshot(("nvml",), _SNAPSHOT_SECONDS, kernel_log=True)
+
+
+def _judge(context: Context) -> tuple[Finding, ...]:
+    results = run_checks(context, BUILTIN)
+    faults = (Outcome.FAIL, Outcome.WARN)
+    return tuple(finding for finding in findings_worst_first(results) if finding.outcome in faults)
+
+
+# --- the report
 
 
 def build_context(measures: Measures, placement: Placement, history: Reading[History] = NOT_ASKED) -> Context:

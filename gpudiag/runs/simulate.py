@@ -14,9 +14,8 @@ from functools import partial
 from gpudiag.errors import UsageError
 from gpudiag.ranks.process import die_with_parent
 from gpudiag.simulate.motion import is_in_motion, move_readings
-from gpudiag.simulate.programs import guarded, kill_programs
 from gpudiag.simulate.scenario import Scenario
-from gpudiag.simulate.session import Session, open_session
+from gpudiag.simulate.session import Session, guarded, kill_programs, open_session
 
 # Signals that end a program, or that it may handle; they are forwarded to the program.
 _FORWARDED = (

@@ -14,13 +14,13 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.checks.training.verifications import is_verified, list_verifications
 from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.event import RunEvent
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst, worst_first
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, Measures
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
+from gpudiag.model.run import RunEvent
 from gpudiag.model.training import (
     Advice,
     RankEpochEnd,

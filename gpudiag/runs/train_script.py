@@ -21,11 +21,11 @@ from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge
 from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.event import RunEvent
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.option import require_between
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
+from gpudiag.model.run import RunEvent
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
 from gpudiag.ranks.agents.launch import TORCH, run_ranks

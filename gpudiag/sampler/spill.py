@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpudiag.sampler.ring import TIERS, DeviceRing, Ring
-from gpudiag.sampler.series import NAMES
+from gpudiag.sampler.ring import NAMES, TIERS, DeviceRing, Ring
 
 _COPY, _JOURNAL, _TIMELINE = "readings.ring", "readings.journal", "timeline.jsonl"
 _MAGIC = b"gpudiag readings 1\n"

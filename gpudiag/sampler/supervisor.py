@@ -1,4 +1,10 @@
-"""The sampler's child, kept alive and replaced: whatever it does, NVML is soon asked again.
+"""The sampler's children, none of which is waited for without limit: one that asks NVML, replaced when it fails; one that inspects.
+
+asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
+reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.
+
+The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
+seconds: the cheaper, the more often; host and kernel log also soon after an event.
 
 A child is replaced when it ends, when it falls silent, when a call does not return (a fresh process may
 get an answer where an old one waits forever), when GPUs are lost (only nvmlInit finds them again) and
@@ -7,15 +13,287 @@ are never unwatched. At three children that cannot be killed, no more are starte
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from gpudiag.sampler.process import ChildProcess
+from gpudiag.model.codec import all_missing, from_document
+from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
+from gpudiag.model.host import Machine
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.probe.inventory import Answers
+from gpudiag.probe.nvml.answer import NvmlAnswer
+from gpudiag.probe.torch.answer import TorchAnswer
+from gpudiag.probe.visibility import read_allocation
 from gpudiag.sampler.tiers import FAST_SECONDS
 
-_MODULE = "gpudiag.sampler.child"
+# --- one child
+
+_READ_BYTES = 1 << 18
+_MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
+
+
+class ChildProcess:
+    """`python -m MODULE PID ARGUMENTS...`: its lines go to `receive` as objects; `ended` at its end."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        receive: Callable[["ChildProcess", dict[str, Any]], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it from the event loop's thread; it dies with that thread.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        self._hand_on = receive
+        self._buffer = bytearray()
+        self.started_at = self.heard_at = monotonic()
+        self.ended = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(os.getpid()), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(environment),
+            start_new_session=True,  # Ctrl-C in the terminal is the service's
+        )
+        self._output = _descriptor(self._process.stdout)
+        self._input = _descriptor(self._process.stdin)
+        os.set_blocking(self._output, False)
+        os.set_blocking(self._input, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._output, self._receive)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, command: Mapping[str, Any]) -> None:
+        """Write one command line; a child that no longer reads shows by its silence."""
+        with contextlib.suppress(OSError):
+            os.write(self._input, json.dumps(command).encode() + b"\n")
+
+    def abandon(self) -> None:
+        """Kill it and stop reading from it; `is_reaped` says whether it has ended."""
+        self._end()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def is_reaped(self) -> bool:
+        """Whether the process has ended; one stuck in the driver stays until the driver's call returns."""
+        return self._process.poll() is not None
+
+    def how_it_ended(self) -> str:
+        """Its exit status or signal in words."""
+        status = self._process.poll()
+        if status is None:
+            return "it closed its output"
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data or len(self._buffer) > _MAX_LINE_BYTES:
+            self._end()
+            return
+        self.heard_at = monotonic()
+        self._buffer += data
+        if b"\n" not in data:
+            return
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
+        for line in lines:
+            if not self.ended:
+                self._hand_on(self, json.loads(line))
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._loop.remove_reader(self._output)
+        for stream in (self._process.stdout, self._process.stdin):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _descriptor(stream: Any) -> int:
+    number: int = stream.fileno()
+    return number
+
+
+def _environment(environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment with this process's import path, however it was started."""
+    given = dict(os.environ if environment is None else environment)
+    return {**given, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+# --- the machine around the GPUs
+
+_INSPECT = "gpudiag.sampler.inspect"
+_GPUTIL, _TORCH = "gputil", "torch"
+_HOST_SECONDS = 60.0
+_PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, cheapest first
+_ANEW_SECONDS = 10.0  # between two looks where something has changed
+_AFTER_EVENT_SECONDS = 5.0  # between two looks that events asked for
+_DEADLINE_SECONDS = 60.0  # of one look; torch has 30 s of them
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What was seen around the GPUs, each part as of when it was last asked."""
+
+    host: Snapshot
+    uuids: Mapping[str, str | None]
+    gputil: Snapshot | None = None
+    torch: Snapshot | None = None
+
+    def answers(self, nvml: NvmlAnswer) -> Answers:
+        """The sources' answers, joined with NVML's."""
+        host = self.host
+        kernel = tuple(status for status in host.sources if status.name not in _ASKED_APART)
+        return Answers(
+            nvml=nvml,
+            machine=host.machine,
+            host_status=host.source("host"),
+            gputil_status=_status(self.gputil, _GPUTIL),
+            gputil_views=_views(self.gputil, _GPUTIL),
+            torch=TorchAnswer(
+                _status(self.torch, _TORCH),
+                NOT_ASKED if self.torch is None else self.torch.torch,
+                _views(self.torch, _TORCH),
+            ),
+            kernel_events=host.kernel_log,
+            kernel_statuses=kernel,
+        )
+
+
+_ASKED_APART = ("nvml", "gputil", "torch", "host")
+
+
+class Inspector:
+    """Inspects the machine around the GPUs; `publish` gets each new result."""
+
+    def __init__(
+        self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start nothing yet: the first `look` does."""
+        self.surroundings: Surroundings | None = None
+        self._publish = publish
+        self._environment = environment
+        self._child: ChildProcess | None = None
+        self._sources: tuple[str, ...] = ()
+        self._asked_at = dict.fromkeys(("host", *_PERIODS), -math.inf)
+        self._due_at = dict(self._asked_at)
+        self._wanted = True
+        self._is_outdated = False  # the look in progress began before the GPUs changed
+        self._closed: list[ChildProcess] = []
+
+    def ask_soon(self) -> None:
+        """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
+        self._wanted = True
+
+    def ask_others_anew(self) -> None:
+        """Drop what GPUtil and torch saw, and ask them again: the driver or its GPUs have changed."""
+        self._is_outdated = self._child is not None
+        if self.surroundings is not None:
+            self.surroundings = replace(self.surroundings, gputil=None, torch=None)
+        for name in _PERIODS:
+            # Not sooner: a GPU that comes and goes must not keep torch loading.
+            self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
+
+    def look(self) -> None:
+        """Start a look if one is due; give up one that is late. Call it about every second."""
+        now = monotonic()
+        self.count_stuck()
+        if self._child is not None:
+            if not self._child.ended and now - self._child.started_at < _DEADLINE_SECONDS:
+                return
+            self.close()
+        self._sources = self._due(now)
+        wanted = self._wanted and now - self._asked_at["host"] > _AFTER_EVENT_SECONDS
+        if not (wanted or self._sources or now - self._asked_at["host"] > _HOST_SECONDS):
+            return
+        self._wanted = False
+        for name in ("host", *self._sources):
+            self._asked_at[name] = now
+            self._due_at[name] = now + _PERIODS.get(name, 0.0)
+        arguments = (",".join(self._sources),) if self._sources else ()
+        with suppress(OSError):  # no process can be started: tried again at the next call
+            self._child = ChildProcess(_INSPECT, arguments, self._receive, self._environment)
+
+    def close(self) -> None:
+        """Kill the inspecting child, if there is one."""
+        if self._child is not None:
+            self._child.abandon()
+            self._closed.append(self._child)
+            self._child = None
+
+    def count_stuck(self) -> int:
+        """The number of killed children that have not ended yet; the others are reaped."""
+        self._closed = [child for child in self._closed if not child.is_reaped()]
+        return len(self._closed)
+
+    def _due(self, now: float) -> tuple[str, ...]:
+        """The sources due: none before the host was seen, so that it comes fast; then GPUtil, then torch."""
+        if self.surroundings is None:
+            return ()
+        return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
+
+    def _receive(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+        snapshot = from_document(message["snapshot"])
+        before, sources = self.surroundings, () if self._is_outdated else self._sources
+        self.surroundings = Surroundings(
+            host=snapshot,
+            uuids=message["uuids"],
+            gputil=snapshot if _GPUTIL in sources else before.gputil if before else None,
+            torch=snapshot if _TORCH in sources else before.torch if before else None,
+        )
+        self._is_outdated = False
+        self._publish(self.surroundings)
+
+
+def _status(snapshot: Snapshot | None, name: str) -> SourceStatus:
+    return SourceStatus(name, SourceState.NOT_ASKED) if snapshot is None else snapshot.source(name)
+
+
+def _views(snapshot: Snapshot | None, name: str) -> tuple[DeviceView, ...]:
+    return () if snapshot is None else tuple(view for view in snapshot.views if view.source == name)
+
+
+def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surroundings:
+    """The surroundings where the host has not answered yet."""
+    why = Missing(MissingReason.TIMED_OUT, "the host's files gave no answer yet")
+    hostname = os.uname().nodename
+    machine = all_missing(
+        Machine, why, hostname=hostname, container=None, allocation=read_allocation(environment)
+    )
+    host = SourceStatus("host", SourceState.TIMED_OUT, why.detail)
+    snapshot = all_missing(
+        Snapshot, why, host=hostname, taken_at=now, simulated=None, sources=(host,), devices=(), views=(),
+        disagreements=(), machine=machine,
+    )  # fmt: skip
+    return Surroundings(snapshot, {})
+
+
+# --- NVML
+
+_CHILD = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
 _SILENT_SECONDS = 2.5  # beyond its own interval; then the child itself is stuck
 _WEDGED_SECONDS = 4.0  # a call that takes longer is given up
@@ -168,7 +446,7 @@ class Supervisor:
         if self.stuck >= _MAX_STUCK:
             return None
         try:
-            child = ChildProcess(_MODULE, (), receive, self._environment)
+            child = ChildProcess(_CHILD, (), receive, self._environment)
         except OSError as error:  # no more processes or descriptors: tried again at the next look
             self.cannot_start = f"the sampler's process cannot be started: {error.strerror or error}"
             return None

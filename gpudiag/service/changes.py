@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.history import KnownGpus
-from gpudiag.model.live import SamplerState, SamplerStatus
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.model.service import SamplerState, SamplerStatus, TimelineEntry, TimelineKind
 from gpudiag.reference.xid import xids
 from gpudiag.service.live import key_of, throttle_reasons
 

@@ -1,4 +1,4 @@
-"""The kinds of runs that the service may start, and what a request may set for each.
+"""The kinds of runs that the service may start, what a request may set for each, and the JSON Schema of that.
 
 A plan over HTTP has the fields of the command line's plan except those that inject faults or name files,
 programs or addresses. Every text is a plain name, so that nothing in a request is more than an argument.
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import UsageError
-from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.option import Plan, plan_fields
-from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.option import ALL, Plan, PlanField, plan_fields
+from gpudiag.model.plan import BandwidthPlan, NcclTestPlan, PreflightPlan
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingPlan, TrainingReport
+
+# --- the kinds
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,63}")
 _MAX_NAMES = 64
@@ -116,3 +116,30 @@ _ALL_KINDS = (
 def run_kinds(names: tuple[str, ...]) -> dict[str, RunKind]:
     """The kinds among those commands, by name."""
     return {kind.name: kind for kind in _ALL_KINDS if kind.name in names}
+
+
+# --- their schemas
+
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def plan_schema(kind: RunKind) -> dict[str, Any]:
+    """The schema of the plans of that kind over HTTP, defaults included."""
+    properties = {
+        one.name: {**_property(one), "default": list(one.default) if one.is_list else one.default}
+        for one in plan_fields(kind.plan_type)
+        if one.name not in kind.hidden
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _property(one: PlanField) -> dict[str, Any]:
+    words = [*one.option.choices, *((ALL,) if one.option.all_means == (ALL,) else ())]
+    enumeration = {"enum": words} if words else {}
+    if one.is_list:
+        return {"type": "array", "items": {"type": "string", **enumeration}}
+    name = _TYPES[one.value_type]
+    schema: dict[str, Any] = {"type": [name, "null"] if one.is_optional else name, **enumeration}
+    if one.option.low is not None:
+        schema["minimum"], schema["maximum"] = one.option.low, one.option.high
+    return schema

@@ -9,9 +9,8 @@ from gpudiag.checks.gpu.availability import signs_of_use
 from gpudiag.checks.gpu.state import count_states, findings_about
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.live import LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.model.service import Findings
+from gpudiag.model.service import Findings, LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.reference.vocabulary import FAULT_REASONS
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.tiers import FAST_SECONDS

@@ -20,10 +20,20 @@ from time import monotonic
 
 from gpudiag.errors import RunConflictError, UsageError
 from gpudiag.model.codec import encode
-from gpudiag.model.event import EventKind, RunEvent
-from gpudiag.model.live import ActiveRun
 from gpudiag.model.option import Plan
-from gpudiag.model.run import ENDED, NumberedEvent, Run, RunEvents, RunNews, RunRequest, RunState, RunTold
+from gpudiag.model.run import (
+    ENDED,
+    EventKind,
+    NumberedEvent,
+    Run,
+    RunEvent,
+    RunEvents,
+    RunNews,
+    RunRequest,
+    RunState,
+    RunTold,
+)
+from gpudiag.model.service import ActiveRun
 from gpudiag.model.untrusted_text import escape_steering, mask_text
 from gpudiag.render.report_formats import formats_of
 from gpudiag.service.kinds import RunKind, run_kinds
@@ -33,11 +43,12 @@ from gpudiag.service.run_list import (
     HeldError,
     RunEntry,
     RunList,
+    RunMemory,
     choose_gpus,
     describe_lock,
+    is_service_alive,
     refuse_busy,
 )
-from gpudiag.service.run_memory import RunMemory, is_service_alive
 from gpudiag.service.run_process import RunProcess
 from gpudiag.service.watch import MachineWatch
 from gpudiag.store.service_runs import RunRecords

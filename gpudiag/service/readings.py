@@ -13,9 +13,8 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
-from gpudiag.model.timeline import DeviceSeries, Series, Timeline, TimelineEntry
-from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, Ring, plan_window, read_window
-from gpudiag.sampler.series import NAMES, sample_of
+from gpudiag.model.service import DeviceSeries, Series, Timeline, TimelineEntry
+from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, NAMES, Ring, plan_window, read_window, sample_of
 from gpudiag.sampler.spill import Sampled, Spill
 from gpudiag.sampler.tiers import SLOW_SECONDS
 from gpudiag.store.state_folder import DiskThread

@@ -14,7 +14,7 @@ from time import monotonic
 
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.codec import loads
-from gpudiag.model.event import RunEvent
+from gpudiag.model.run import RunEvent
 from gpudiag.model.untrusted_text import mask_text
 
 MAX_LOG_BYTES = 64 * 1024  # the end of what it printed

@@ -21,17 +21,14 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
-from gpudiag.model.live import ActiveRun, LastGood, Live
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import Report
-from gpudiag.model.service import Findings
-from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.model.service import ActiveRun, Findings, LastGood, Live, TimelineEntry, TimelineKind
 from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
 from gpudiag.probe.start import SIMULATED
-from gpudiag.sampler.inspector import Inspector, Surroundings, unknown_surroundings
 from gpudiag.sampler.picture import NvmlPicture
-from gpudiag.sampler.supervisor import Supervisor, Trouble
+from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
 from gpudiag.service.changes import Changes, SeenGpus
 from gpudiag.service.live import SamplerFacts, build_live, key_of, last_good_of

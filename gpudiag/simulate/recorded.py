@@ -26,7 +26,7 @@ from gpudiag.simulate.blueprint import (
     TorchBuild,
     sysfs_address,
 )
-from gpudiag.simulate.faults.silence import IDENTITY_CALLS
+from gpudiag.simulate.faults.gpu import IDENTITY_CALLS
 from gpudiag.simulate.machine_file import DERIVED_READINGS, READINGS
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu, SimulatedNvml
 from gpudiag.units import KIB

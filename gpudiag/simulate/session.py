@@ -1,4 +1,9 @@
-"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment."""
+"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and an end for all of it.
+
+A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
+was killed. So programs must end with the machine: a guardian process waits for the end of the session's
+process, however it ends, and kills what is left.
+"""
 
 import contextlib
 import fcntl
@@ -7,6 +12,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -15,13 +21,164 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from gpudiag.errors import UsageError
+from gpudiag.ranks.process import DEAD_STATES, kill, name_process, read_process
 from gpudiag.reference.nvml import exported_functions
-from gpudiag.simulate.environment import build_environment, is_library_outside
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
 from gpudiag.simulate.nvml.library import LIBRARY_NAME, copy_library
 from gpudiag.simulate.nvml.state import render_state
-from gpudiag.simulate.programs import kill_programs
 from gpudiag.simulate.scenario import HostTree, Scenario
+
+# --- what a program is given
+
+# Variables that allocate the real machine's GPUs; the scenario sets its own.
+_ALLOCATION_NAMES = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "HIP_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+    }
+)
+_ALLOCATION_PREFIXES = ("SLURM_", "NVIDIA_REQUIRE_", "GPUDIAG_SIMULATED", "KUBERNETES_")
+_NVIDIA_SMI = "nvidia-smi"
+
+
+def build_environment(
+    outside: Mapping[str, str], folder: Path, scenario_name: str, scenario_environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment for a program on the machine whose files are in `folder`."""
+    environment = {name: value for name, value in outside.items() if not is_allocation_variable(name)}
+    paths = [str(folder / "bin"), *_paths_without_nvidia_smi(outside.get("PATH", os.defpath), folder)]
+    libraries = [str(folder / "lib"), *filter(None, [outside.get("LD_LIBRARY_PATH")])]
+    return environment | {
+        "PATH": ":".join(paths),
+        "LD_LIBRARY_PATH": ":".join(libraries),
+        "GPUDIAG_SIMULATED": scenario_name,
+        "GPUDIAG_HOST_ROOT": str(folder / "root"),
+        "GPUDIAG_SIMULATED_TORCH": str(folder / "torch.json"),
+        **scenario_environment,
+    }
+
+
+def is_allocation_variable(name: str) -> bool:
+    """Whether the variable allocates GPUs, or belongs to a simulated machine around this one."""
+    if name == "GPUDIAG_SIMULATED_CALL_LOG":
+        return False  # set by the caller who starts the session
+    return name in _ALLOCATION_NAMES or name == "GPUDIAG_HOST_ROOT" or name.startswith(_ALLOCATION_PREFIXES)
+
+
+def _paths_without_nvidia_smi(path: str, folder: Path) -> list[str]:
+    """The real machine's PATH; a folder with an nvidia-smi is replaced by links to its other programs.
+
+    Otherwise a machine without nvidia-smi, simulated on one that has it, would find that one.
+    """
+    result = []
+    for number, place in enumerate(filter(None, path.split(":"))):
+        if not os.path.lexists(os.path.join(place, _NVIDIA_SMI)):
+            result.append(place)
+            continue
+        shadow = folder / "path" / str(number)
+        shadow.mkdir(parents=True, exist_ok=True)
+        for entry in os.scandir(place):
+            if not entry.name.startswith(_NVIDIA_SMI) and not os.path.lexists(shadow / entry.name):
+                os.symlink(os.path.join(os.path.abspath(place), entry.name), shadow / entry.name)
+        result.append(str(shadow))
+    return result
+
+
+def is_library_outside() -> bool:
+    """Whether the dynamic linker would find a real NVML library on this machine."""
+    try:
+        with open("/etc/ld.so.cache", "rb") as cache:
+            if LIBRARY_NAME.encode() in cache.read():
+                return True
+    except OSError:
+        pass
+    multiarch = f"{os.uname().machine}-linux-gnu"
+    folders = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", f"/lib/{multiarch}", f"/usr/lib/{multiarch}"]
+    folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return any(os.path.lexists(os.path.join(place, LIBRARY_NAME)) for place in folders if place)
+
+
+# --- programs on it
+
+# A killed program may have started another one just before: look again until nothing is found.
+_ROUNDS = 20
+_ROUND_SECONDS = 0.05
+
+
+def kill_programs(folder: Path) -> None:
+    """Kill every program of this user that was started on the machine whose files are in `folder`."""
+    for _ in range(_ROUNDS):
+        found = find_programs(folder)
+        for pid in found:
+            kill(pid)
+        if not found:
+            return
+        time.sleep(_ROUND_SECONDS)
+
+
+def find_programs(folder: Path) -> list[int]:
+    """The pids of the programs that run on the machine, other than this process."""
+    mark = f"\0GPUDIAG_HOST_ROOT={folder}/root\0".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid() and mark in _read_environment(name):
+            process = read_process(int(name))
+            if process is not None and process.state not in DEAD_STATES:
+                found.append(process.pid)
+    return found
+
+
+def _read_environment(pid: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"\0" + file.read()
+    except OSError:  # another user's, or gone
+        return b""
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Within the context, a guardian process cleans up the machine if this process dies."""
+    reader, writer = os.pipe()
+    guardian = os.fork()
+    if guardian == 0:
+        os.close(writer)
+        _stand_guard(reader, folder)
+    os.close(reader)
+    try:
+        yield
+    finally:
+        kill_programs(folder)
+        with contextlib.suppress(BrokenPipeError):  # the guardian was killed
+            os.write(writer, b"\n")
+        os.close(writer)
+        os.waitpid(guardian, 0)
+
+
+def _stand_guard(reader: int, folder: Path) -> None:
+    """The guardian: wait until the session writes a byte or dies; if it dies, clean up. Never returns."""
+    try:
+        os.setsid()  # away from the terminal and its signals
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):  # a reader of our output must not wait for the guardian
+            os.dup2(nowhere, standard)
+        name_process("gpudiag-guard")
+        if os.read(reader, 1) == b"":
+            kill_programs(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(0)
+
+
+# --- the machine
 
 _LOCK_NAME = "lock"
 _PREFIX = "machine-"

@@ -9,14 +9,12 @@ from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 from gpudiag.reference.training import strategy_facts
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.job import TrainingJob
-from gpudiag.training.measure import SpeedTest
 from gpudiag.training.precision import make_deterministic
-from gpudiag.training.proof import prove
-from gpudiag.training.shards import Epochs, Samples
+from gpudiag.training.proof import SpeedTest, prove
 from gpudiag.training.strategies import start_strategy
 from gpudiag.training.strategies.base import Setup
 from gpudiag.training.trainer import VerifiedTraining
-from gpudiag.training.workloads import build_model, make_data
+from gpudiag.training.workloads import Epochs, Samples, build_model, make_data
 
 
 def run(context: RankContext) -> Mapping[str, Any]:

@@ -8,8 +8,7 @@ from torch import nn
 
 from gpudiag.training.job import TrainingJob
 from gpudiag.training.precision import Precision
-from gpudiag.training.shards import Samples
-from gpudiag.training.workloads import MODELS, build_model
+from gpudiag.training.workloads import MODELS, Samples, build_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,16 @@
-"""Compare tensors: bit for bit by a digest, and by the size of their difference."""
+"""Compare tensors: bit for bit by a digest, and by the size of their difference; and all that a checkpoint must restore."""
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from gpudiag.model.training import TensorFact
+
+# --- compare
 
 # An odd multiplier that spreads the bits of an index (Knuth, MMIX), as a signed 64-bit number.
 _MULTIPLIER = 6364136223846793005
@@ -73,3 +78,47 @@ def describe(found: Tensors, expected: Tensors | None = None, floor: float = 0.0
 def finite(number: float) -> float | None:
     """The number, or None if it is infinite or NaN."""
     return number if math.isfinite(number) else None
+
+
+# --- what a checkpoint must restore
+
+Digests = dict[str, str]
+
+
+def digest_values(prefix: str, values: Mapping[str, Any]) -> Digests:
+    """Each value's digest by name: of a tensor's bits on this rank; for anything else, its JSON."""
+    return {f"{prefix}.{name}": _digest(value) for name, value in values.items()}
+
+
+def digest_optimizer(optimizer: Any, names: Mapping[int, str]) -> Digests:
+    """The state and the hyperparameters of an optimizer; `names` are those of its parameters, by id."""
+    found: Digests = {}
+    for number, group in enumerate(optimizer.param_groups):
+        settings = {name: value for name, value in group.items() if name != "params"}
+        found |= digest_values(f"optimizer.group{number}", settings)
+        for place, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter), f"group{number}.{place}")
+            found |= digest_values(f"optimizer.{name}", optimizer.state.get(parameter, {}))
+    return found
+
+
+def differing_names(written: Digests, found: Digests) -> tuple[str, ...]:
+    """The names of what came back with other bits, did not come back, or was not there before."""
+    return tuple(sorted(name for name in written | found if written.get(name) != found.get(name)))
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: its shard, or all of it."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def names_by_id(named: Iterable[tuple[str, torch.Tensor]]) -> dict[int, str]:
+    """The names of parameters by their `id`."""
+    return {id(parameter): name for name, parameter in named}
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return digest(local_part(value))
+    return json.dumps(value, default=repr)  # a tuple that comes back as a list is the same setting

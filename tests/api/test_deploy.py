@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpudiag.render.metrics_table import METRICS
+from gpudiag.render.metrics import METRICS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 BIN = Path(sys.executable).parent

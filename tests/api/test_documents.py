@@ -4,8 +4,7 @@ import jsonschema
 import pytest
 
 from gpudiag.model.codec import from_document
-from gpudiag.model.documents import DOCUMENTS
-from gpudiag.model.schemas import json_schema
+from gpudiag.model.schemas import DOCUMENTS, json_schema
 
 ROUTES = {
     "/api/v1/devices": "gpudiag.live/1",

@@ -7,10 +7,10 @@ import time
 from dataclasses import replace
 
 from gpudiag.model.codec import dumps
-from gpudiag.sampler.series import NAMES
+from gpudiag.sampler.ring import NAMES
 from gpudiag.service.readings import Readings
 from gpudiag_api.history import MAX_WAITING_QUESTIONS, HistoryBodies, Question
-from gpudiag_api.problems import Problem
+from gpudiag_api.replies import Problem
 
 DAY = Question(None, None, None, NAMES, None)
 

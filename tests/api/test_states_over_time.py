@@ -17,8 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from gpudiag.model.live import SamplerState
-from gpudiag.model.service import Findings
+from gpudiag.model.service import Findings, SamplerState
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
 from tests.api.serving import IMPORT_PATH, REPOSITORY, Served, machine, serving

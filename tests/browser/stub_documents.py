@@ -12,11 +12,22 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, History
-from gpudiag.model.live import LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, value_or
 from gpudiag.model.report import CollectiveReport, Report
-from gpudiag.model.service import DeviceDocument, Findings, Processes, ProcessUse, Sources, UserUse
+from gpudiag.model.service import (
+    DeviceDocument,
+    Findings,
+    LastGood,
+    Live,
+    LiveDevice,
+    Processes,
+    ProcessUse,
+    SamplerState,
+    SamplerStatus,
+    Sources,
+    UserUse,
+)
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.runs.instant import judge_snapshot
 from tests.cli.simulated import run_gpudiag

@@ -7,7 +7,7 @@ import pytest
 
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.event import EventKind, RunEvent
+from gpudiag.model.run import EventKind, RunEvent
 from tests.unit.render.reports import make_report, make_result
 
 

@@ -20,12 +20,12 @@ _VERSION = "2.13.0+cu128.stand.in"
 # Sizes that a processor can do.
 _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "gpudiag.bandwidth.matmul": {
-            "_GPU_SIZE": 192,
+        "gpudiag.bandwidth.compute": {
+            "_MATMUL_GPU_SIZE": 192,
+            "_CHAIN_GPU_SIZE": 128,
             "_SECONDS_ON_GPU": 0.2,
             "_POINT_SECONDS_ON_GPU": 0.5,
         },
-        "gpudiag.bandwidth.determinism": {"_GPU_SIZE": 128},
         "gpudiag.bandwidth.copies": {
             "_GPU_COPY_BYTES": 4 << 20,
             "_HOST_COPY_BYTES": 2 << 20,
@@ -34,7 +34,7 @@ _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "_HOST_COPY_SECONDS": 0.2,
         },
         "gpudiag.bandwidth.patterns": {"_BLOCK_BYTES_ON_GPU": 16 << 20},
-        "gpudiag.collectives.pair_line": {"_NCCL_LARGE_BYTES": 1 << 20, "_SMALL_BYTES": 1 << 12},
+        "gpudiag.collectives.localise_main": {"_NCCL_LARGE_BYTES": 1 << 20, "_SMALL_BYTES": 1 << 12},
         "gpudiag.collectives.sweep": {"_BURST_BYTES": {"cpu": 4 << 20, "cuda": 4 << 20}},
         "gpudiag.runs.placement": {"_GPU_MAX_BYTES": 1 << 18},
         "gpudiag.runs.preflight_measures": {"_GPU_MAX_BYTES": 1 << 20},

@@ -27,7 +27,7 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
-from gpudiag.probe.host.machine_answer import machine_of
+from gpudiag.probe.host.answer import machine_of
 from gpudiag.probe.inventory import Answers, join_answers
 from gpudiag.probe.nvml.answer import nvml_answer_of
 from gpudiag.probe.torch.answer import TorchAnswer

@@ -9,7 +9,7 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.host_state import Settings
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from tests.scenarios.host_cases import cuda_error
 from tests.scenarios.situations import environment, look_at_machine, machine, now, state
 from tests.walking import walk

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.localisation import Localisation, Node, Suspect, Symptom
-from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
+from gpudiag.model.measure import (
+    CollectiveMeasurement,
+    Incident,
+    IncidentKind,
+    Localisation,
+    Node,
+    Suspect,
+    Symptom,
+)
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import format_rate, format_seconds
 

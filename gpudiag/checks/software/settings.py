@@ -14,7 +14,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import Settings
 from gpudiag.model.reading import Missing
-from gpudiag.reference.nccl_variables import (
+from gpudiag.reference.software import (
     TORCH_PREFIX,
     costly_settings,
     is_known,

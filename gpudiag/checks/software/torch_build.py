@@ -24,7 +24,7 @@ from gpudiag.model.device import Device, DeviceView, FabricState, Snapshot, Torc
 from gpudiag.model.evidence import Evidence, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.reference.cuda_compatibility import (
+from gpudiag.reference.software import (
     compatibility_source,
     minimum_driver,
     parse_version,

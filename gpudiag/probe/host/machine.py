@@ -1,7 +1,7 @@
 """Facts about the machine around the GPUs, all read under one root.
 
 Run in a guarded child: a faulty network card or PCI bus can block a read of its files. The facts are
-plain data here; `machine_answer.py` makes a noun of them.
+plain data here; `answer.py` makes a noun of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gpudiag.model.untrusted_text import escape_controls
-from gpudiag.probe.host.container import read_container
-from gpudiag.probe.host.driver_files import read_kernel_driver
 from gpudiag.probe.host.network import read_interfaces
-from gpudiag.probe.host.pci import read_pci_devices
+from gpudiag.probe.host.pci import read_kernel_driver, read_pci_devices
+from gpudiag.probe.host.processes import read_container
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
 from gpudiag.units import KIB, parse_size_bytes
 

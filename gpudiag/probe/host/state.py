@@ -6,23 +6,260 @@ read in a thread of its own and sent when it is done, so that one that hangs cos
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pwd
+import re
+import socket
 from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
-from gpudiag.probe.host.infiniband import read_infiniband_ports
+from gpudiag.model.untrusted_text import mask_text
 from gpudiag.probe.host.limits import (
     read_cgroup,
     read_filesystems,
     read_process_limits,
     read_shared_memory_available,
 )
+from gpudiag.probe.host.network import read_infiniband_ports
 from gpudiag.probe.host.pci import read_redirecting_bridges
-from gpudiag.probe.host.processors import read_processor_layout
-from gpudiag.probe.host.services import read_clock, read_fabric_manager
-from gpudiag.probe.host.settings import read_name_addresses, read_settings, read_user
-from gpudiag.probe.sheet import NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
+from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
+
+# --- processors
+
+_CPUINFO_BYTES = 8192  # enough for the first processor's flags
+_NODE = re.compile(r"node(\d+)")
+_PROCESSOR = re.compile(r"cpu\d+")
+
+
+def read_processor_layout(root: str = "/") -> dict[str, Any]:
+    """A sheet's document of model.ProcessorLayout."""
+    sheet = Sheet()
+    sheet.read("allowed", _allowed, root)
+    sheet.read("numa_nodes", _numa_nodes, root)
+    sheet.read("governors", _governors, root)
+    sheet.values["virtual_machine"] = _is_virtual(root)
+    return sheet.document()
+
+
+def _allowed(root: str) -> str:
+    for line in _text(os.path.join(root, "proc/self/status")).splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return value.strip()
+    raise Absent(ERROR, "no line 'Cpus_allowed_list'")
+
+
+def _numa_nodes(root: str) -> list[dict[str, Any]]:
+    directory = os.path.join(root, "sys/devices/system/node")
+    numbers = sorted(int(found[1]) for name in os.listdir(directory) if (found := _NODE.fullmatch(name)))
+    return [
+        {"node": number, "processors": _text(os.path.join(directory, f"node{number}/cpulist")).strip()}
+        for number in numbers
+    ]
+
+
+def _governors(root: str) -> list[str]:
+    """Each governor in use, once.
+
+    Raises:
+        Absent: no processor's frequency can be chosen, as in most virtual machines.
+    """
+    directory = os.path.join(root, "sys/devices/system/cpu")
+    found = set()
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name, "cpufreq/scaling_governor")
+        if _PROCESSOR.fullmatch(name) and os.path.exists(path):
+            found.add(_text(path).strip())
+    if not found:
+        raise Absent(SOURCE_ABSENT, "no processor's frequency can be set here")
+    return sorted(found)
+
+
+def _is_virtual(root: str) -> bool:
+    """Whether a hypervisor shows, in sysfs, in the device tree (Arm) or in the processor's flags (x86)."""
+    if os.path.exists(os.path.join(root, "sys/hypervisor/type")):
+        return True
+    if os.path.exists(os.path.join(root, "proc/device-tree/hypervisor")):
+        return True
+    with open(os.path.join(root, "proc/cpuinfo"), errors="replace") as file:
+        head = file.read(_CPUINFO_BYTES)
+    return any(line.startswith("flags") and "hypervisor" in line.split() for line in head.splitlines())
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+# --- services
+
+_TIMEX_BYTES = 512  # more than sizeof(struct timex) anywhere; with modes = 0 the call only reads
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronized
+_SYNCHRONIZED_FILE = "run/systemd/timesync/synchronized"
+
+# The kernel keeps 15 characters of a program's name. Reading `comm` cannot block, as `cmdline` can.
+_COMMAND = "nv-fabricmanager"[:15]
+_LOG = "var/log/fabricmanager.log"
+_LOG_BYTES = 1 << 20  # read from its end
+_VERSION = re.compile(rb"fabric manager version\D{0,8}(\d+\.[\d.]+\d)", re.IGNORECASE)
+
+
+def read_clock(root: str = "/") -> dict[str, Any]:
+    """A sheet's document of model.ClockState."""
+    directory = os.path.join(root, "sys/devices/system/clocksource/clocksource0")
+    sheet = Sheet()
+    sheet.read("source", _line, directory, "current_clocksource")
+    sheet.read("sources_available", lambda: _line(directory, "available_clocksource").split())
+    sheet.read("synchronized", _is_synchronized, root)
+    return sheet.document()
+
+
+def _is_synchronized(root: str) -> bool:
+    """Whether the clock is synchronized, by adjtimex(2); under another root, by systemd-timesyncd's file.
+
+    Raises:
+        Absent: nothing under this root says so.
+    """
+    if root != "/":
+        if os.path.exists(os.path.join(root, _SYNCHRONIZED_FILE)):
+            return True
+        raise Absent(SOURCE_ABSENT, "nothing under this root says so")
+    adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    state: int = adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    if state < 0:
+        raise OSError(ctypes.get_errno(), "adjtimex")
+    return state != _TIME_ERROR
+
+
+def _line(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name)) as file:
+        return file.read().strip()
+
+
+def read_fabric_manager(root: str = "/") -> dict[str, Any]:
+    """A sheet's document of model.FabricManager."""
+    sheet = Sheet()
+    sheet.values["running"] = any(_command(root, pid) == _COMMAND for pid in _pids(root))
+    sheet.read("version", _version, root)
+    return sheet.document()
+
+
+def _pids(root: str) -> list[str]:
+    return [name for name in os.listdir(os.path.join(root, "proc")) if name.isdecimal()]
+
+
+def _command(root: str, pid: str) -> str:
+    try:
+        with open(os.path.join(root, "proc", pid, "comm")) as file:
+            return file.read().strip()
+    except OSError:  # it has just ended, or is hidden from this user
+        return ""
+
+
+def _version(root: str) -> str:
+    """The version that the fabric manager logged when it last started.
+
+    Raises:
+        Absent: the log does not say.
+    """
+    with open(os.path.join(root, _LOG), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        found = _VERSION.findall(file.read())
+    if not found:
+        raise Absent(ERROR, f"/{_LOG} names no version")
+    return str(found[-1].decode())
+
+
+# --- settings
+
+_PREFIXES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "GLOO_", "NSIGHT_", "OMP_", "TP_SOCKET_", "CUBLAS_")
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH",
+          "SLURM_NNODES", "SLURM_JOB_NUM_NODES",
+          "LD_PRELOAD")  # fmt: skip
+# NCCL's pre-shared key; tokens and keys of hubs that share a prefix with us.
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PSK")
+_SET = "(set)"
+
+_SIMULATED_USER = "ann"  # the user whose jobs run on simulated machines
+
+
+def read_settings(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A document of model.Settings: the variables with these prefixes or names, and NCCL's files."""
+    sheet = Sheet()
+    sheet.values["environment"] = {
+        name: _shown(name, value)
+        for name, value in sorted(environment.items())
+        if name.startswith(_PREFIXES) or name in _NAMES
+    }
+    sheet.read("nccl_files", _nccl_files, root, environment)
+    return sheet.document()
+
+
+def _nccl_files(root: str, environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The settings of each file that NCCL reads (its guide, "Environment Variables"), by the file's path."""
+    users = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/root"), ".nccl.conf")
+    found = {}
+    for path in (users, "/etc/nccl.conf"):
+        try:
+            with open(os.path.join(root, path.lstrip("/"))) as file:
+                found[path] = parse_nccl_file(file.read())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def parse_nccl_file(text: str) -> dict[str, str]:
+    """The settings of a file of `NAME=value` lines; lines that start with # are comments."""
+    rows = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: _shown(name, value) for name, equals, value in rows if equals}
+
+
+def _shown(name: str, value: str) -> str:
+    """The value with secrets masked; `(set)` where the name marks it as a secret."""
+    return _SET if any(word in name.upper() for word in _SECRET_WORDS) else mask_text(value)
+
+
+def read_user(root: str = "/") -> str:
+    """The name of the user that this process runs as, or its number where it has no name."""
+    if root != "/":
+        return _SIMULATED_USER
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def read_name_addresses(root: str = "/") -> list[str]:
+    """The addresses that the host's own name resolves to, which other ranks and gloo would use.
+
+    Raises:
+        Absent: the name does not resolve.
+    """
+    if root != "/":
+        return _in_hosts_file(root)
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise Absent(SOURCE_ABSENT, f"{name} does not resolve: {error.strerror}") from None
+    return sorted({str(address[4][0]) for address in found})
+
+
+def _in_hosts_file(root: str) -> list[str]:
+    """The same from the host tree's /etc/hosts, the only source there."""
+    with open(os.path.join(root, "proc/sys/kernel/hostname")) as file:
+        name = file.read().strip()
+    with open(os.path.join(root, "etc/hosts")) as file:
+        rows = [line.partition("#")[0].split() for line in file]
+    found = sorted({row[0] for row in rows if name in row[1:]})
+    if not found:
+        raise Absent(SOURCE_ABSENT, f"{name} does not resolve: it is not in /etc/hosts")
+    return found
+
+
+# --- all of it
 
 Emit = Callable[[Any], None]
 
@@ -111,8 +348,3 @@ def _is_nvidia_display(directory: str) -> bool:
         return _line(directory, "vendor") == "0x10de" and _line(directory, "class").startswith("0x03")
     except FileNotFoundError:  # not a PCI device
         return False
-
-
-def _line(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name)) as file:
-        return file.read().strip()

@@ -26,10 +26,11 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
+from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
 from gpudiag.probe.host.processes import read_process
 from gpudiag.probe.nvml.ask import (
     LIBRARY_NOT_FOUND,
@@ -44,9 +45,53 @@ from gpudiag.probe.nvml.ask import (
 )
 from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import read_device
-from gpudiag.probe.nvml.outliving import Outliving
 from gpudiag.probe.sheet import Sheet
 from gpudiag.probe.start import SIMULATED
+
+# --- a child that must not be killed half way
+
+
+class Outliving:
+    """Lets a child go on for `at_most_seconds` after its parent ends or gives it up; see `begin`."""
+
+    def __init__(self, emit: Callable[[Any], None], at_most_seconds: int) -> None:
+        """Start as a child that dies with its parent."""
+        self.begun = False
+        self._emit = emit
+        self._seconds = at_most_seconds
+        self._parent = os.getppid()
+
+    def begin(self) -> None:
+        """Outlive the parent from now on. The alarm ends even a process whose threads hang in a library."""
+        import ctypes
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(self._seconds)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        self.begun = True
+        self._send(outlives=True)
+
+    def end(self, keep_seconds: float) -> None:
+        """Die with the parent again; if it has gone, stay for `keep_seconds` and exit."""
+        import signal
+
+        if os.getppid() != self._parent or not self._send(outlives=False):
+            sleep(keep_seconds)
+            os._exit(0)
+        signal.alarm(0)
+        self.begun = False
+        die_with(self._parent)
+
+    def _send(self, *, outlives: bool) -> bool:
+        try:
+            self._emit((OUTLIVES, outlives))
+        except OSError:  # the parent no longer reads
+            return False
+        return True
+
+
+# --- the child
 
 Emit = Callable[[Any], None]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts
+from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
-from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
-from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump

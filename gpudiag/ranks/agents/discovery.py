@@ -1,4 +1,4 @@
-"""How the agents of one launch find each other, and what each knows of the others in case it has to lead."""
+"""How the agents of one launch, and the processes of one torchrun, find each other, and what each knows of the others."""
 
 import contextlib
 import hashlib
@@ -13,6 +13,45 @@ from gpudiag.ranks.agents.link import Link
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
 from gpudiag.ranks.agents.network import AGENT_PORTS
 from gpudiag.ranks.diagnosis.view import RankView
+from gpudiag.ranks.process import is_alive
+
+# --- processes of the same torchrun
+
+
+class Siblings:
+    """The launcher's children on this machine, by rank."""
+
+    def __init__(self, launcher_pid: int, ranks: range) -> None:
+        """`ranks` are those that the launcher starts on this machine, including this process's own."""
+        self._launcher_pid = launcher_pid
+        self._ranks = ranks
+
+    def gone(self) -> frozenset[int]:
+        """The ranks of this machine that have no live process; none if the kernel does not list children."""
+        alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
+        return frozenset(self._ranks) - alive if alive else frozenset()
+
+    def _children(self) -> list[int]:
+        """The launcher's children (proc_pid_task_tid_children(5))."""
+        found: list[int] = []
+        for path in Path(f"/proc/{self._launcher_pid}/task").glob("*/children"):
+            try:
+                found += [int(word) for word in path.read_text().split()]
+            except OSError:  # that thread has ended
+                continue
+        return found
+
+
+def _rank_of(pid: int) -> int | None:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    text = next((each[5:] for each in variables if each.startswith(b"RANK=")), b"")
+    return int(text) if text.isdigit() else None
+
+
+# --- agents
 
 _SOCKET_NAME = "agent.sock"
 _CONNECT_SECONDS = 1.0

@@ -11,14 +11,13 @@ from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.discovery import Discovery
+from gpudiag.ranks.agents.discovery import Discovery, Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.network import loopback_interface, require_address
 from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
-from gpudiag.ranks.agents.siblings import Siblings
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.event_log import EventLog

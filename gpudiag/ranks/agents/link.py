@@ -1,8 +1,10 @@
-"""Links between agents: typed messages over a socket, and the handshake with agents that connect."""
+"""Links between agents: typed messages over a socket, the handshake with agents that connect, and waiting for many."""
 
 import json
+import select
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +16,28 @@ from gpudiag.ranks.agents.messages import (
     decode_message,
     encode_message,
 )
-from gpudiag.ranks.agents.waiting import wait_readable, wait_writable
+
+# --- waiting for many descriptors
+
+
+def wait_readable(descriptors: Iterable[int], seconds: float) -> None:
+    """Return once one of them can be read, or its other end is gone; at the latest after `seconds`."""
+    _wait(descriptors, select.POLLIN, seconds)
+
+
+def wait_writable(descriptor: int, seconds: float) -> None:
+    """Return once it can be written; at the latest after `seconds`."""
+    _wait((descriptor,), select.POLLOUT, seconds)
+
+
+def _wait(descriptors: Iterable[int], event: int, seconds: float) -> None:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, event)
+    poll.poll(max(0.0, seconds) * 1000)
+
+
+# --- lines
 
 _M = TypeVar("_M", bound=Message)
 

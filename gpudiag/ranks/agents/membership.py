@@ -12,12 +12,11 @@ from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
-from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
-from gpudiag.ranks.agents.waiting import wait_readable
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog

@@ -1,9 +1,15 @@
-"""The job that the agent gives the template process, and so the ranks, in a file of the run directory."""
+"""The job that the agent gives the template process in a file of the run directory, and what the ranks of one job need alike."""
 
+import os
+import platform
+import sys
 from dataclasses import dataclass
 from typing import Any
 
+import gpudiag
 from gpudiag.ranks.inject import Fault
+
+# --- what the agent gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +37,41 @@ class Job:
     faults: tuple[Fault, ...]
     run_directory: str
     agent_pid: int
+
+
+# --- what all ranks need alike
+
+# Variables of collectives whose value is of one machine: names of its interfaces, files and ports.
+_OF_ONE_MACHINE = (
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "NCCL_HOSTID",
+    "NCCL_CONF_FILE",
+    "NCCL_TOPO_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_GRAPH_FILE",
+    "NCCL_GRAPH_DUMP_FILE",
+    "NCCL_DEBUG_FILE",
+    "NCCL_RAS_ADDR",
+    "NCCL_COMM_ID",
+    "GLOO_SOCKET_IFNAME",
+)
+_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
+
+
+def read_settings() -> dict[str, str]:
+    """Versions by name (`torch`), and the variables of collectives by theirs (`NCCL_ALGO`).
+
+    torch's are there only where it was imported.
+    """
+    settings = {"gpudiag": gpudiag.__version__, "Python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        settings["torch"] = str(torch.__version__)
+        if torch.version.cuda is not None:
+            settings["CUDA"] = str(torch.version.cuda)
+            settings["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+    for name, value in os.environ.items():
+        if name.startswith(_PREFIXES) and name not in _OF_ONE_MACHINE:
+            settings[name] = value
+    return settings

@@ -21,8 +21,7 @@ from typing import Any, NoReturn
 from gpudiag.model import codec
 from gpudiag.ranks.process import die_with_parent, kill, name_process
 from gpudiag.ranks.rank.board import PositionBoard
-from gpudiag.ranks.rank.job import Job, LocalRank
-from gpudiag.ranks.rank.settings import read_settings
+from gpudiag.ranks.rank.job import Job, LocalRank, read_settings
 from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank
 
 

@@ -11,13 +11,10 @@ from collections.abc import Iterable
 
 from gpudiag.errors import UsageError
 from gpudiag.simulate.blueprint import Blueprint
+from gpudiag.simulate.faults import gpu as fault_gpu
 from gpudiag.simulate.faults import machine as fault_machine
-from gpudiag.simulate.faults import processes as fault_processes
-from gpudiag.simulate.faults import readings as fault_links
-from gpudiag.simulate.faults import readings as fault_readings
-from gpudiag.simulate.faults import silence as fault_silence
 from gpudiag.simulate.faults.fault import Fault, FaultKind
-from gpudiag.simulate.faults.readings import ask_for_recovery
+from gpudiag.simulate.faults.gpu import ask_for_recovery
 from gpudiag.simulate.names import nearest_hint
 
 _DRIVER, _TORCH, _LOAD = "driver", "torch", "load"
@@ -26,63 +23,55 @@ _SECONDS = re.compile(r"\d+(\.\d+)?")
 
 FAULTS = (
     # what a GPU is doing
-    FaultKind("busy", "N", "a training process: 98 % busy, most of the memory", fault_processes.train, _LOAD),
+    FaultKind("busy", "N", "a training process: 98 % busy, most of the memory", fault_machine.train, _LOAD),
     FaultKind(
         "idle-holder",
         "N",
         "a notebook holds half of the memory, does nothing",
-        fault_processes.hold,
+        fault_machine.hold,
         _LOAD,
     ),
-    FaultKind(
-        "zombie", "N", "a dead process whose GPU memory is not given back", fault_processes.leave_zombie
-    ),
+    FaultKind("zombie", "N", "a dead process whose GPU memory is not given back", fault_machine.leave_zombie),
     # what a GPU says of itself
-    FaultKind("hot", "N", "past its thermal limit, slowed down", fault_readings.heat),
-    FaultKind("throttle", "N", "the power brake holds the clock down", fault_readings.throttle),
-    FaultKind("power-cap", "N", "power limit lowered to 60 % of the default", fault_readings.cap_power),
-    FaultKind("ecc", "N", "an uncorrectable ECC error, Xid 48 and 63", fault_readings.break_memory),
-    FaultKind("ecc-corrected", "N", "thousands of corrected ECC errors", fault_readings.correct_memory),
+    FaultKind("hot", "N", "past its thermal limit, slowed down", fault_gpu.heat),
+    FaultKind("throttle", "N", "the power brake holds the clock down", fault_gpu.throttle),
+    FaultKind("power-cap", "N", "power limit lowered to 60 % of the default", fault_gpu.cap_power),
+    FaultKind("ecc", "N", "an uncorrectable ECC error, Xid 48 and 63", fault_gpu.break_memory),
+    FaultKind("ecc-corrected", "N", "thousands of corrected ECC errors", fault_gpu.correct_memory),
+    FaultKind("row-remap-pending", "N", "a memory row waits for a reset to be replaced", fault_gpu.remap_row),
+    FaultKind("row-remap-failed", "N", "a memory row could not be replaced, Xid 64", fault_gpu.fail_remap),
     FaultKind(
-        "row-remap-pending", "N", "a memory row waits for a reset to be replaced", fault_readings.remap_row
+        "retired-pages", "N", "retired memory pages, one pending (before Ampere)", fault_gpu.retire_pages
     ),
-    FaultKind(
-        "row-remap-failed", "N", "a memory row could not be replaced, Xid 64", fault_readings.fail_remap
-    ),
-    FaultKind(
-        "retired-pages", "N", "retired memory pages, one pending (before Ampere)", fault_readings.retire_pages
-    ),
-    FaultKind("ecc-off", "N", "ECC switched off", fault_readings.switch_ecc_off),
-    FaultKind("mig-pending", "N", "MIG mode switched, waiting for a reset", fault_readings.pend_mig),
-    FaultKind("compute-prohibited", "N", "compute mode lets no program in", fault_readings.prohibit_compute),
-    FaultKind(
-        "recovery", "N:ACTION", "NVML asks for an action such as gpu_reset", fault_readings.want_recovery
-    ),
+    FaultKind("ecc-off", "N", "ECC switched off", fault_gpu.switch_ecc_off),
+    FaultKind("mig-pending", "N", "MIG mode switched, waiting for a reset", fault_gpu.pend_mig),
+    FaultKind("compute-prohibited", "N", "compute mode lets no program in", fault_gpu.prohibit_compute),
+    FaultKind("recovery", "N:ACTION", "NVML asks for an action such as gpu_reset", fault_gpu.want_recovery),
     # what a GPU is connected with
-    FaultKind("pcie-width", "N", "half of the PCIe lanes", fault_links.narrow_pcie),
-    FaultKind("pcie-gen", "N", "PCIe link two generations too slow", fault_links.slow_pcie),
+    FaultKind("pcie-width", "N", "half of the PCIe lanes", fault_gpu.narrow_pcie),
+    FaultKind("pcie-gen", "N", "PCIe link two generations too slow", fault_gpu.slow_pcie),
     FaultKind(
         "nvlink-down",
         "N[:LINK]",
         "one NVLink or all are down",
-        fault_links.break_nvlink,
+        fault_gpu.break_nvlink,
         repeatable=True,
     ),
-    FaultKind("nvlink-errors", "N", "the first NVLink counts errors", fault_links.spoil_nvlink),
+    FaultKind("nvlink-errors", "N", "the first NVLink counts errors", fault_gpu.spoil_nvlink),
     # whether it answers at all
-    FaultKind("slow", "N:SECONDS", "every NVML call on it takes that long", fault_silence.slow_down),
+    FaultKind("slow", "N:SECONDS", "every NVML call on it takes that long", fault_gpu.slow_down),
     FaultKind(
         "hang-call",
         "N:FUNCTION",
         "that NVML call on it never returns",
-        fault_silence.hang_call,
+        fault_gpu.hang_call,
         repeatable=True,
     ),
-    FaultKind("xid", "N:CODE", "the driver reports that Xid", fault_readings.log_xid, repeatable=True),
-    FaultKind("hang", "N", "no NVML call on it returns", fault_silence.hang, silences=True),
-    FaultKind("lost", "N", "fell off the bus: NVML answers 15, Xid 79", fault_silence.lose, silences=True),
+    FaultKind("xid", "N:CODE", "the driver reports that Xid", fault_gpu.log_xid, repeatable=True),
+    FaultKind("hang", "N", "no NVML call on it returns", fault_gpu.hang, silences=True),
+    FaultKind("lost", "N", "fell off the bus: NVML answers 15, Xid 79", fault_gpu.lose, silences=True),
     # the last of those about one GPU, as it renumbers the later GPUs
-    FaultKind("gone", "N", "neither on the PCI bus nor in NVML", fault_silence.remove, silences=True),
+    FaultKind("gone", "N", "neither on the PCI bus nor in NVML", fault_gpu.remove, silences=True),
     # the whole machine
     FaultKind(
         "old-driver", "", "the oldest driver for these GPUs", fault_machine.install_old_driver, _DRIVER

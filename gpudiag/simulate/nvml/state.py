@@ -20,8 +20,13 @@ from gpudiag.simulate.nvml.answers import (
     u64,
 )
 from gpudiag.simulate.nvml.calls import fills_a_struct
-from gpudiag.simulate.nvml.encode_details import encode_details
-from gpudiag.simulate.nvml.encode_identity import encode_identity, numbered, word_number
+from gpudiag.simulate.nvml.encode_gpu import (
+    encode_details,
+    encode_identity,
+    encode_sensors,
+    numbered,
+    word_number,
+)
 from gpudiag.simulate.nvml.encode_links import encode_affinity, encode_nvlinks, encode_pcie, encode_topology
 from gpudiag.simulate.nvml.encode_memory import (
     encode_memory,
@@ -29,7 +34,6 @@ from gpudiag.simulate.nvml.encode_memory import (
     encode_processes,
     list_mig_instances,
 )
-from gpudiag.simulate.nvml.encode_sensors import encode_sensors
 from gpudiag.simulate.nvml.gpu_answers import GpuAnswers, PlacedGpu
 from gpudiag.simulate.scenario import CallFault, Scenario, SimulatedNvml
 

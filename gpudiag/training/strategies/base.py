@@ -12,10 +12,17 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import KeptTensor
 from gpudiag.training.group import TrainingGroup
 from gpudiag.training.job import TrainingJob
-from gpudiag.training.kept import Digests, digest_optimizer, digest_values, local_part, names_by_id
 from gpudiag.training.precision import Precision
 from gpudiag.training.reference import count_state, make_optimizer
-from gpudiag.training.tensors import Tensors, difference
+from gpudiag.training.tensors import (
+    Digests,
+    Tensors,
+    difference,
+    digest_optimizer,
+    digest_values,
+    local_part,
+    names_by_id,
+)
 
 # About this many buckets for a model's gradients: frameworks treat the first one differently from the others.
 BUCKETS = 4

@@ -12,9 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from gpudiag.model.training import KeptTensor
-from gpudiag.training.kept import local_part
 from gpudiag.training.strategies.base import ScriptState, Setup, Strategy, broadcast_model
-from gpudiag.training.tensors import Tensors, difference
+from gpudiag.training.tensors import Tensors, difference, local_part
 
 
 class Fsdp2Strategy(Strategy):

@@ -9,9 +9,9 @@ from torch import nn
 
 from gpudiag.model.reading import Reading
 from gpudiag.model.training import KeptTensor
-from gpudiag.training.kept import Digests, digest_optimizer, digest_values
 from gpudiag.training.reference import make_optimizer
 from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strategy, broadcast_model
+from gpudiag.training.tensors import Digests, digest_optimizer, digest_values
 
 
 class ZeroStrategy(Strategy):

@@ -8,8 +8,7 @@ from gpudiag.checks.ranks.collective import judge_collective
 from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject
 from gpudiag.model.finding import Outcome
-from gpudiag.model.localisation import Exchange, ExchangePhase, Localisation, Node, Suspect, Symptom
-from gpudiag.model.measure import IncidentKind
+from gpudiag.model.measure import Exchange, ExchangePhase, IncidentKind, Localisation, Node, Suspect, Symptom
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.collectives.measurements import make_incident, make_measurement
 

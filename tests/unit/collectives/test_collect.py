@@ -5,9 +5,9 @@ from typing import Any
 from gpudiag.collectives.cases import Case
 from gpudiag.collectives.results import Diagnosis, RankCase, RankFacts, WrongBuffer, WrongElements
 from gpudiag.model.codec import encode
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.measure import IncidentKind, RankReport
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.collective_report import CaseCollector
 

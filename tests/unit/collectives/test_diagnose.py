@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from gpudiag.collectives.diagnose import diagnose
-from gpudiag.collectives.inspection import find_wrong
+from gpudiag.collectives.inspection import diagnose, find_wrong
 from gpudiag.collectives.pattern import as_bits
 from gpudiag.collectives.results import Diagnosis
 from gpudiag.model.plan import DTYPES

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpudiag.collectives.localise import Localiser, Usual
-from gpudiag.collectives.pairing import (
+from gpudiag.collectives.localise import (
     ALL_PAIRS_UP_TO,
     SCREEN_ROUNDS,
+    Localiser,
     Pair,
+    Usual,
     load_strides,
     pack_rounds,
     ring,
     screen_rounds,
 )
-from gpudiag.model.localisation import Exchange, ExchangePhase, Suspect, Symptom
+from gpudiag.model.measure import Exchange, ExchangePhase, Suspect, Symptom
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 
 BROKE = Missing(MissingReason.TIMED_OUT, "Timed out waiting 8000ms for recv operation to complete")

@@ -8,7 +8,7 @@ from gpudiag.model.device import NvLink, ThrottleSeconds
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.runs.watched import find_new, finish_watch, start_watch
+from gpudiag.runs.rank_report import find_new, finish_watch, start_watch
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_snapshot
 

@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudiag.collectives.inspection import find_wrong
-from gpudiag.collectives.pattern import ROUNDS, TILE_ELEMENTS, as_bits, torch_dtype
-from gpudiag.collectives.tables import is_exact, reduction_table, tolerance_ulps
+from gpudiag.collectives.pattern import (
+    ROUNDS,
+    TILE_ELEMENTS,
+    as_bits,
+    is_exact,
+    reduction_table,
+    tolerance_ulps,
+    torch_dtype,
+)
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DTYPES, FLOAT_DTYPES
 from tests.unit.collectives.faulty_network import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.collectives.timing import MAX_ITERATIONS, MIN_ITERATIONS, choose_repeats
+from gpudiag.collectives.sweep import MAX_ITERATIONS, MIN_ITERATIONS, choose_repeats
 
 
 @pytest.mark.parametrize(

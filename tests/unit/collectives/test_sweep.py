@@ -7,7 +7,7 @@ import torch
 
 from gpudiag.collectives import sweep
 from gpudiag.collectives.cases import Sweep, plan_sweep
-from gpudiag.collectives.timing import MAX_ITERATIONS, MIN_ITERATIONS, needs_lead
+from gpudiag.collectives.sweep import MAX_ITERATIONS, MIN_ITERATIONS, needs_lead
 from gpudiag.model.plan import NcclTestPlan
 from tests.unit.collectives.rank_of_one import RecordingProgress, run_sweep
 

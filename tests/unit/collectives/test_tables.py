@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudiag.collectives.tables import (
+from gpudiag.collectives.pattern import (
     BIT_LIMITS,
     EXACT_LIMITS,
     WRAPPING,

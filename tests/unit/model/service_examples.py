@@ -3,29 +3,37 @@
 from dataclasses import fields
 
 from gpudiag.model.device import Device, GpuProcess, SourceState, SourceStatus
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.explanation import Explanation, LogExplanation, LogRead, Role, Sighting, UnknownError
 from gpudiag.model.finding import Owner
 from gpudiag.model.history import Baseline, History, KnownGpu, StoredRun
-from gpudiag.model.live import ActiveRun, LastGood, Live, LiveDevice, SamplerState, SamplerStatus
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.model.run import NumberedEvent, Run, RunEvents, RunState
+from gpudiag.model.run import EventKind, NumberedEvent, Run, RunEvent, RunEvents, RunState
 from gpudiag.model.service import (
+    ActiveRun,
     DeviceDocument,
+    DeviceSeries,
     ExplanationDocument,
     Findings,
+    LastGood,
+    Live,
+    LiveDevice,
     MeasuredLink,
     Processes,
     ProcessUse,
+    SamplerState,
+    SamplerStatus,
+    Series,
     ServiceHealth,
     Session,
     Sources,
+    Timeline,
+    TimelineEntry,
+    TimelineKind,
     Topology,
     TopologyDevice,
     TopologyLink,
     UserUse,
 )
-from gpudiag.model.timeline import DeviceSeries, Series, Timeline, TimelineEntry, TimelineKind
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device
 
 SILENT = Missing(MissingReason.TIMED_OUT, "no answer from nvmlDeviceGetName within 2.0 s")

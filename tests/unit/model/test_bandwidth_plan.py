@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.errors import UsageError
-from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
+from gpudiag.model.plan import BANDWIDTH_TESTS, BandwidthPlan
 
 
 @given(st.lists(st.sampled_from(BANDWIDTH_TESTS), unique=True), st.booleans())

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.model.bandwidth_plan import BandwidthPlan
 from gpudiag.model.option import Plan, plan_fields
-from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import BandwidthPlan, NcclTestPlan, PreflightPlan
 from gpudiag.model.training import TrainingPlan
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gpudiag.probe.host.container import read_container
+from gpudiag.probe.host.processes import read_container
 
 ID = "4f5c9e1b" * 8
 DOCKER_MOUNT = f"800 700 8:1 /var/lib/docker/containers/{ID}/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n"

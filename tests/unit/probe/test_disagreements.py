@@ -5,7 +5,7 @@ import pytest
 
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.probe.disagreements import Gathered, find_disagreements
+from gpudiag.probe.sources import Gathered, find_disagreements
 from tests.unit.model.nouns import make_device, make_machine
 from tests.unit.probe.test_identity import on_bus
 

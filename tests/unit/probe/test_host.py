@@ -4,7 +4,6 @@ import os
 import pytest
 
 from gpudiag.model.host import Machine
-from gpudiag.probe.host.driver_files import parse_kernel_driver, parse_uuid
 from gpudiag.probe.host.machine import (
     count_in_list,
     parse_meminfo,
@@ -12,6 +11,7 @@ from gpudiag.probe.host.machine import (
     parse_os_release,
     read_machine,
 )
+from gpudiag.probe.host.pci import parse_kernel_driver, parse_uuid
 from gpudiag.probe.sheet import Absent
 
 OPEN_DRIVER = (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.probe.guard import run_guarded
-from gpudiag.probe.host.infiniband import parse_rate, parse_state, read_infiniband_ports
+from gpudiag.probe.host.answer import host_state_of
 from gpudiag.probe.host.limits import (
     parse_cpu_max,
     parse_maximum,
@@ -14,12 +14,17 @@ from gpudiag.probe.host.limits import (
     read_filesystems,
     read_process_limits,
 )
+from gpudiag.probe.host.network import parse_rate, parse_state, read_infiniband_ports
 from gpudiag.probe.host.pci import parse_acs_control, parse_error_total, read_redirecting_bridges
-from gpudiag.probe.host.processors import read_processor_layout
-from gpudiag.probe.host.services import read_fabric_manager
-from gpudiag.probe.host.settings import parse_nccl_file, read_name_addresses, read_settings
-from gpudiag.probe.host.state import read_iommu, read_memory_errors
-from gpudiag.probe.host.state_answer import host_state_of
+from gpudiag.probe.host.state import (
+    parse_nccl_file,
+    read_fabric_manager,
+    read_iommu,
+    read_memory_errors,
+    read_name_addresses,
+    read_processor_layout,
+    read_settings,
+)
 from gpudiag.probe.sheet import NO_PERMISSION, SOURCE_ABSENT, Absent
 
 LIMITS = (

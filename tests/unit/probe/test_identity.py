@@ -3,7 +3,7 @@ import pytest
 from gpudiag.model.device import DeviceId, SourceState
 from gpudiag.model.host import PciDevice
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.identity import complete_identities, lacks_identity, pci_gpus, rows_of_pci
+from gpudiag.probe.sources import complete_identities, lacks_identity, pci_gpus, rows_of_pci
 from tests.unit.model.nouns import make_device, make_machine
 
 LOST = Missing(MissingReason.DEVICE_LOST)

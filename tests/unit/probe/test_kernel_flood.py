@@ -7,8 +7,7 @@ import pytest
 from gpudiag.model.device import SourceState
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import Missing
-from gpudiag.probe.kernel_log.keep import MAX_GROUPS, MAX_STRETCHES, KeptLines, Line
-from gpudiag.probe.kernel_log.read import read_kernel_log
+from gpudiag.probe.kernel_log.read import MAX_GROUPS, MAX_STRETCHES, KeptLines, Line, read_kernel_log
 from tests.unit.probe.test_kmsg import BOOT, at, record
 
 LINES = 6000

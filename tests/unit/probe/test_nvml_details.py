@@ -7,8 +7,7 @@ import pytest
 
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet
 from gpudiag.probe.nvml.details import read_peer
-from gpudiag.probe.nvml.device import read_device
-from gpudiag.probe.nvml.links import parse_bit_error_rate
+from gpudiag.probe.nvml.device import parse_bit_error_rate, read_device
 from tests.unit.probe.fake_nvml import NOT_SUPPORTED, FakeNvml, Raises
 
 

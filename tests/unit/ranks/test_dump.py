@@ -40,9 +40,9 @@ def test_no_answer_is_an_empty_stack() -> None:
 
 
 def test_where_it_hangs_is_the_innermost_line_that_is_not_ours() -> None:
-    from gpudiag.ranks.rank import progress
+    from gpudiag.ranks.rank import worker
 
-    dump = RankDump(1, (f"{progress.__file__}:28 in stay_out", "/home/ann/train.py:42 in step"), ())
+    dump = RankDump(1, (f"{worker.__file__}:28 in stay_out", "/home/ann/train.py:42 in step"), ())
     assert dump.stuck_at == "/home/ann/train.py:42 in step"
 
 

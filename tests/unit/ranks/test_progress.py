@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from gpudiag.ranks.event_log import EventWriter
 from gpudiag.ranks.rank.board import PositionWriter
-from gpudiag.ranks.rank.progress import RankProgress
+from gpudiag.ranks.rank.worker import RankProgress
 
 WRAPPER = """
 def run(progress):

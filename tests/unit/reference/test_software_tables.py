@@ -2,13 +2,16 @@
 
 import pytest
 
-from gpudiag.reference.cuda_compatibility import (
+from gpudiag.reference.software import (
+    costly_settings,
+    is_known,
+    known_variables,
     minimum_driver,
     minimum_drivers,
     parse_version,
+    renamed_variables,
     torch_build_for,
 )
-from gpudiag.reference.nccl_variables import costly_settings, is_known, known_variables, renamed_variables
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 
 from gpudiag.model.device import Device, MigInstance, Snapshot
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.render.devices_text import render_devices, short_command
-from gpudiag.render.devices_wide import render_wide
+from gpudiag.render.devices_text import render_devices, render_wide, short_command
 from gpudiag.render.style import Style, columns
 from gpudiag.units import GIB
 from tests.unit.checks.machines import make_bare_machine

@@ -1,7 +1,7 @@
 import pytest
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.render.fact_words import describe_after_source
+from gpudiag.render.report_words import describe_after_source
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from gpudiag.model.finding import Outcome
-from gpudiag.render.github import MAX_ANNOTATIONS, render_github
+from gpudiag.render.ci import MAX_ANNOTATIONS, render_github
 from tests.unit.render.reports import (
     EMPTY,
     HEALTHY,

@@ -7,8 +7,7 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import Findings
-from gpudiag.render.devices_text import render_devices
-from gpudiag.render.devices_wide import render_wide
+from gpudiag.render.devices_text import render_devices, render_wide
 from gpudiag.render.overview_text import render_overview
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.sampler.picture import NvmlPicture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from gpudiag.model.finding import Outcome
-from gpudiag.render.junit import render_junit
+from gpudiag.render.ci import render_junit
 from tests.unit.render.reports import (
     ALL_SKIPPED,
     EMPTY,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from markdown_it import MarkdownIt
 
-from gpudiag.render.markdown import escape_markdown, render_markdown
+from gpudiag.render.ci import escape_markdown, render_markdown
 from gpudiag.render.style import one_line
 from tests.unit.render.reports import CPU_ONLY, EMPTY, REPORTS, SICK, SIMULATED, hostile_reports, texts
 

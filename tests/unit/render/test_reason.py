@@ -5,7 +5,7 @@ from hypothesis import given
 
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Outcome, Owner, worst
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.render.reason import MAX_CHARACTERS, render_reason
 from tests.unit.render.reports import (
     ALL_SKIPPED,

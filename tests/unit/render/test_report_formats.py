@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 
 from gpudiag.model.codec import loads
-from gpudiag.render.json import render_json
-from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+from gpudiag.render.report_formats import REPORT_FORMATS, render_json, render_report
 from tests.unit.render.reports import REPORTS, SICK, hostile_reports
 
 

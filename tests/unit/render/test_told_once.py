@@ -5,7 +5,7 @@ import pytest
 from gpudiag.model.evidence import DeviceSubject, Evidence
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.render.markdown import render_markdown
+from gpudiag.render.ci import render_markdown
 from gpudiag.render.report_text import render_report_text
 from gpudiag.render.told_once import describe_indices, tell_once
 from tests.unit.render.reports import make_finding, make_report, make_result

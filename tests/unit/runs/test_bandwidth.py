@@ -1,4 +1,4 @@
-from gpudiag.model.bandwidth_plan import BANDWIDTH_TESTS, BandwidthPlan
+from gpudiag.model.plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs.bandwidth import checks_for, plan_tests
 from gpudiag.runs.placement import Placement

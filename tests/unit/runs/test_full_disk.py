@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpudiag.model.run import Run, RunState
-from gpudiag.model.timeline import TimelineEntry, TimelineKind
+from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.sampler.spill import Spill
-from gpudiag.service import run_memory
+from gpudiag.service import run_list
 from gpudiag.service.readings import Readings
-from gpudiag.service.run_memory import RunMemory
+from gpudiag.service.run_list import RunMemory
 from tests.unit.model.nouns import make_device
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -63,7 +63,7 @@ class Records:
 
 
 def test_of_a_run_the_newest_state_is_stored_once_there_is_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_memory, "_AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr(run_list, "_AGAIN_SECONDS", -1.0)
     records = Records()
     memory = RunMemory(tmp_path, records, lambda: None)
     for state in (RunState.RUNNING, RunState.SUCCEEDED):

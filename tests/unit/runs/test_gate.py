@@ -13,7 +13,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, CheckResult, Outcome, Owner, Severity
 from gpudiag.model.measure import Measures
-from gpudiag.model.preflight_plan import FAIL_ON, PreflightPlan
+from gpudiag.model.plan import FAIL_ON, PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 from gpudiag.runs.gate import complete_results, exit_status, is_gap, judge_results

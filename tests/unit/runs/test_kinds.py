@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.errors import UsageError
-from gpudiag.service.kinds import run_kinds
-from gpudiag.service.plan_schema import plan_schema
+from gpudiag.service.kinds import plan_schema, run_kinds
 
 KINDS = run_kinds(("preflight", "nccl-test", "bandwidth", "train"))
 

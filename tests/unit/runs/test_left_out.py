@@ -3,7 +3,7 @@
 import pytest
 
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.runs.left_out import describe_leaving_out, launched_nodes, node_name
+from gpudiag.runs.machines import describe_leaving_out, launched_nodes, node_name
 
 UNFIT, FIT = ("n07", "n09"), ("n01", "n02")
 

@@ -6,8 +6,7 @@ from gpudiag.checks.ranks.collective import COLLECTIVE_CORRUPTED, COLLECTIVE_SLO
 from gpudiag.checks.ranks.incidents import COLLECTIVE_STALLED, RANK_LATE
 from gpudiag.checks.ranks.network import NETWORK_PATH_LOSSY
 from gpudiag.model.evidence import HostSubject
-from gpudiag.model.localisation import Node
-from gpudiag.model.measure import IncidentKind, InjectedFault, RankReport
+from gpudiag.model.measure import IncidentKind, InjectedFault, Node, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.run import RankRun
 from gpudiag.runs.localise import (

@@ -12,8 +12,8 @@ from gpudiag.model.evidence import HostSubject, LinkSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport
-from gpudiag.render.json import render_json
 from gpudiag.render.merged_text import render_merged
+from gpudiag.render.report_formats import render_json
 from gpudiag.render.style import columns
 from gpudiag.runs.merge import merge_reports
 from tests.unit.collectives.measurements import make_measurement

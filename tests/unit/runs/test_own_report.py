@@ -9,7 +9,7 @@ from gpudiag.model.codec import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.runs.own_report import keep_own_report
+from gpudiag.runs.machines import keep_own_report
 from tests.unit.collectives.measurements import make_measurement
 
 REPORT = CollectiveReport(Outcome.PASS, make_measurement(), ())

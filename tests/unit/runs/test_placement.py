@@ -22,8 +22,7 @@ from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.runs.placement import Placement, place_ranks, place_tests
-from gpudiag.runs.usable_gpus import judge_gpus
+from gpudiag.runs.placement import Placement, judge_gpus, place_ranks, place_tests
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 GIB = 1024**3

@@ -1,5 +1,5 @@
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.events import PreflightEvents
 from tests.unit.render.reports import make_finding, make_report, make_result

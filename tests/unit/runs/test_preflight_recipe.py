@@ -13,7 +13,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.history import History
 from gpudiag.model.host import NetworkInterface
 from gpudiag.model.host_state import HostState
-from gpudiag.model.preflight_plan import PreflightPlan
+from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.runs import preflight as recipe
 from gpudiag.runs.placement import Placement

@@ -1,5 +1,5 @@
-from gpudiag.model.event import EventKind, RunEvent
 from gpudiag.model.finding import Outcome
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.model.training import TrainingPlan
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.events import TrainingEvents

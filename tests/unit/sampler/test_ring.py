@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.sampler.ring import COARSE, FINE, MAX_DEVICES, MAX_POINTS, Ring, plan_window, read_window
-from gpudiag.sampler.series import NAMES
+from gpudiag.sampler.ring import COARSE, FINE, MAX_DEVICES, MAX_POINTS, NAMES, Ring, plan_window, read_window
 
 NOW = 1_800_000_000.0
 

@@ -3,8 +3,7 @@ import signal
 
 import pytest
 
-from gpudiag.sampler.ring import Ring, plan_window, read_window
-from gpudiag.sampler.series import NAMES
+from gpudiag.sampler.ring import NAMES, Ring, plan_window, read_window
 from gpudiag.sampler.spill import Sampled, Spill
 
 NOW = 1_800_000_000.0

@@ -7,9 +7,8 @@ import pytest
 
 from gpudiag.errors import UsageError
 from gpudiag.simulate.nvml.library import build_library
-from gpudiag.simulate.programs import kill_programs
 from gpudiag.simulate.scenario import Scenario
-from gpudiag.simulate.session import Session, open_session
+from gpudiag.simulate.session import Session, kill_programs, open_session
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,15 @@ import pytest
 
 from gpudiag.errors import UsageError
 from gpudiag.simulate import session
-from gpudiag.simulate.environment import build_environment
-from gpudiag.simulate.programs import find_programs, kill_programs
 from gpudiag.simulate.scenario import HostTree, Scenario, SimulatedNvml
-from gpudiag.simulate.session import Session, hold_folder, open_session
+from gpudiag.simulate.session import (
+    Session,
+    build_environment,
+    find_programs,
+    hold_folder,
+    kill_programs,
+    open_session,
+)
 from tests.unit.simulate_library.machines import TIME_LIMIT_SECONDS, ask, make_machine, run, start
 
 _SwitchOn = Callable[[Scenario], Session]

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpudiag.training.kept import differing_names, digest_optimizer, digest_values, names_by_id  # noqa: E402
+from gpudiag.training.tensors import differing_names, digest_optimizer, digest_values, names_by_id  # noqa: E402
 
 
 def trained(optimizer_type: Any) -> tuple[Any, Any]:

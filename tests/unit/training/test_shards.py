@@ -1,7 +1,7 @@
 import torch
 
 from gpudiag.training.job import TrainingJob
-from gpudiag.training.shards import Epochs, Samples
+from gpudiag.training.workloads import Epochs, Samples
 
 JOB = TrainingJob("data-parallel", "regression", "nccl", "float32", "sgd", 4, 3, 1, workers=3)
 SAMPLES = Samples(torch.arange(JOB.sample_count).float().view(-1, 1), torch.zeros(JOB.sample_count))

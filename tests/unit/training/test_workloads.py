@@ -5,9 +5,8 @@ import torch
 
 from gpudiag.training.job import TrainingFault, TrainingJob
 from gpudiag.training.reference import Reference
-from gpudiag.training.shards import Epochs, Samples
 from gpudiag.training.tensors import digest
-from gpudiag.training.workloads import MODELS, build_model, make_data
+from gpudiag.training.workloads import MODELS, Epochs, Samples, build_model, make_data
 
 
 def make_job(workload: str = "regression", **values: object) -> TrainingJob:

@@ -1,10 +1,11 @@
-"""A report as JUnit XML, as GitHub, GitLab and Jenkins read it: every check a test case.
+"""A report as CI systems read it: JUnit XML (every check a test case), GitHub annotations, and Markdown for a summary page.
 
 The structure is that of Jenkins' junit-10.xsd: a test case has at most one failure, error or skipped
 element, times have three decimals. FAIL is a failure, ERROR an error, SKIP skipped with its reason; a
 WARN passes, and its system-out has what it found.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import UTC
 from xml.etree import ElementTree
@@ -13,13 +14,134 @@ from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
+    coverage,
     describe_fact,
+    describe_machine,
+    describe_message,
+    describe_owners,
     describe_reason,
     describe_remedy,
     describe_where_and_what,
+    faults_worst_first,
     finite_seconds,
 )
 from gpudiag.render.style import one_line
+from gpudiag.render.told_once import Told, tell_once
+
+# --- GitHub annotations
+
+# GitHub shows at most ten errors and ten warnings of one step.
+MAX_ANNOTATIONS = 10
+_LEVELS = {Outcome.FAIL: "error", Outcome.ERROR: "error", Outcome.WARN: "warning"}
+
+
+def render_github(report: Report) -> str:
+    """One annotation per finding, worst first, and a notice with the verdict."""
+    faults = faults_worst_first(report)
+    unlooked = [
+        result for result in report.results if result.outcome is Outcome.ERROR and not result.findings
+    ]
+    annotations = [*(_finding(finding) for finding in faults), *(_unlooked(result) for result in unlooked)]
+    lines: list[str] = []
+    for level in ("error", "warning"):
+        of_level = [line for kind, line in annotations if kind == level]
+        lines += of_level[:MAX_ANNOTATIONS]
+    return "\n".join([_verdict(report), *lines]) + "\n"
+
+
+def _verdict(report: Report) -> str:
+    machine = describe_machine(report)
+    words = f"{report.verdict.value.upper()}{f' {machine}' if machine else ''} on {one_line(report.snapshot.host)}"
+    return _command("notice", "gpudiag", f"{words}: {coverage(report).sentence()}")
+
+
+def _finding(finding: Finding) -> tuple[str, str]:
+    level = _LEVELS[finding.outcome]
+    title = f"{finding.outcome.value.upper()} {finding.code}"
+    text = f"{describe_where_and_what(finding)}. Do: {describe_remedy(finding)}"
+    return level, _command(level, title, text)
+
+
+def _unlooked(result: CheckResult) -> tuple[str, str]:
+    return "error", _command("error", f"ERROR {result.check}", f"could not look: {describe_reason(result)}")
+
+
+def _command(level: str, title: str, text: str) -> str:
+    return f"::{level} title={_escape_property(one_line(title))}::{_escape(one_line(text))}"
+
+
+def _escape(text: str) -> str:
+    """The text with the characters that end a workflow command or start an escape encoded; the runner decodes them."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# --- Markdown
+
+MAX_FINDINGS = 50  # GitHub cuts a summary at 1 MiB
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$@])")
+
+
+def render_markdown(report: Report) -> str:
+    """The verdict, what failed, and every check in a fold."""
+    faults = faults_worst_first(report)
+    covered = coverage(report)
+    parts = [_heading(report, faults), f"{escape_markdown(covered.sentence())}."]
+    if faults:
+        told = tell_once(faults)
+        parts.append(_findings_table(told[:MAX_FINDINGS]))
+        left = sum(one.count for one in told[MAX_FINDINGS:])
+        if left:
+            parts.append(f"And {left} more findings: the JSON report has all.")
+    parts.append(_checks_fold(report))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """`text` on one line, every character that Markdown could read as more than itself escaped."""
+    return _SPECIAL.sub(r"\\\1", one_line(text))
+
+
+def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
+    worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
+    host = escape_markdown(report.snapshot.host)
+    who = f", {escape_markdown(describe_owners(worst))} must act" if worst else ""
+    lines = [f"## gpudiag: {report.verdict.value.upper()} on {host}{who}"]
+    machine = describe_machine(report)
+    if machine:
+        lines += ["", f"**{escape_markdown(machine)}**"]
+    return "\n".join(lines)
+
+
+def _findings_table(told: tuple[Told, ...]) -> str:
+    rows = ["| outcome | code | where | what | evidence | do |", "| --- | --- | --- | --- | --- | --- |"]
+    for one in told:
+        message = one.message if one.count > 1 else describe_message(one.finding)
+        cells = (
+            one.finding.outcome.value.upper(),
+            escape_markdown(one.finding.code),
+            escape_markdown(one.subject),
+            escape_markdown(message),
+            "<br>".join(map(escape_markdown, one.facts)),
+            escape_markdown(one.remedy),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _checks_fold(report: Report) -> str:
+    rows = ["| outcome | check | reason |", "| --- | --- | --- |"]
+    for result in report.results:
+        reason = escape_markdown(describe_reason(result)) if result.reason else ""
+        rows.append(f"| {result.outcome.value.upper()} | {escape_markdown(result.check)} | {reason} |")
+    table = "\n".join(rows)
+    return f"<details><summary>All {len(report.results)} checks</summary>\n\n{table}\n\n</details>"
+
+
+# --- JUnit
 
 _SUITE = "gpudiag preflight"
 _ELEMENTS = {Outcome.FAIL: "failure", Outcome.ERROR: "error", Outcome.SKIP: "skipped"}
