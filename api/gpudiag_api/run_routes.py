@@ -66,7 +66,10 @@ def run_routes(service: Service) -> APIRouter:
         document = {
             "schema": "gpudiag.runs/1",
             "runs": [encode(run) for run in runs.list_runs(kind, state)],
-            "kinds": [_kind_document(kind) for kind in runs.kinds.values()],
+            "kinds": [
+                {"kind": kind.name, "title": kind.title, "plan_schema": plan_schema(kind)}
+                for kind in runs.kinds.values()
+            ],
             "interpreters": sorted(service.settings.interpreters),
             "actions_allowed": service.settings.allow_actions,
         }
@@ -128,10 +131,6 @@ def run_routes(service: Service) -> APIRouter:
         return reply(request, encode_body(body, media_type))
 
     return router
-
-
-def _kind_document(kind: Any) -> dict[str, Any]:
-    return {"kind": kind.name, "title": kind.title, "plan_schema": plan_schema(kind)}
 
 
 def _report_answers() -> dict[Any, Any]:

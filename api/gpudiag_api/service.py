@@ -171,7 +171,7 @@ class Service:
         elif isinstance(told, Findings):
             self.hub.publish("findings", dumps(told))
         else:
-            self.hub.publish("event", _entry_text(told))
+            self.hub.publish("event", json.dumps(encode(told), ensure_ascii=False))
 
     def _publish_run(self, told: RunTold) -> None:
         if isinstance(told, Run):
@@ -179,7 +179,3 @@ class Service:
             self.watch.active_runs = self.runs.active()
         else:
             self.hub.publish(told.name, told.text)
-
-
-def _entry_text(entry: TimelineEntry) -> str:
-    return json.dumps(encode(entry), ensure_ascii=False)

@@ -23,7 +23,7 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 from gpudiag.errors import UsageError
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
@@ -36,12 +36,6 @@ _NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does n
 _REASONS = {reason.value: reason for reason in MissingReason}
 _NO_WORDS: dict[str, str] = {}
 _Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be missing in a sheet
-
-
-class Noun(Protocol):
-    """A dataclass that is a document of its own."""
-
-    SCHEMA: str
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

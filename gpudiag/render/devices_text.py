@@ -123,8 +123,11 @@ def describe_process(process: GpuProcess, now: datetime) -> str:
     if isinstance(process.command, Missing):
         return f"pid {process.pid}"
     user = "" if isinstance(process.user, Missing) else f"{process.user} "
-    age = "" if isinstance(process.started_at, Missing) else f" {_age(process.started_at, now)}"
-    return f"{user}{short_command(process.command)}{age}"
+    words = f"{user}{short_command(process.command)}"
+    if isinstance(process.started_at, Missing):
+        return words
+    age_seconds = max(0.0, (now - process.started_at).total_seconds())
+    return f"{words} {format_seconds(age_seconds).replace(' ', '')}"
 
 
 def short_command(command: str) -> str:
@@ -148,10 +151,6 @@ def describe_state(state: GpuState) -> str:
 def _memory_used(process: GpuProcess) -> int:
     used = process.memory_used_bytes
     return 0 if isinstance(used, Missing) else used
-
-
-def _age(started_at: datetime, now: datetime) -> str:
-    return format_seconds(max(0.0, (now - started_at).total_seconds())).replace(" ", "")
 
 
 _MEMORY, _STATE = 1, 7  # _MEMORY: among the cells after the index

@@ -88,12 +88,10 @@ def _metric(name: str, text: str, samples: Iterable[tuple[_Labels, float]]) -> s
     if not series:
         return ""
     lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-    lines += [f"{name}{{{_labels(key)}}} {_number(value)}" for key, value in series.items()]
+    for key, value in series.items():
+        joined = ",".join(f'{label}="{_escape(word)}"' for label, word in key)
+        lines.append(f"{name}{{{joined}}} {_number(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _labels(key: tuple[tuple[str, str], ...]) -> str:
-    return ",".join(f'{label}="{_escape(word)}"' for label, word in key)
 
 
 def _escape(word: str) -> str:

@@ -22,7 +22,6 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import (
-    Advice,
     RankEpochEnd,
     RankPace,
     RankProof,
@@ -315,7 +314,8 @@ def run_training(
     pythons = pythons or {}
     if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
         require_torch("train")
-    placement = here or place_ranks(_placing_plan(plan), environment, python=pythons.get(""))
+    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
+    placement = here or place_ranks(wanted, environment, python=pythons.get(""))
     told = environment is None or environment.rank == 0
     world_size = placement.world_size
     emitter = TrainingEvents(len(plan.strategy), listener if told else None)
@@ -347,7 +347,7 @@ def build_report(results: tuple[StrategyResult, ...], placement: Placement, host
         host=socket.gethostname(),
         strategies=results,
         findings=worst_first(findings),
-        advice=_advise(placement, hosts) if len(results) > 1 else (),
+        advice=advise_for_devices(DEFAULT_PARAMETERS, placement.devices, hosts) if len(results) > 1 else (),
         machine=describe_machine(placement),
         simulated=None if placement.snapshot is None else placement.snapshot.simulated,
     )
@@ -358,10 +358,6 @@ def _refuse(plan: TrainingPlan, placement: Placement, world_size: int) -> Traini
     reason = f"ranks cannot meet ({placement.findings[0].code})"
     results = (skipped_result(plan, name, world_size, Outcome.ERROR, reason, None) for name in plan.strategy)
     return build_report(tuple(results), placement)
-
-
-def _advise(placement: Placement, hosts: int) -> tuple[Advice, ...]:
-    return advise_for_devices(DEFAULT_PARAMETERS, placement.devices, hosts)
 
 
 def describe_machine(placement: Placement) -> tuple[str, ...]:
@@ -377,10 +373,6 @@ def describe_machine(placement: Placement) -> tuple[str, ...]:
         f"Linux {platform.release()}",
         f"Python {platform.python_version()}",
     )
-
-
-def _placing_plan(plan: TrainingPlan) -> NcclTestPlan:
-    return NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
 
 
 def _run_strategy(

@@ -344,11 +344,6 @@ class Supervisor:
         self._renewed_at = 0.0
         self._gives_up = False  # the successor was started because a call does not return
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the current child."""
-        return None if self._current is None else self._current.pid
-
     def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
         """Set how often the child ticks; a paused one asks nothing."""
         pace = {"interval": interval_seconds, "paused": paused}

@@ -15,8 +15,6 @@ from gpudiag.probe.nvml.ask import Ask, DeviceSheet, code_of
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
 
-MAX_FAST_CALLS = 12  # of one GPU; a test counts them
-
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
 # driver of different versions.
 _LIFECYCLE_CODES = (1, 9, 18)

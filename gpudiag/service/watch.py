@@ -155,11 +155,6 @@ class MachineWatch:
         return self._supervisor.stuck
 
     @property
-    def sampler_pid(self) -> int | None:
-        """The process id of the sampler's child."""
-        return self._supervisor.pid
-
-    @property
     def interval_seconds(self) -> float:
         """Seconds between samples now."""
         looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS

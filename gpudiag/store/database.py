@@ -226,14 +226,6 @@ class Store:
                 _read_last_snapshot(connection, machine), _read_good_state(connection, machine)
             )
 
-    def read_machines(self) -> tuple[str, ...]:
-        """Every machine that the store knows, by name."""
-        if self._empty:
-            return ()
-        with store_errors(self.place), self._engine.connect() as connection:
-            found = connection.execute(sql.select(_runs.c.machine).distinct().order_by(_runs.c.machine))
-            return tuple(row.machine for row in found)
-
     def _prepare(self) -> None:
         with self._engine.begin() as connection:
             _tables.create_all(connection)

@@ -36,7 +36,6 @@ _PATTERN = re.compile(
 _OOM = re.compile(r"oom:[0-9]{1,6}")
 _OOM_STEP = 1  # `oom:RANK` names no step: the second one, when training has begun
 
-DATA_FAULTS = frozenset((SAMEDATA, NOSET_EPOCH, NAN, UNEVEN))
 GRADIENT_FAULTS = frozenset((NOSYNC, SUMGRAD, ONEBIAS))
 
 EXAMPLES = (

@@ -138,13 +138,9 @@ def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def _squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.mse_loss(outputs, targets)
-
-
 MODELS: Mapping[str, Workload] = MappingProxyType(
     {
-        "regression": Workload(_build_regression, _squared_error, _make_regression),
+        "regression": Workload(_build_regression, nn.functional.mse_loss, _make_regression),
         "classification": Workload(_build_classification, _cross_entropy, _make_classification),
         "transformer": Workload(_build_transformer, _cross_entropy, _make_tokens),
         "convolution": Workload(_build_convolution, _cross_entropy, _make_images),

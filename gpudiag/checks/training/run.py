@@ -252,7 +252,6 @@ _NAMED_PARTS = 3  # of a checkpoint
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 
 _ON_CPU_RANKS = "ranks on CPUs, with faults injected"
-_LIMIT = "the maths of a single process on the same samples, by the tolerances of docs/training.md"
 
 # No user's script runs here; one worker alone is no fault; ends in teardown and lateness have codes of
 # their own in training.
@@ -300,14 +299,12 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
     if NOT_FINITE.code in codes:
         return [finding for finding in findings if finding.code in (NOT_FINITE.code, STRAGGLER.code)]
     if TENSOR_NOT_STEPPED.code in codes:  # parameters without a step have no state
-        findings = [finding for finding in findings if not _is_about_state(finding)]
+        findings = [
+            finding for finding in findings if all(fact.name != OPTIMIZER_STATE for fact in finding.evidence)
+        ]
     if INITIAL_PARAMETERS.code in codes:
         return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
     return findings
-
-
-def _is_about_state(finding: Finding) -> bool:
-    return any(fact.name == OPTIMIZER_STATE for fact in finding.evidence)
 
 
 def _judge_ends(measurement: StrategyMeasurement) -> list[Finding]:

@@ -50,7 +50,7 @@ def gputil_answer_of(child: GuardedChild) -> tuple[SourceStatus, tuple[DeviceVie
     answers = {kind: content for kind, *content in child.messages}
     if "gpus" in answers:
         gpus, run = answers["gpus"]
-        cells = _cells_by_index(run["lines"])
+        cells = {line.split(", ")[0]: line.split(", ") for line in run["lines"] if is_row(line)}
         views = tuple(_view(gpu, cells.get(str(gpu["id"]), [])) for gpu in gpus)
         state, reason = classify_run(run, len(views))
         return _status(child, state, reason, len(views)), views
@@ -92,10 +92,6 @@ def is_row(line: str) -> bool:
     """Whether a line of nvidia-smi is a row of the query: it starts with a GPU's index."""
     cells = line.split(", ")
     return len(cells) >= _COLUMN_COUNT and cells[0].isdecimal()
-
-
-def _cells_by_index(lines: list[str]) -> dict[str, list[str]]:
-    return {line.split(", ")[0]: line.split(", ") for line in lines if is_row(line)}
 
 
 def _view(gpu: Mapping[str, Any], cells: list[str]) -> DeviceView:

@@ -141,13 +141,10 @@ def _line(directory: str, name: str) -> str:
 def read_fabric_manager(root: str = "/") -> dict[str, Any]:
     """A sheet's document of model.FabricManager."""
     sheet = Sheet()
-    sheet.values["running"] = any(_command(root, pid) == _COMMAND for pid in _pids(root))
+    pids = (name for name in os.listdir(os.path.join(root, "proc")) if name.isdecimal())
+    sheet.values["running"] = any(_command(root, pid) == _COMMAND for pid in pids)
     sheet.read("version", _version, root)
     return sheet.document()
-
-
-def _pids(root: str) -> list[str]:
-    return [name for name in os.listdir(os.path.join(root, "proc")) if name.isdecimal()]
 
 
 def _command(root: str, pid: str) -> str:

@@ -127,7 +127,12 @@ def _link(ask: Ask, link: int, together: dict[tuple[str, int], int]) -> dict[str
     if reason is not None and reason[0] == NOT_SUPPORTED:
         return None
     sheet.values["link"] = link
-    sheet.read("remote_bus_id", ask.once, ("remote", link), lambda: _remote_bus_id(ask, link))
+    sheet.read(
+        "remote_bus_id",
+        ask.once,
+        ("remote", link),
+        lambda: bus_id_of(ask.allowing(_NO_LINK, "nvmlDeviceGetNvLinkRemotePciInfo", link).busId),
+    )
     for name, counter in _ERROR_COUNTERS:
         if (name, link) in together:
             sheet.values[name] = together[name, link]
@@ -143,10 +148,6 @@ def _is_active(ask: Ask, link: int, state: int | None) -> bool:
     if state not in (0, 1):  # nvmlEnableState_t
         raise Absent(ERROR, f"NVML answers {state}, which gpudiag has no word for")
     return bool(state)
-
-
-def _remote_bus_id(ask: Ask, link: int) -> str:
-    return bus_id_of(ask.allowing(_NO_LINK, "nvmlDeviceGetNvLinkRemotePciInfo", link).busId)
 
 
 def _error_count(ask: Ask, link: int, counter: int) -> int:

@@ -47,7 +47,7 @@ def torch_answer_of(child: GuardedChild, python: str | None = None) -> TorchAnsw
     if "build" not in answers:
         return _without_build(child)
     counts = answers["counts"][0] if "counts" in answers else None
-    documents = {ordinal: view for kind, ordinal, view in _device_messages(child)}
+    documents = {message[1]: message[2] for message in child.messages if message[0] == "device"}
     expected = counts["device_count"] if counts and counts["cuda_available"] else 0
     late = _why_late(child)
     views = tuple(_view(ordinal, documents.get(ordinal), late) for ordinal in range(expected))
@@ -64,10 +64,6 @@ def simulated_torch_answer(path: str) -> TorchAnswer:
     facts = decode(TorchFacts, answer["facts"])
     views = tuple(decode(DeviceView, view) for view in answer.get("devices", []))
     return TorchAnswer(_status(facts, NOT_ASKED), facts, views)
-
-
-def _device_messages(child: GuardedChild) -> list[Any]:
-    return [message for message in child.messages if message[0] == "device"]
 
 
 def _why_late(child: GuardedChild) -> Missing:

@@ -172,11 +172,9 @@ def _asking(gpu: GpuBlueprint, action: str) -> GpuBlueprint:
 def _age_seconds(blueprint: Blueprint, gpu: GpuBlueprint, code: int) -> float:
     """Seconds since the Xid was last logged for the GPU."""
     start = xid_line(gpu, code, 0.0, "").text
-    return min((line.age_seconds for line in blueprint.kernel_log if _is_xid(line, start)), default=0.0)
-
-
-def _is_xid(line: KernelLine, start: str) -> bool:
-    return line.text.startswith(start)
+    return min(
+        (line.age_seconds for line in blueprint.kernel_log if line.text.startswith(start)), default=0.0
+    )
 
 
 def heat(blueprint: Blueprint, fault: Fault) -> Blueprint:

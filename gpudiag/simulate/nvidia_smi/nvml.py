@@ -14,7 +14,6 @@ FUNCTION_NOT_FOUND, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 13, 15, 18, 999
 _MEMORY_V2_SIZE = 40  # nvmlMemory_v2_t: version and padding, total, reserved, free, used
 _MEMORY_V2_VERSION = _MEMORY_V2_SIZE | 2 << 24
 _FIELD_VALUE_SIZE = 40  # nvmlFieldValue_t; its code is at 28, its value at 32
-_PROCESS_SIZE = 24  # nvmlProcessInfo_t: pid, memory, GPU instance, compute instance
 
 
 class NvmlError(Exception):

@@ -179,7 +179,6 @@ def _encode_look_ups(placed: PlacedGpu, table: AnswerTable) -> None:
 # --- moving readings
 
 _SENSOR_GPU = 0  # NVML_TEMPERATURE_GPU
-_KIB_PER_BYTE = 1 / 1024
 _CLOCKS = ("graphics", "sm", "memory", "video")
 _CLOCK_NUMBERS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 _CURRENT, _APPLICATION, _APPLICATION_DEFAULT = 0, 1, 2  # nvmlClockId_t
