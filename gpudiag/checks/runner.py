@@ -1,13 +1,123 @@
-"""Run checks over one Context: every check gives a result, whatever happens inside it."""
+"""Run checks over one Context: every check gives a result, whatever happens inside it, and a fault gives one finding.
 
-from collections.abc import Iterable
+NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is reported twice. The check whose finding
+was joined to another keeps its outcome, and names the code that reports it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter
 
 from gpudiag.checks.needs import NEEDS
 from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
-from gpudiag.checks.same_fault import join_restated
 from gpudiag.model.context import Context
-from gpudiag.model.finding import CheckResult, Finding, Outcome, worst, worst_first
+from gpudiag.model.evidence import DeviceSubject, Subject
+from gpudiag.model.finding import (
+    WORST_FIRST,
+    CheckResult,
+    Finding,
+    Outcome,
+    Owner,
+    Severity,
+    worst,
+    worst_first,
+)
+from gpudiag.model.reading import Missing
+
+# --- one fault, one finding
+
+_GRAVEST_FIRST = (
+    Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
+    Severity.NONE,
+)  # fmt: skip
+# The first words of a check's reason where its finding was joined to another.
+TOLD_BY = "told by"
+# What one source calls a hardware fault, only hardware can fix.
+_OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
+# Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
+_MACHINE_RESTARTED = ("gpu.lost", "gpu.hung", "gpu.missing")
+
+
+def join_restated(
+    results: tuple[CheckResult, ...], restated: tuple[Restated, ...]
+) -> tuple[CheckResult, ...]:
+    """The results with each restated finding joined to the one that states it, where that was found.
+
+    Last first: the kernel log joins NVML's statement before the driver's request joins its cause.
+    """
+    for one in reversed(restated):
+        results = _join(results, one)
+    return results
+
+
+def _join(results: tuple[CheckResult, ...], one: Restated) -> tuple[CheckResult, ...]:
+    told, subject = one.finding, one.finding.subject
+    source = _find(results, lambda other: (other.code, other.subject) == (told.code, subject))
+    if source is None:
+        return results
+    for code in one.stated_by:
+        stated = _find(results, lambda other: other.code == code and same_gpu(other.subject, subject))  # noqa: B023
+        if stated is not None and stated is not source:
+            joined = _merged(stated, source, one)
+            return tuple(_without(_with(result, stated, joined), source, joined.code) for result in results)
+    return results
+
+
+def same_gpu(subject: Subject, other: Subject) -> bool:
+    """Whether both findings are about one GPU; one may name it less fully than the other."""
+    if not isinstance(subject, DeviceSubject) or not isinstance(other, DeviceSubject):
+        return False
+    pairs = ((subject.bus_id, other.bus_id), (subject.uuid, other.uuid))
+    return any(not isinstance(mine, Missing) and mine == theirs for mine, theirs in pairs)
+
+
+def _find(results: tuple[CheckResult, ...], is_it: Callable[[Finding], bool]) -> Finding | None:
+    return next((finding for result in results for finding in result.findings if is_it(finding)), None)
+
+
+def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
+    new = tuple(fact for fact in told.evidence if fact not in stated.evidence)
+    return replace(
+        stated,
+        outcome=min(stated.outcome, told.outcome, key=WORST_FIRST.index),
+        severity=min(stated.severity, told.severity, key=_GRAVEST_FIRST.index),
+        owner=min(stated.owner, told.owner, key=_OWNERS_FIRST.index),
+        message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
+        evidence=(*stated.evidence, *new),
+        remedy=_advised(stated, how),
+        blocks_jobs=stated.blocks_jobs or told.blocks_jobs,
+    )
+
+
+def _advised(stated: Finding, how: Restated) -> str:
+    """The remedy after the advice, unless it contains that already."""
+    request = "" if stated.code in _MACHINE_RESTARTED else how.request
+    new = [words for words in (how.advice, request) if words.rstrip(".") not in stated.remedy]
+    return " ".join((*new, stated.remedy))
+
+
+def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
+    """The result with the changed finding, and an outcome no better than that finding's."""
+    if not any(finding is stated for finding in result.findings):
+        return result
+    findings = tuple(joined if finding is stated else finding for finding in result.findings)
+    return replace(result, findings=findings, outcome=worst((result.outcome, joined.outcome)))
+
+
+def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
+    """The result without that finding, its reason naming the code that reports it; the outcome stays."""
+    if not any(finding is told for finding in result.findings):
+        return result
+    findings = tuple(finding for finding in result.findings if finding is not told)
+    if result.reason is None:
+        reason = f"{TOLD_BY} {code}"
+    else:
+        reason = result.reason if code in result.reason else f"{result.reason}, {code}"
+    return replace(result, findings=findings, reason=reason)
+
+
+# --- every check gives a result
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, ...]:

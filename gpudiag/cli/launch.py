@@ -13,7 +13,7 @@ from gpudiag.cli.printing import warn
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.option import require_known
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.slurm import outside_step
+from gpudiag.ranks.launchers import outside_step
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
-from gpudiag.checks.same_fault import TOLD_BY
+from gpudiag.checks.runner import TOLD_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.plan import PreflightPlan

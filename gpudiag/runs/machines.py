@@ -22,8 +22,7 @@ from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError, wait_reada
 from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.launchers import Launcher, is_one_of_several
-from gpudiag.ranks.slurm import expand_nodes
+from gpudiag.ranks.launchers import Launcher, expand_nodes, is_one_of_several
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 from gpudiag.runs.output import write_document

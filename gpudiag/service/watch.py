@@ -30,8 +30,7 @@ from gpudiag.probe.start import SIMULATED
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
-from gpudiag.service.changes import Changes, SeenGpus
-from gpudiag.service.live import SamplerFacts, build_live, key_of, last_good_of
+from gpudiag.service.live import Changes, SamplerFacts, SeenGpus, build_live, key_of, last_good_of
 from gpudiag.service.readings import Readings
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key

@@ -5,7 +5,6 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.availability import is_granted
-from gpudiag.checks.host.findings import host_finding, host_state, is_virtual
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import (
     Basis,
@@ -17,7 +16,7 @@ from gpudiag.checks.registry import (
     judged,
     not_readable,
 )
-from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.checks.subjects import device_subject, host_finding, host_state, is_virtual, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity

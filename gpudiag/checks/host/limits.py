@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.host.findings import host_finding, host_state, usable_gpus
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.subjects import host_finding, host_state, usable_gpus
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from functools import partial
 
-from gpudiag.checks.host.findings import host_finding, host_state
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.subjects import host_finding, host_state
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from gpudiag.checks.host.findings import host_finding, host_state
 from gpudiag.checks.per_device import answering, conclude, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
-from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.checks.subjects import device_subject, host_finding, host_state, name_device
 from gpudiag.checks.traces import nvswitches
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, FabricState, Snapshot

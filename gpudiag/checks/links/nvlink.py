@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.per_device import Gap, Pair, alike, answering, conclude, paired, seconds_between
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
-from gpudiag.checks.same_fault import TOLD_BY
+from gpudiag.checks.runner import TOLD_BY
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.checks.traces import nvswitches, pci_gpus
 from gpudiag.model.context import Context

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpudiag.checks.gpu.products import is_consumer
-from gpudiag.checks.host.findings import host_finding, host_state, is_virtual
 from gpudiag.checks.per_device import Gap, alike, answering, conclude, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
-from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
+from gpudiag.checks.subjects import (
+    device_subject,
+    host_finding,
+    host_state,
+    is_virtual,
+    name_device,
+    short_bus_id,
+)
 from gpudiag.model.active import BandwidthResult
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, NvLink, PeerAccess, Snapshot

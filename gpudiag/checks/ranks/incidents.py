@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
-from gpudiag.checks.ranks.localisation import is_localised
 from gpudiag.checks.ranks.network import (
     MEETING_FOREIGN_SERVER,
     MEETING_KINDS,
@@ -20,6 +19,7 @@ from gpudiag.checks.ranks.network import (
     NETWORK_HOSTS_PARTED,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
+    is_localised,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT

@@ -1,11 +1,24 @@
-"""What is wrong between the hosts of a run: where ranks are to meet, and the network between them."""
+"""What is wrong between the hosts of a run: where ranks meet, the network between them, and which node, rail or link stands out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from gpudiag.checks.registry import Basis, FindingKind
-from gpudiag.model.finding import Category, Outcome, Owner, Severity
-from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.measure import (
+    CollectiveMeasurement,
+    Incident,
+    IncidentKind,
+    Localisation,
+    Node,
+    Suspect,
+    Symptom,
+)
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.units import format_rate, format_seconds
+
+# --- between the hosts of a run
 
 _MEETING_BASIS = Basis(
     reads="The addresses of rank 0's machine as this host looks them up, and what comes of connecting to them: to the"
@@ -146,3 +159,247 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.LOSSY: _lossy,
     }
 )
+
+
+# --- nodes and links that stand out
+
+_SPEED_BASIS = Basis(
+    reads="How fast pairs of nodes exchange data, each rank with the one of the same place in the other node: random"
+    " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
+    " other, then all nodes at once in rings.",
+    limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
+    " is less; under load 0.6 of that. In every exchange of the node, or of the pair where both are good with others.",
+    look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
+)
+_TAIL_BASIS = Basis(
+    reads="What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data; where data"
+    " goes by RDMA, the slowest and the median of 64 small exchanges (256 KiB).",
+    limit="0.5 % of at least 500 segments, and at least 10 of them; without a count a slowest one of ten times its own"
+    " median, ten times the nodes' usual, and 40 ms. The fastest large one reaches a tenth of the usual: else it is slow.",
+    look_also=("ip -s link", "ethtool -S", "network.path_lossy", "network.link_slow"),
+)
+
+
+def _slow(code: str, meaning: str, remedy: str) -> FindingKind:
+    return FindingKind(
+        code=code,
+        outcome=Outcome.WARN,
+        severity=Severity.TRIAGE,
+        category=Category.PERF_THRESHOLD,
+        owner=Owner.HOST,
+        meaning=meaning,
+        remedy=remedy,
+        basis=_SPEED_BASIS,
+    )
+
+
+NODE_SLOW = _slow(
+    "network.node_slow",
+    "One node exchanges data more slowly than the others, whoever its partner is.",
+    "Leave it out of jobs and look at it: link speed and width of its interfaces (`ethtool`, `ibstat`, `lspci -vv`), the "
+    "clocks of its GPUs, what else runs there.",
+)
+RAIL_SLOW = _slow(
+    "network.rail_slow",
+    "The ranks of one place exchange data more slowly than those of the other places: their network card, cable or switch.",
+    "See which card serves that rank (`nvidia-smi topo -m`), its speed and its errors; of all nodes: the switch of that rail.",
+)
+LINK_SLOW = _slow(
+    "network.link_slow",
+    "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
+    "Look at what only their traffic passes: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
+)
+NODE_LOSSY = FindingKind(
+    code="network.node_lossy",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Exchanges of one node now and then take as long as a retransmission, whoever its partner is.",
+    remedy="Look at its interface, cable, transceiver and switch port for errors and drops: `ip -s link`, `ethtool -S`.",
+    basis=_TAIL_BASIS,
+)
+LINK_LOSSY = FindingKind(
+    code="network.link_lossy",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Exchanges of two nodes with each other now and then take as long as a retransmission; with others none does.",
+    remedy="Look at what only their traffic passes: the switches and cables between them, a full queue, the MTU on the way.",
+    basis=_TAIL_BASIS,
+)
+EXCHANGE_HANGS = FindingKind(
+    code="network.exchange_hangs",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="A node, or one pair of nodes, does not come to the end of an exchange that others make in milliseconds.",
+    remedy="Look for a firewall, a route or an interface between them that lets small messages pass only (MTU), and at "
+    "NCCL_DEBUG=INFO.",
+    basis=Basis(
+        reads="Whether each exchange of a pair ends.",
+        limit="8 s for one exchange; of the pair again, or with other partners that are good.",
+        look_also=("collective.stalled", "network.hosts_parted", "NCCL_DEBUG=INFO"),
+    ),
+)
+NOT_LOCALISED = FindingKind(
+    code="network.not_localised",
+    outcome=Outcome.ERROR,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="The nodes were to exchange data in pairs, and this did not come to an end, so that no node is cleared.",
+    remedy="Read what happened to the ranks, and run `gpudiag nccl-test --localise` again without the one that is named.",
+    basis=_SPEED_BASIS,
+)
+
+LOCALISATION_FINDINGS = (
+    NODE_SLOW,
+    RAIL_SLOW,
+    LINK_SLOW,
+    NODE_LOSSY,
+    LINK_LOSSY,
+    EXCHANGE_HANGS,
+    NOT_LOCALISED,
+)
+
+_SOURCE = "exchanges between pairs of nodes"
+_TOLD_RANKS = 16  # two nodes of eight
+
+
+def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
+    """A finding for each node, rail or link that stands out; one if it could not be looked at."""
+    found = measurement.localisation
+    if isinstance(found, Missing):
+        if found.reason is not MissingReason.ERROR:
+            return []
+        words = f"no bad node or link could be looked for: {found.detail}"
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
+    if isinstance(found.usual_bytes_per_second, Missing):
+        words = f"no exchange came to an end between any two of {len(found.nodes)} nodes"
+        failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
+        said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
+    return [
+        _kind_of(suspect).finding(
+            _subject(suspect, found, measurement),
+            _message(suspect, found),
+            *_evidence(suspect, found),
+            *_ways(suspect, found, measurement.incidents),
+        )
+        for suspect in found.suspects
+    ]
+
+
+def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
+    """Whether the localisation tells more of this incident: lost segments of a node or link that it names."""
+    found = measurement.localisation
+    if incident.kind is not IncidentKind.LOSSY or isinstance(found, Missing):
+        return False
+    ends = {incident.host, str(incident.facts.get("other_side", ""))}
+    return any(
+        suspect.nodes and {found.nodes[node].host for node in suspect.nodes} <= ends
+        for suspect in found.suspects
+    )
+
+
+def _kind_of(suspect: Suspect) -> FindingKind:
+    is_link = len(suspect.nodes) == 2
+    if suspect.symptom is Symptom.FAILED:
+        return EXCHANGE_HANGS
+    if suspect.symptom is Symptom.LOSSY:
+        return LINK_LOSSY if is_link else NODE_LOSSY
+    if is_link:
+        return LINK_SLOW
+    return NODE_SLOW if suspect.rail is None else RAIL_SLOW
+
+
+def _message(suspect: Suspect, found: Localisation) -> str:
+    names = [_name(found.nodes[node], found) for node in suspect.nodes]
+    rail = "" if suspect.rail is None or not _has_rails(found) else f"rail {suspect.rail}"
+    several = len(names) > 1
+    if several:
+        who = " and ".join(names) + (f" on {rail}" if rail else "")
+    else:
+        who = " of ".join(filter(None, (rail, *(names or ("all nodes",)))))
+    mutual = " with each other" if several else ""
+    others = "; both are good with others" if several else ", whoever the partner is" if names or rail else ""
+    if suspect.under_load:
+        others += "; it shows only while all nodes exchange at once"
+    if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
+        said = f" ({suspect.words})" if suspect.words else ""
+        return f"{who} do{'' if several else 'es'} not come to the end of an exchange{mutual}{said}{others}"
+    if suspect.symptom is Symptom.LOSSY:
+        longest = (
+            f"takes up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
+        )
+        if suspect.sent_again is None:
+            return f"a small exchange of {who}{mutual} {longest}, as if segments were lost{others}"
+        way = f"{who} send each other" if several or not names else f"is sent between {who} and others"
+        return (
+            f"{suspect.sent_again:.1%} of what {way} is lost on the way; a small exchange {longest}{others}"
+        )
+    reached = f"{format_rate(suspect.value)} at best, where {format_rate(suspect.usual)} is usual"
+    return f"{who} exchange{'' if several else 's'} data{mutual} at {reached}{others}"
+
+
+def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
+    facts: list[Evidence] = []
+    if suspect.value is not None and suspect.usual is not None:
+        unit, name = ("s", "tail") if suspect.symptom is Symptom.LOSSY else ("B/s", "speed")
+        facts = [
+            Evidence(name, suspect.value, unit=unit, source=_SOURCE),
+            Evidence(f"usual_{name}", suspect.usual, unit=unit, source=_SOURCE),
+        ]
+    if suspect.sent_again is not None:
+        facts.append(Evidence("sent_again", round(suspect.sent_again, 4), source=_SOURCE))
+    ranks = [rank for node in suspect.nodes for rank in _ranks(found.nodes[node], suspect.rail)]
+    if ranks and len(ranks) <= _TOLD_RANKS:
+        facts.append(Evidence("ranks", ", ".join(map(str, ranks)), source=_SOURCE))
+    return (
+        *facts,
+        Evidence("exchanges", suspect.exchanges, source=_SOURCE),
+    )
+
+
+def _ways(suspect: Suspect, found: Localisation, incidents: Sequence[Incident]) -> tuple[Evidence, ...]:
+    """The ways on which segments of the suspect were lost in the run before, as the senders' kernels counted."""
+    hosts = {found.nodes[node].host for node in suspect.nodes}
+    lossy = [incident for incident in incidents if incident.kind is IncidentKind.LOSSY]
+    ways = [
+        f"{incident.host} to {incident.facts.get('other_side', 'another host')}"
+        for incident in lossy
+        if hosts and hosts <= {incident.host, str(incident.facts.get("other_side"))}
+    ]
+    return (Evidence("lost_on_the_way", ", ".join(ways), source=lossy[0].evidence[0].source),) if ways else ()
+
+
+def _subject(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Subject:
+    nodes = [found.nodes[node] for node in suspect.nodes]
+    if not nodes:
+        what = "each node" if suspect.rail is None else f"rail {suspect.rail}"
+        return LinkSubject((what, "all nodes"), measurement.host)
+    if len(nodes) > 1:
+        return LinkSubject((_name(nodes[0], found), _name(nodes[1], found)), nodes[0].host)
+    ranks = _ranks(nodes[0], suspect.rail)
+    is_rank = len(ranks) == 1 and (suspect.rail is not None or _is_acted(found))
+    return RankSubject(ranks[0], nodes[0].host) if is_rank else HostSubject(nodes[0].host)
+
+
+def _ranks(node: Node, rail: int | None) -> Sequence[int]:
+    return node.ranks if rail is None else node.ranks[rail : rail + 1]
+
+
+def _name(node: Node, found: Localisation) -> str:
+    return f"rank {node.ranks[0]}" if _is_acted(found) else node.host
+
+
+def _is_acted(found: Localisation) -> bool:
+    """Whether the nodes are ranks of one host."""
+    return len({node.host for node in found.nodes}) == 1
+
+
+def _has_rails(found: Localisation) -> bool:
+    return any(len(node.ranks) > 1 for node in found.nodes)

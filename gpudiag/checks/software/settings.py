@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.gpu.products import is_consumer
-from gpudiag.checks.host.findings import host_finding, host_state
 from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.subjects import host_finding, host_state
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity

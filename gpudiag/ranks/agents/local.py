@@ -27,9 +27,9 @@ from gpudiag.ranks.diagnosis.host_load import HostLoad
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
 from gpudiag.ranks.event_log import EventKind, EventReader
-from gpudiag.ranks.position import Position
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.stages import Position
 
 # --- what is known of one rank
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.position import Operation
+from gpudiag.ranks.stages import Operation
 
 _Fingerprint = tuple[str, str, int]  # op, dtype, elements
 # How long to wait for ranks that still move: soon they too wait in a collective for the others.

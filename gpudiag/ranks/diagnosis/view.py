@@ -5,8 +5,7 @@ from enum import StrEnum
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks.diagnosis.control_group import Quota
-from gpudiag.ranks.position import Position
-from gpudiag.ranks.stages import IMPORT
+from gpudiag.ranks.stages import IMPORT, Position
 
 # A rank that uses less than this share of one processor is waiting, not working.
 BUSY_SHARE = 0.2

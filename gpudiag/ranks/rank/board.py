@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from sys import byteorder
 
-from gpudiag.ranks.position import Operation, Place, Position
+from gpudiag.ranks.stages import Operation, Place, Position
 
 PAGE_BYTES = 4096
 _CELL_BYTES = 256  # 32 cells, then the texts

@@ -18,12 +18,12 @@ from gpudiag.ranks import stages
 from gpudiag.ranks.diagnosis.dump import DumpFiles
 from gpudiag.ranks.event_log import EventKind, EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
-from gpudiag.ranks.position import Place
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.ranks.rank.arrivals import ArrivalRecorder
 from gpudiag.ranks.rank.board import PositionBoard, PositionWriter
 from gpudiag.ranks.rank.context import RankContext
 from gpudiag.ranks.rank.job import Job, LocalRank
+from gpudiag.ranks.stages import Place
 
 # --- the side channel
 

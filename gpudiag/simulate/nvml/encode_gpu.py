@@ -18,8 +18,19 @@ from gpudiag.reference.vocabulary import (
     FABRIC_STATES,
     PERFORMANCE_LIMITS,
 )
-from gpudiag.simulate.nvml.answers import NO_SUBJECT, AnswerTable, Refusal, both, hash_text, text, u32, u64
-from gpudiag.simulate.nvml.gpu_answers import GpuAnswers, PlacedGpu, read_member
+from gpudiag.simulate.nvml.answers import (
+    NO_SUBJECT,
+    AnswerTable,
+    GpuAnswers,
+    PlacedGpu,
+    Refusal,
+    both,
+    hash_text,
+    read_member,
+    text,
+    u32,
+    u64,
+)
 from gpudiag.units import MILLIWATTS_PER_WATT
 
 # --- identity and settings

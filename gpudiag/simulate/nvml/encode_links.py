@@ -6,9 +6,8 @@ from typing import Any
 
 from gpudiag.reference.nvml import constant
 from gpudiag.reference.vocabulary import PEER_PATHS, PEER_STATUSES
-from gpudiag.simulate.nvml.answers import AnswerTable, Refusal, u32, u64
+from gpudiag.simulate.nvml.answers import AnswerTable, GpuAnswers, PlacedGpu, Refusal, read_member, u32, u64
 from gpudiag.simulate.nvml.encode_gpu import encode_bit_error_rate, numbered, pack_pci_info, word_number
-from gpudiag.simulate.nvml.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
 _ERROR_COUNTERS = {  # nvmlNvLinkErrorCounter_t, and how the field ids spell them
     "replay_errors": (constant("NVML_NVLINK_ERROR_DL_REPLAY"), "REPLAY"),

@@ -9,14 +9,16 @@ from gpudiag.simulate.nvml.answers import (
     NO_SUBJECT,
     SUBJECTS_PER_GPU,
     AnswerTable,
+    GpuAnswers,
+    PlacedGpu,
     Refusal,
     both,
     hash_text,
+    read_member,
     text,
     u32,
     u64,
 )
-from gpudiag.simulate.nvml.gpu_answers import GpuAnswers, PlacedGpu, read_member
 
 _GIB = 1024**3
 _PAGE_BYTES = 64 * 1024

@@ -14,6 +14,8 @@ from gpudiag.simulate.nvml.answers import (
     NO_SUBJECT,
     SUBJECTS_PER_GPU,
     AnswerTable,
+    GpuAnswers,
+    PlacedGpu,
     Refusal,
     text,
     u32,
@@ -34,7 +36,6 @@ from gpudiag.simulate.nvml.encode_memory import (
     encode_processes,
     list_mig_instances,
 )
-from gpudiag.simulate.nvml.gpu_answers import GpuAnswers, PlacedGpu
 from gpudiag.simulate.scenario import CallFault, Scenario, SimulatedNvml
 
 _INIT_CALLS = ("nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags")

@@ -9,8 +9,7 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.gpu.devices import ASKED_FOR_BY, GPU_LOST
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.on_gpus import GPU_CHECKS
-from gpudiag.checks.runner import run_checks, verdict
-from gpudiag.checks.same_fault import same_gpu
+from gpudiag.checks.runner import run_checks, same_gpu, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import Outcome, Owner, Severity

@@ -10,8 +10,7 @@ import pytest
 
 from gpudiag.errors import UsageError
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.launchers import LaunchedProcess, Launcher, find_launched, is_one_of_several
-from gpudiag.ranks.slurm import outside_step
+from gpudiag.ranks.launchers import LaunchedProcess, Launcher, find_launched, is_one_of_several, outside_step
 
 SRUN = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",

@@ -7,8 +7,7 @@ from gpudiag.model.measure import Incident
 from gpudiag.ranks.diagnosis.mismatch import find_mismatch
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import find_incidents, is_settled
-from gpudiag.ranks.position import Operation
-from gpudiag.ranks.stages import Budgets
+from gpudiag.ranks.stages import Budgets, Operation
 from tests.unit.ranks.views import position, view
 
 

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpudiag.ranks.position import Operation
 from gpudiag.ranks.rank.board import PositionBoard
+from gpudiag.ranks.stages import Operation
 
 PLACE = ("/home/ann/train.py", 42)
 ANNOUNCED = ("all_reduce", "bfloat16", 1 << 33, 0.25)

@@ -7,8 +7,7 @@ from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.diagnosis.ruled_out import of_incident
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import find_incidents
-from gpudiag.ranks.position import Operation
-from gpudiag.ranks.stages import Budgets
+from gpudiag.ranks.stages import Budgets, Operation
 from tests.unit.ranks.views import position, view
 
 ENTERED = (Operation(0, "all_reduce", "float32", 1024, 0.001),)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.ranks.slurm import expand_nodes, tasks_on_node
+from gpudiag.ranks.launchers import expand_nodes, tasks_on_node
 from tests.slurm_cluster import missing_programs, slurm_cluster
 
 LISTS = {

@@ -8,8 +8,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
 from gpudiag.ranks.diagnosis.watchdog import find_incidents, is_settled
-from gpudiag.ranks.position import Operation
-from gpudiag.ranks.stages import ENDLESS, USUAL, Budgets, Patience
+from gpudiag.ranks.stages import ENDLESS, USUAL, Budgets, Operation, Patience
 from tests.unit.ranks.views import position, view
 
 LOST_CONNECTION = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40112"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpudiag.ranks.diagnosis.view import Life, RankView
-from gpudiag.ranks.position import Operation, Position
+from gpudiag.ranks.stages import Operation, Position
 
 
 def position(

@@ -3,8 +3,7 @@ from datetime import UTC, datetime
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import TimelineEntry
-from gpudiag.service.changes import Changes
-from gpudiag.service.live import last_good_of
+from gpudiag.service.live import Changes, last_good_of
 from tests.unit.model.nouns import make_device, make_snapshot
 
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
