@@ -1,4 +1,4 @@
-"""The settings of one service: where it listens, who may do what; and its state folder, which one service at a time holds."""
+"""The settings of one service: where it listens, who may do what; and its state folder, locked while it runs."""
 
 import fcntl
 import ipaddress

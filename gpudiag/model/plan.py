@@ -1,4 +1,4 @@
-"""What an nccl-test, a bandwidth run and a preflight are asked to do: frozen, bounded plans, to and from the command line."""
+"""What an nccl-test, a bandwidth run and a preflight are asked to do: frozen, bounded plans."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The documents there are, by schema name, and the JSON Schema (draft 2020-12) of each, from the nouns' own annotations."""
+"""The documents there are, by schema name, and the JSON Schema of each, from the nouns' own annotations."""
 
 import difflib
 import types

@@ -1,4 +1,4 @@
-"""The launchers that start a process for each rank, where each says which rank a process is, and Slurm's own notation."""
+"""The launchers that start a process for each rank, and where each of them says which rank a process is."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The stages every rank goes through, how long it may stay in each without progress, and where a rank says it is."""
+"""The stages every rank goes through, how long it may stay in each without progress, and where a rank is."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when it is asked for."""
+"""The formats of a report by name, for `--format`, `--report` and the service; each is imported when wanted."""
 
 import json
 from importlib import import_module

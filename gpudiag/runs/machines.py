@@ -1,4 +1,4 @@
-"""A report of each machine of a launch: one process of each looks, rank 0 reports on all machines, each keeps its own.
+"""A report of each machine of a launch: one process of each looks, rank 0 reports on all machines.
 
 The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
 """

@@ -1,4 +1,4 @@
-"""The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened, beside earlier results."""
+"""The recipe of `gpudiag nccl-test`: place the ranks, run the sweep on them, judge what happened."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The Report of what ranks measured, judged by checks, with what was seen of the machine before, after and meanwhile."""
+"""The Report of what ranks measured, judged by checks, with what was seen of the machine before and after."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The sampler's children, none of which is waited for without limit: one that asks NVML, replaced when it fails; one that inspects.
+"""The sampler's children: one asks NVML and is replaced when it fails, one inspects the rest of the machine.
 
 asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
 reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.

@@ -1,4 +1,4 @@
-"""The runs that a service knows, oldest first, what keeps another from starting, and the thread that stores them."""
+"""The runs that a service knows, oldest first, what keeps another from starting, and how they are stored."""
 
 import asyncio
 import contextlib

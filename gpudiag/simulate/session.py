@@ -1,4 +1,4 @@
-"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and an end for all of it.
+"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and its end.
 
 A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
 was killed. So programs must end with the machine: a guardian process waits for the end of the session's

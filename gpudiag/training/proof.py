@@ -1,4 +1,4 @@
-"""After the verified steps: the model learned, a checkpoint resumes, a repeat is the same, and how fast the strategy is."""
+"""After the verified steps: the model learned, a checkpoint resumes, a repeat is the same; and the speed."""
 
 import resource
 import statistics

@@ -1,4 +1,4 @@
-"""Compare tensors: bit for bit by a digest, and by the size of their difference; and all that a checkpoint must restore."""
+"""Compare tensors, bit for bit and by the size of their difference; and what a checkpoint must restore."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Checks of a GPU's memory: its size, its errors (ECC), and how it repairs itself: remapped rows, retired pages."""
+"""Checks of a GPU's memory: its size, its errors (ECC), and how it repairs itself."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is wrong between the hosts of a run: where ranks meet, the network between them, and which node, rail or link stands out."""
+"""What is wrong between the hosts of a run: how they reach each other, and which node, rail or link stands out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Checks of the sources: does NVML answer, does each call, do gpudiag's words suffice, and do the sources agree?"""
+"""Checks of the sources: does NVML answer, call by call, and do the sources agree?"""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace

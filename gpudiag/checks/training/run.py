@@ -1,4 +1,4 @@
-"""Judge a training run, also within a preflight: how it began, did it run in parallel, is the maths that of one process?"""
+"""Judge a training run, also within a preflight: how did it begin, is it parallel, is the maths right?"""
 
 from dataclasses import replace
 from statistics import median

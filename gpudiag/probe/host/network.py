@@ -1,4 +1,4 @@
-"""Network interfaces (state, speed, addresses; by netlink or from the kernel's files) and the ports of RDMA devices.
+"""Network interfaces, by netlink or from the kernel's files, and the ports of RDMA devices.
 
 Source: kernel documentation, ABI/stable/sysfs-class-infiniband.
 """

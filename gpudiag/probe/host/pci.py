@@ -1,4 +1,4 @@
-"""The NVIDIA functions on the PCI bus as the kernel and its NVIDIA driver show them, and the bridges above them."""
+"""The NVIDIA functions on the PCI bus, as the kernel and NVIDIA's driver show them, and the bridges above them."""
 
 from __future__ import annotations
 

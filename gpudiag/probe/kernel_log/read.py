@@ -1,4 +1,4 @@
-"""The kernel log of this boot, read under one root: what it says about GPUs and the machine's faults, a few lines of each kind.
+"""The kernel log of this boot, read under one root: what it says about GPUs and the machine's faults.
 
 A flood of one kind must not hide a single line of another. Lines that differ only in their numbers are one
 group, and of each stretch of a group its first line (the root of a burst) and its last are kept, with how

@@ -1,4 +1,4 @@
-"""How the agents of one launch, and the processes of one torchrun, find each other, and what each knows of the others."""
+"""How the agents of one launch find each other, and what each knows of the others in case it has to lead."""
 
 import contextlib
 import hashlib

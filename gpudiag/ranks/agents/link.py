@@ -1,4 +1,4 @@
-"""Links between agents: typed messages over a socket, the handshake with agents that connect, and waiting for many."""
+"""Links between agents: typed messages over a socket, the handshake with agents that connect, the wait for both."""
 
 import json
 import select

@@ -1,4 +1,4 @@
-"""The job that the agent gives the template process in a file of the run directory, and what the ranks of one job need alike."""
+"""The job that the agent gives the template process, and so the ranks; and what these need alike."""
 
 import os
 import platform

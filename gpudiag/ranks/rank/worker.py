@@ -1,4 +1,4 @@
-"""What a rank does, from the moment it is forked until it ends; and its end of the side channel, where it says where it is."""
+"""What a rank does, from the moment it is forked until it ends, and how it announces each step."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Faults of the whole machine: driver, library, permissions, torch, what the environment says, and processes on its GPUs."""
+"""Faults of the whole machine: driver, library, permissions, torch, environment, and processes on its GPUs."""
 
 import tomllib
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The state file of the simulated NVML library: a table of answers, faults and events; and the answers of one GPU.
+"""The state file of the simulated NVML library: a table of answers, faults and events.
 
 The layout is that of the structs in nvml_state.h; both change together with _LAYOUT.
 Numbers are little-endian, as every machine that NVML runs on.
