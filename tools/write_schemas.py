@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gpudiag.model.schemas import DOCUMENTS, json_schema, noun_schema
+from gpudiag.model.documents import DOCUMENTS, json_schema, noun_schema
 from tools.confirm_on_gpu.report import Confirmation
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "schemas"

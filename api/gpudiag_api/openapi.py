@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpudiag import __version__
-from gpudiag.model.schemas import DOCUMENTS, json_schema
+from gpudiag.model.documents import DOCUMENTS, json_schema
 
 _PROBLEMS = {
     400: "malformed",

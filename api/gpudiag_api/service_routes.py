@@ -9,8 +9,8 @@ from starlette.responses import Response
 from gpudiag.errors import UsageError
 from gpudiag.explain.recipe import explain_name
 from gpudiag.model.codec import dumps
+from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.reading import Missing, value_or
-from gpudiag.model.schemas import DOCUMENTS, json_schema
 from gpudiag.model.service import ExplanationDocument, Live, ServiceHealth, Session
 from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
 from gpudiag_api.gate import client_of, role_of

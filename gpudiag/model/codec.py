@@ -194,7 +194,7 @@ def from_document(document: Any) -> Any:
     Raises:
         UsageError: no or an unknown schema name, or a field that does not fit it.
     """
-    from gpudiag.model.schemas import noun_type
+    from gpudiag.model.documents import noun_type
 
     if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
         raise UsageError("not a gpudiag document: it has no `schema`")

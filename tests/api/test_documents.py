@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 
 from gpudiag.model.codec import from_document
-from gpudiag.model.schemas import DOCUMENTS, json_schema
+from gpudiag.model.documents import DOCUMENTS, json_schema
 
 ROUTES = {
     "/api/v1/devices": "gpudiag.live/1",

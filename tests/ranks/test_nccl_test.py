@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpudiag.model.schemas import json_schema
+from gpudiag.model.documents import json_schema
 from tests.ranks.nccl_test_command import (
     GPUDIAG,
     LIMIT_SECONDS,

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 from gpudiag.cli.main import main as gpudiag_main
+from gpudiag.model.documents import noun_schema
 from gpudiag.model.finding import Outcome
-from gpudiag.model.schemas import noun_schema
 from tools.confirm_on_gpu.__main__ import confirm, main
 from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
 from tools.confirm_on_gpu.report import Confirmation

@@ -7,13 +7,13 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model import codec
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
+from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.run import EventKind, RunEvent
-from gpudiag.model.schemas import DOCUMENTS, json_schema
 from gpudiag.model.training import TrainingPlan, TrainingReport
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
