@@ -25,7 +25,10 @@ def localise(machines: list[Machine], folder: Path) -> Any:
     """The document that rank 0 prints; all processes end with its exit status."""
     size = ["--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5"]
     flags = ["--backend", "gloo", *size, "--localise", "--json"]
-    processes = [start_nccl_test(machine, rank, folder, PORT, flags) for rank, machine in enumerate(machines)]
+    processes = [
+        start_nccl_test(machine, rank, folder, PORT, flags, torchrun=False)
+        for rank, machine in enumerate(machines)
+    ]
     try:
         output = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
     finally:

@@ -23,7 +23,7 @@ from tests.ranks.nccl_test_command import (
     torchrun,
 )
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
 SMALL = ("--max-bytes", "64", "--iterations", "4", "--json")
 

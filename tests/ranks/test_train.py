@@ -12,7 +12,7 @@ from gpudiag.model.schemas import json_schema
 from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
 from tests.ranks.train_command import TRAIN, torchrun_train, train
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
 PROVED = 18  # things that are proved where nothing is injected; of DDP also that there were several buckets
 SOON = 2  # steps within which a fault must be found
