@@ -29,7 +29,6 @@ from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.session import open_session
 from gpudiag.units import MIB
-from tools.warm_commands import warm_commands
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 _LIMIT_SECONDS = 120
@@ -166,11 +165,14 @@ def injected_rows() -> Iterator[Row]:
 def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
     """One preflight at level instant on that simulated machine, without any history."""
     with tempfile.TemporaryDirectory() as state, open_session(load_scenario(scenario)) as session:
-        output = _output_of(
-            ("preflight", "--level", "instant", "--json", *flags),
-            {**session.environment, "GPUDIAG_STATE_DIR": state, "PYTHONPATH": _import_path()},
+        done = subprocess.run(
+            [sys.executable, "-m", "gpudiag", "preflight", "--level", "instant", "--json", *flags],
+            env={**session.environment, "GPUDIAG_STATE_DIR": state, "PYTHONPATH": _import_path()},
+            capture_output=True,
+            timeout=_LIMIT_SECONDS,
+            check=False,
         )
-    document = json.loads(output)
+    document = json.loads(done.stdout)
     found = [finding for result in document["results"] for finding in result["findings"]]
     return Row(
         scenario,
@@ -179,16 +181,6 @@ def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
         names_of(found),
         any(finding["blocks_jobs"] for finding in found),
     )
-
-
-def _output_of(arguments: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    warm = warm_commands()
-    if warm is not None:
-        return warm.run(arguments, environment)[1]
-    command = [sys.executable, "-m", "gpudiag", *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, timeout=_LIMIT_SECONDS, check=False
-    ).stdout
 
 
 def _run_active(snapshot: Snapshot, words: str, test: str, faults: list[str], wanted: tuple[str, ...]) -> Row:

@@ -1,6 +1,8 @@
 """A simulated machine asked by gpudiag's own probes, in a process of its own."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +13,8 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import open_session
-from tests.scenarios.situations import run_program
 
+_TIME_LIMIT_SECONDS = 60  # proves that it ends
 _ASK = """
 from gpudiag.model.codec import dumps
 from gpudiag.probe.inventory import take_snapshot
@@ -28,9 +30,16 @@ def ask_machine(spec: str, deadline_seconds: float = 5.0) -> tuple[Scenario, dic
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     scenario = load_scenario(spec)
     with open_session(scenario) as session:
-        status, text = run_program(_ASK.format(deadline=deadline_seconds), session.environment)
-    assert status == 0, spec
-    document: dict[str, Any] = json.loads(text)
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK.format(deadline=deadline_seconds)],
+            env=dict(session.environment),
+            capture_output=True,
+            text=True,
+            timeout=_TIME_LIMIT_SECONDS,
+            check=False,
+        )
+    assert asked.returncode == 0, asked.stderr
+    document: dict[str, Any] = json.loads(asked.stdout)
     return scenario, document
 
 

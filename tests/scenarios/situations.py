@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import cache
@@ -22,7 +22,6 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
 from gpudiag.store.baselines import samples_of
-from tools.warm_commands import warm_commands
 
 _TIME_LIMIT_SECONDS = 60  # proves that it ends
 _LOOK = """
@@ -43,27 +42,17 @@ def look_at_machine(spec: str, kernel_log: bool = False) -> Snapshot:
     except UsageError as error:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     with open_session(load_scenario(spec)) as session:
-        status, text = run_program(_LOOK.format(kernel_log=kernel_log), session.environment)
-    assert status == 0, spec
-    snapshot: Snapshot = loads(text)
+        asked = subprocess.run(
+            [sys.executable, "-c", _LOOK.format(kernel_log=kernel_log)],
+            env=dict(session.environment),
+            capture_output=True,
+            text=True,
+            timeout=_TIME_LIMIT_SECONDS,
+            check=False,
+        )
+    assert asked.returncode == 0, asked.stderr
+    snapshot: Snapshot = loads(asked.stdout)
     return snapshot
-
-
-def run_program(program: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """The exit status and the standard output of that program, started on a simulated machine."""
-    warm = warm_commands()
-    if warm is not None:
-        status, output = warm.run(("-c", program), environment)
-        return status, output.decode()
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=_TIME_LIMIT_SECONDS,
-        check=False,
-    )
-    return done.returncode, done.stdout
 
 
 @dataclass(frozen=True)
