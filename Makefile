@@ -1,7 +1,7 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
 #             command could not tell: 3) on the CPU, which it then asks for by name
 # make test   the whole test suite
-# make quick  what tells most within a minute: lint, the rules of the house, unit tests of model, checks, probe, text
+# make quick  what tells most within a minute: lint, the rules of the house, unit tests of all but tensors and torch
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading: what a new reading needs
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
@@ -35,7 +35,8 @@ test-ranks: $(VENV)/.installed-dev
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
-	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render
+	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
+		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
 
 test-check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \

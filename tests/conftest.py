@@ -46,10 +46,13 @@ _use_memory_for_temporary_files()
 def pytest_configure() -> None:
     """Let the programs that tests start be interrupted, also where the tests run in the background.
 
-    A shell starts background jobs with SIGINT ignored, which every program below would inherit.
+    A shell starts background jobs with SIGINT ignored, and nohup whatever with SIGHUP, which every program below would
+    inherit.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # which a program that is started does not inherit
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -385,9 +385,13 @@ class Session:
             _place(self.root, gone).unlink(missing_ok=True)
         for gone in {*before.nodes} - {*host.nodes}:
             _place(self.root, f"dev/{gone}").unlink(missing_ok=True)
-        for path, text in {**host.files, **{f"dev/{node}": "" for node in host.nodes}}.items():
-            if before.files.get(path) != text:
-                _replace(_place(self.root, path), text)
+        files = {**host.files, **{f"dev/{node}": "" for node in host.nodes}}
+        if before == HostTree():
+            _write_first(self.root, files)
+        else:
+            for path, text in files.items():
+                if before.files.get(path) != text:
+                    _replace(_place(self.root, path), text)
         for path, target in host.links.items():
             link = _place(self.root, path)
             link.unlink(missing_ok=True)
@@ -434,18 +438,35 @@ def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
     return events
 
 
+def _write_first(root: Path, files: Mapping[str, str]) -> None:
+    """Write the host tree of a machine that nobody looks at yet: some 500 files, none of which is there to be replaced."""
+    made: set[str] = set()
+    for path, text in files.items():
+        _refuse_outside(path)
+        folder, _, name = f"{root}/{path}".rpartition("/")
+        if folder not in made:
+            os.makedirs(folder, exist_ok=True)
+            made.add(folder)
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(text.encode())
+
+
 def _place(root: Path, path: str) -> Path:
     """The file for a path of the host tree, in a folder that exists.
 
     Raises:
         UsageError: the path leads out of the tree.
     """
+    _refuse_outside(path)
+    place = root.joinpath(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _refuse_outside(path: str) -> None:
     parts = PurePosixPath(path).parts
     if path.startswith("/") or ".." in parts or not parts:
         raise UsageError(f"{path!r} is not a path under the root of the simulated machine")
-    place = root.joinpath(*parts)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,4 +1,7 @@
-"""Every fault at every stage on 4 gloo ranks, by every launcher: the right rank, stage and kind, in time, nothing left."""
+"""Every fault at every stage on gloo ranks, and a slice of that by launchers: the right rank, stage and kind, nothing left.
+
+`python -m benchmarks.fault_matrix` tries every fault at every stage by every launcher, twenty times (docs/detection.md).
+"""
 
 import json
 from typing import Any
@@ -21,8 +24,7 @@ KINDS = {"kill": "died", "stop": "stopped", "skip": "silent", "oom": "raised", "
 CELLS = [(fault, stage, "") for fault in ("kill", "stop", "skip", "oom") for stage in STAGES]
 CELLS += [
     ("mismatch", stage, f":{what}")
-    for stage in ("init", "warmup", "measure", "verify")
-    for what in ("op", "size", "dtype")
+    for stage, what in (("init", "op"), ("warmup", "size"), ("measure", "dtype"), ("verify", "op"))
 ]
 
 
@@ -51,24 +53,30 @@ def test_spawned_ranks(launches: Launches, fault: str, stage: str, detail: str) 
     assert launches.processes() == []
 
 
-# Each process of a launcher imports torch by itself: of the others than torchrun, the stages before and within the
-# collectives. `python -m benchmarks.fault_matrix --launcher srun --launcher mpirun` tries all.
-LAUNCHED = [("torchrun", *cell) for cell in CELLS]
-LAUNCHED += [
-    (launcher, *cell)
-    for launcher in ("srun", "mpirun")
-    for cell in CELLS
-    if cell[1] in ("init", "measure") and cell[2] in ("", ":op")
+# Each process of a launcher imports torch by itself: once each stage and each fault, and what the others than torchrun do
+# when a rank dies, and when none does.
+BY_TORCHRUN = [
+    ("kill", "import", ""),
+    ("oom", "rendezvous", ""),
+    ("skip", "init", ""),
+    ("stop", "warmup", ""),
+    ("mismatch", "measure", ":size"),
+    ("kill", "verify", ""),
+    ("skip", "teardown", ""),
 ]
+BY_OTHERS = [("kill", "measure", ""), ("mismatch", "init", ":op")]
+LAUNCHED = [("torchrun", *cell) for cell in BY_TORCHRUN]
+LAUNCHED += [(launcher, *cell) for launcher in ("srun", "mpirun") for cell in BY_OTHERS]
+LAUNCHED_RANKS = 3
 
 
 @pytest.mark.parametrize(("launched_by", "fault", "stage", "detail"), LAUNCHED, indirect=["launched_by"])
 def test_launched_ranks(launches: Launches, launched_by: str, fault: str, stage: str, detail: str) -> None:
-    rank = CELLS.index((fault, stage, detail)) % WORLD_SIZE
+    rank = LAUNCHED.index((launched_by, fault, stage, detail)) % LAUNCHED_RANKS
     program = launches.start_program(
         "all_reduces",
         faults=[f"{fault}:{rank}@{stage}{detail}"],
-        command=command_of(launched_by, WORLD_SIZE),
+        command=command_of(launched_by, LAUNCHED_RANKS),
         preload=list(TORCH),
     )
     output, error = program.communicate(timeout=LIMIT_SECONDS)

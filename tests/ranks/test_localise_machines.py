@@ -21,12 +21,12 @@ def machines() -> Iterator[list[Machine]]:
         yield found
 
 
-def localise(machines: list[Machine], folder: Path, *, torchrun: bool = False) -> Any:
+def localise(machines: list[Machine], folder: Path) -> Any:
     """The document that rank 0 prints; all processes end with its exit status."""
     size = ["--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5"]
     flags = ["--backend", "gloo", *size, "--localise", "--json"]
     processes = [
-        start_nccl_test(machine, rank, folder, PORT, flags, torchrun=torchrun)
+        start_nccl_test(machine, rank, folder, PORT, flags, torchrun=False)
         for rank, machine in enumerate(machines)
     ]
     try:
@@ -54,14 +54,12 @@ def test_a_sound_network_is_cleared(machines: list[Machine], tmp_path: Path) -> 
     assert "load" not in {one["phase"] for one in found["exchanges"]}  # they would share processors
 
 
-def test_a_slow_link_is_named_and_not_its_ends_under_torchrun(
-    machines: list[Machine], tmp_path: Path
-) -> None:
+def test_a_slow_link_is_named_and_not_its_ends(machines: list[Machine], tmp_path: Path) -> None:
     """Both directions are held to 8 MB a second: what comes faster is dropped, as a policer does."""
     one, other = machines[1], machines[2]
     for receiver, sender in ((one, other), (other, one)):
         filter_packets(receiver, f"ip saddr {sender.address} limit rate over 8 mbytes/second drop")
-    document = localise(machines, tmp_path, torchrun=True)
+    document = localise(machines, tmp_path)
     assert names(document) == [("network.link_slow", ["machine2", "machine3"])]
 
 

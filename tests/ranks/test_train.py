@@ -12,7 +12,7 @@ from gpudiag.model.documents import json_schema
 from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
 from tests.ranks.train_command import TRAIN, torchrun_train, train
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
 PROVED = 18  # things that are proved where nothing is injected; of DDP also that there were several buckets
 SOON = 2  # steps within which a fault must be found
@@ -83,7 +83,6 @@ def test_every_workload_and_dtype_is_proved(workload: str, dtype: str, optimizer
     [
         (1, "ddp,fsdp2", "regression", "float32", "sgd"),
         (3, "ddp,fsdp2", "transformer", "float32", "adam"),
-        (4, "ddp", "convolution", "bfloat16", "sgd"),
         (5, "ddp,fsdp2", "regression", "float32", "sgd"),
         (8, "ddp", "classification", "float32", "sgd"),
     ],
@@ -98,16 +97,19 @@ def test_training_that_is_right_is_proved_on_any_number_of_ranks(
     assert all(result["verified"] is True for result in report["strategies"])
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+# The proof is the same for all strategies, and what it looks at is not: of FSDP2 gradients and parameters, and not the data.
+# `python -m benchmarks.train_fault_matrix` tries all faults with all strategies.
 @pytest.mark.parametrize(
-    ("fault", "code", "step"),
+    ("strategy", "fault", "code", "step"),
     [
-        ("nosync:3", "train.not_averaged", 3),
-        ("sumgrad", "train.gradients_summed", 0),
-        ("samedata", "train.same_samples", 0),
-        ("noset_epoch", "train.order_repeats", 3),
-        ("badinit", "train.initial_parameters", 0),
-        ("onebias", "train.tensor_not_averaged", 0),
+        ("ddp", "nosync:3", "train.not_averaged", 3),
+        ("ddp", "sumgrad", "train.gradients_summed", 0),
+        ("ddp", "samedata", "train.same_samples", 0),
+        ("ddp", "noset_epoch", "train.order_repeats", 3),
+        ("ddp", "badinit", "train.initial_parameters", 0),
+        ("ddp", "onebias", "train.tensor_not_averaged", 0),
+        ("fsdp2", "sumgrad", "train.gradients_summed", 0),
+        ("fsdp2", "onebias", "train.tensor_not_averaged", 0),
     ],
 )
 def test_a_fault_in_the_maths_is_found_and_named_at_once(

@@ -25,6 +25,7 @@ from tests.scenarios.kernel_log_cases import KERNEL_LOG_CASES
 from tests.scenarios.link_cases import LINK_CASES
 from tests.scenarios.situations import Case, Situation, blank, look_at_machine
 from tests.scenarios.training_cases import TRAINING_CASES
+from tests.walking import walk
 
 CASES = (
     *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES,
@@ -48,7 +49,7 @@ def name(case: Case) -> str:
     return f"{case.check}:{case.code}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@walk(CASES, name)
 def test_a_fault_is_reported(case: Case):
     found = result(CHECKS[case.check], case.fires.context(look_at_machine(case.base)))
     assert codes(found) == {case.code}, found
@@ -60,14 +61,14 @@ def test_a_fault_is_reported(case: Case):
     assert finding.remedy
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@walk(CASES, name)
 def test_a_near_miss_is_not(case: Case):
     found = result(CHECKS[case.check], case.near.context(look_at_machine(case.base)))
     assert case.code not in codes(found), found
     assert found.outcome is not Outcome.ERROR, found
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@walk(CASES, name)
 def test_a_fault_is_named_once(case: Case):
     context = case.fires.context(look_at_machine(case.base))
     results = run_checks(context, BUILTIN)
@@ -114,7 +115,7 @@ LOOKED_AT_ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+@walk(BUILTIN, lambda check: check.name)
 def test_no_check_passes_when_its_part_of_the_snapshot_is_gone(check: Check):
     """Without NVML, the host's state, torch and any other snapshot nothing can be judged but the bus."""
     from gpudiag.model.device import SourceState
@@ -173,13 +174,13 @@ def test_checks_and_codes_are_listed_once():
     assert {code for code, count in reporters.items() if count > 1} <= on_ranks
 
 
-@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+@walk(BUILTIN, lambda check: check.name)
 def test_a_check_says_what_it_reads_and_where_its_limit_comes_from(check: Check):
     assert check.title
     assert check.readings
 
 
-@pytest.mark.parametrize("check", BUILTIN, ids=lambda check: check.name)
+@walk(BUILTIN, lambda check: check.name)
 def test_a_reading_that_nothing_has_confirmed_may_warn_and_not_fail(check: Check):
     unstated = {kind.code for kind in check.reports if kind.outcome is Outcome.FAIL and not kind.stated}
     assert check.confirmed or not unstated

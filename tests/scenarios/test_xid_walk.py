@@ -4,6 +4,7 @@ The buckets are NVIDIA's (immediate action), written down here apart from the ta
 """
 
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpudiag.model.finding import Outcome, Owner, Severity, worst
 from gpudiag.reference.xid import xids
 from tests.scenarios.situations import Situation, look_at_machine, top
 from tests.unit.checks.kernel_events import xid
+from tests.walking import walk
 
 FAIL, WARN, PASS = Outcome.FAIL, Outcome.WARN, Outcome.PASS
 HARDWARE, SOFTWARE, JOB = Owner.HARDWARE, Owner.SOFTWARE, Owner.JOB
@@ -70,9 +72,9 @@ def judge(machine, code):
     ]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("code", sorted(xids()))
-def test_an_xid_alone_follows_its_bucket(code, machine):
+@walk(product(sorted(xids()), MACHINES))
+def test_an_xid_alone_follows_its_bucket(case):
+    code, machine = case
     verdict, found = judge(machine, code)
     (finding,) = found
     assert finding.subject.nvml_index == 1

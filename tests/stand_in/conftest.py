@@ -8,6 +8,15 @@ from tests.cuda_stand_in.build import CannotBuildError, build_extension
 from tests.cuda_stand_in.machine import BUILD_FOLDER
 from tests.stand_in.running import Ended, run_on
 
+_WITH_COMPILING_SECONDS = 1200  # the first of a checkout waits for a compiler, and the others for the first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let any test here be the one that compiles."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(_WITH_COMPILING_SECONDS), append=False)
+
 
 @pytest.fixture(scope="session")
 def extension() -> Path:

@@ -11,6 +11,7 @@ import gpudiag.checks
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import describe_limits, each_once, finding_kinds
 from gpudiag.checks.registry import FindingKind
+from tests.walking import walk
 
 KINDS = finding_kinds()
 
@@ -40,7 +41,7 @@ def test_no_entry_is_dead():
     assert {kind.code for _, kind in defined()} == {kind.code for kind in KINDS}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
+@walk(KINDS, lambda kind: kind.code)
 def test_an_entry_says_what_it_is_judged_by(kind: FindingKind):
     basis = kind.basis
     assert basis.reads

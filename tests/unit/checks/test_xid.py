@@ -19,6 +19,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.reference.xid import action_text, xids
 from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
+from tests.walking import walk
 
 MINUTES_A_DAY = 24 * 60
 LOST = Missing(MissingReason.DEVICE_LOST)
@@ -41,21 +42,21 @@ def evidence_of(finding):
     return {item.name: item.value for item in finding.evidence}
 
 
-@pytest.mark.parametrize("code", [code for code, entry in xids().items() if entry.outcome is Outcome.FAIL])
+@walk([code for code, entry in xids().items() if entry.outcome is Outcome.FAIL])
 def test_a_fault_of_the_gpu_fails(code):
     (finding,) = judge(xid(code, gpu=2))
     assert (finding.code, finding.outcome, finding.subject.nvml_index) == ("xid.hardware", Outcome.FAIL, 2)
     assert evidence_of(finding)["xid"] == code
 
 
-@pytest.mark.parametrize("code", [13, 31, 69])
+@walk([13, 31, 69])
 def test_a_fault_of_the_job_is_the_jobs(code):
     (finding,) = judge(xid(code, rest="pid=4711, name=train, Ch 1"))
     assert (finding.code, finding.owner) == ("xid.application", Owner.JOB)
     assert evidence_of(finding)["process"] == "train (pid 4711)"
 
 
-@pytest.mark.parametrize("code", [43, 45, 106])
+@walk([43, 45, 106])
 def test_what_is_no_fault_passes(code):
     (finding,) = judge(xid(code))
     assert (finding.code, finding.outcome) == ("xid.note", Outcome.PASS)
@@ -189,7 +190,7 @@ def test_a_fault_of_long_ago_counts_where_it_lasts_or_the_gpu_does_not_work(even
     assert codes(*events, snapshot=snapshot) == ([(expected, 0)] if expected else [])
 
 
-@pytest.mark.parametrize("code", [79, 167, 173, 54])
+@walk([79, 167, 173, 54])
 def test_what_only_a_power_cycle_brings_back_is_as_grave_as_a_lost_gpu(code):
     (finding,) = judge(xid(code))
     assert (finding.code, finding.severity) == ("xid.hardware", Severity.ISOLATE)
@@ -357,7 +358,7 @@ THREE_LINES = (
 )
 
 
-@pytest.mark.parametrize("lines", [THREE_LINES, THREE_LINES[1:], THREE_LINES[2:], THREE_LINES * 3])
+@walk([THREE_LINES, THREE_LINES[1:], THREE_LINES[2:], THREE_LINES * 3])
 def test_the_lines_of_one_sxid_are_one_finding(lines):
     snapshot = snapshot_with()
     assert [finding.code for finding in judge_sxids(snapshot, [event_from(line) for line in lines])] == [

@@ -20,6 +20,7 @@ from gpudiag.collectives.localise import (
 )
 from gpudiag.model.measure import Exchange, ExchangePhase, Suspect, Symptom
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from tests.walking import walk
 
 BROKE = Missing(MissingReason.TIMED_OUT, "Timed out waiting 8000ms for recv operation to complete")
 SIZES = (4, 5, 6, 7, 8, 9, 10, 16, 33, 100, 1000)
@@ -86,7 +87,7 @@ def localise(
 # --- who meets whom
 
 
-@pytest.mark.parametrize("nodes", SIZES)
+@walk(SIZES)
 def test_in_a_round_a_node_meets_one_other_and_no_pair_meets_twice(nodes: int):
     rounds = screen_rounds(nodes, seed=3)
     for pairs in rounds:
@@ -98,13 +99,13 @@ def test_in_a_round_a_node_meets_one_other_and_no_pair_meets_twice(nodes: int):
     assert all(one < other for one, other in met)
 
 
-@pytest.mark.parametrize("nodes", [4, 5, 6, 7, 8])
+@walk([4, 5, 6, 7, 8])
 def test_few_nodes_all_meet_all(nodes: int):
     met = {pair for pairs in screen_rounds(nodes, seed=3) for pair in pairs}
     assert len(met) == nodes * (nodes - 1) // 2
 
 
-@pytest.mark.parametrize("nodes", [9, 16, 100, 1000])
+@walk([9, 16, 100, 1000])
 def test_of_many_nodes_each_meets_as_many_as_there_are_rounds(nodes: int):
     rounds = screen_rounds(nodes, seed=3)
     assert len(rounds) == SCREEN_ROUNDS
@@ -117,7 +118,7 @@ def test_rounds_are_the_same_on_every_rank_and_differ_by_their_seed():
     assert screen_rounds(16, seed=3) == screen_rounds(16, seed=3) != screen_rounds(16, seed=4)
 
 
-@pytest.mark.parametrize("nodes", SIZES)
+@walk(SIZES)
 def test_in_a_ring_each_node_is_in_two_pairs_or_in_one_with_its_opposite(nodes: int):
     for stride in load_strides(nodes):
         pairs = ring(nodes, stride)
@@ -147,7 +148,7 @@ def test_where_nothing_is_bad_nothing_stands_out(nodes: int, spread: float):
     assert localise(nodes, lambda *_: SOUND, spread=spread) == ()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@walk(range(20))
 def test_where_speeds_vary_by_half_nothing_stands_out(seed: int):
     assert localise(8, lambda *_: SOUND, spread=0.25, share=0.6, seed=seed) == ()
 
@@ -212,7 +213,7 @@ def test_where_most_nodes_are_slow_the_few_are_not_called_usual():
     assert localise(8, lambda pair, *_: SLOW if set(pair) & {0, 1, 2, 3, 4, 5} else SOUND) == ()
 
 
-@pytest.mark.parametrize("nodes", [4, 8, 100])
+@walk([4, 8, 100])
 def test_a_slow_rail_of_one_node_is_named_with_its_place(nodes: int):
     (found,) = localise(nodes, lambda pair, rail, _: SLOW if 2 in pair and rail == 5 else SOUND, rails=8)
     assert (found.symptom, found.nodes, found.rail) == (Symptom.SLOW, (2,), 5)
@@ -249,7 +250,7 @@ def test_where_no_exchange_came_to_an_end_nobody_is_blamed():
     assert localise(8, lambda *_: HUNG) == ()
 
 
-@pytest.mark.parametrize("nodes", [8, 16, 64, 256, 1000, 10_000])
+@walk([8, 16, 64, 256, 1000, 10_000])
 def test_with_three_rounds_every_bad_node_is_found_at_every_size(nodes: int):
     """The issue's measure: recall 1.0, at most 0.15 false positives in a run."""
     bad = set(random.Random(nodes).sample(range(nodes), max(1, nodes // 20)))

@@ -29,6 +29,7 @@ from tests.unit.collectives.faulty_network import (
     shifted,
     stale,
 )
+from tests.walking import walk
 
 ELEMENTS = 257  # odd: no power of two hides an offset
 NARROW = ("float8_e4m3fn", "float8_e5m2")
@@ -108,7 +109,7 @@ def test_an_average_of_premultiplied_parts_is_within_the_tolerance(dtype: str, w
         assert find_wrong(found, expected, allowed) is None
 
 
-@pytest.mark.parametrize("world_size", [7, 14, 15])
+@walk([7, 14, 15])
 def test_two_units_are_too_few_for_the_average_of_seven_ranks(world_size: int) -> None:
     beyond = [find_wrong(*premultiplied("bfloat16", world_size, first), 2) for first in range(world_size)]
     assert any(offsets is not None for offsets in beyond)
@@ -188,7 +189,7 @@ def test_a_single_flipped_bit_is_found_where_it_is(
     assert wrong.xor_mask == wrong.flipped_bits == mask
 
 
-@pytest.mark.parametrize("dtype", ADDING_DTYPES)
+@walk(ADDING_DTYPES)
 def test_wrong_data_beyond_the_first_tile_is_found(dtype: str) -> None:
     elements = 3 * TILE_ELEMENTS
     network = Network("all_reduce", dtype, "sum", 2, elements)
@@ -197,7 +198,7 @@ def test_wrong_data_beyond_the_first_tile_is_found(dtype: str) -> None:
     assert wrong_share(network, 0) > 0.9
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@walk(DTYPES)
 def test_looking_up_is_the_same_as_the_sequence(dtype: str) -> None:
     pattern = Network("all_reduce", dtype, "sum", 4, 2 * TILE_ELEMENTS).patterns[1]
     for source in (None, 0, 3):
@@ -207,7 +208,7 @@ def test_looking_up_is_the_same_as_the_sequence(dtype: str) -> None:
         assert torch.equal(as_bits(found), as_bits(pattern.block(source, 2, 7, 2 * TILE_ELEMENTS)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@walk(DTYPES)
 def test_moved_data_is_finite_and_tells_ranks_apart(dtype: str) -> None:
     network = Network("all_gather", dtype, None, 8, ELEMENTS)
     blocks = [network.sent(rank, 0, 1) for rank in range(8)]

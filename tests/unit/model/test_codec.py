@@ -20,6 +20,7 @@ from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
+from tests.walking import walk
 from tools.write_schemas import schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
@@ -102,12 +103,12 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)
+@walk(EXAMPLES, lambda noun: noun.SCHEMA)
 def test_a_document_comes_back_as_it_was(noun):
     assert codec.loads(codec.dumps(noun)) == noun
 
 
-@pytest.mark.parametrize("noun", EXAMPLES, ids=lambda noun: noun.SCHEMA)
+@walk(EXAMPLES, lambda noun: noun.SCHEMA)
 def test_a_document_fits_its_schema(noun):
     schema = json_schema(noun.SCHEMA)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -118,7 +119,7 @@ def test_every_document_has_an_example_here():
     assert {noun.SCHEMA for noun in EXAMPLES} == set(DOCUMENTS)
 
 
-@pytest.mark.parametrize("schema", DOCUMENTS)
+@walk(DOCUMENTS)
 def test_docs_hold_the_schema_that_the_package_makes(schema):
     assert schema_path(schema).read_text() == schema_text(schema), "run: make pages"
 

@@ -5,12 +5,13 @@ from gpudiag.model.device import SourceState
 from gpudiag.model.reading import MissingReason
 from gpudiag.probe.nvml.ask import REASON_OF_CODE, STATE_OF_INIT_CODE, code_of, reason_of, state_of_init
 from gpudiag.probe.sheet import Absent
+from tests.walking import walk
 
 CODES = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
 REASONS = {reason.value for reason in MissingReason} - {"not_asked"}
 
 
-@pytest.mark.parametrize("name", sorted(CODES))
+@walk(sorted(CODES))
 def test_every_error_of_pynvml_is_a_reason_and_keeps_its_number(name):
     error = pynvml.NVMLError(CODES[name])
     reason, detail = reason_of(error)
@@ -41,7 +42,7 @@ def test_the_tables_know_no_code_that_pynvml_does_not():
     assert set(REASON_OF_CODE) | set(STATE_OF_INIT_CODE) <= set(CODES.values())
 
 
-@pytest.mark.parametrize("name", sorted(CODES))
+@walk(sorted(CODES))
 def test_every_error_of_nvml_init_is_a_state_that_says_that_nvml_does_not_work(name):
     state = SourceState(state_of_init(pynvml.NVMLError(CODES[name])))
     assert state not in (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)

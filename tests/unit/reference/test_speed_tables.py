@@ -22,6 +22,7 @@ from gpudiag.reference.speeds import (
 )
 from gpudiag.reference.tables import read_table
 from gpudiag.simulate.loader import base_machines, load_scenario
+from tests.walking import walk
 
 MODELS = gpu_models()
 OF_NVLINKS = {"volta": 2, "ampere": 3, "hopper": 4, "blackwell": 5}
@@ -35,13 +36,13 @@ def halved(model: GpuModel) -> float:
     return 2.0 if "GeForce" in model.names[0] else 1.0
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_memory_speed_follows_from_bus_and_clock(model: GpuModel):
     computed = 2 * model.memory_clock_mhz * 1e6 * model.memory_bus_width_bits / 8
     assert computed == pytest.approx(model.memory_bytes_per_second, rel=0.03)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_matrix_speed_follows_from_processors_and_clock(model: GpuModel):
     clocks = model.multiprocessors * model.boost_clock_mhz * 1e6
     for dtype, rate in RATE_OF_DTYPE.items():
@@ -53,7 +54,7 @@ def test_matrix_speed_follows_from_processors_and_clock(model: GpuModel):
     assert model.dense_flops_per_second["float32"] == pytest.approx(computed, rel=0.10)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_types_are_in_the_order_of_their_cost(model: GpuModel):
     order = [
         dtype
@@ -66,19 +67,19 @@ def test_types_are_in_the_order_of_their_cost(model: GpuModel):
         assert model.dense_flops_per_second["bfloat16"] == model.dense_flops_per_second["float16"]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_every_model_has_a_source(model: GpuModel):
     assert model.source
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_nvlinks_are_those_of_the_architecture(model: GpuModel):
     if model.nvlink_count:
         assert model.nvlink_bytes_per_second == nvlink_bytes_per_second(OF_NVLINKS[model.architecture])
         assert model.nvlink_count in (6, 12, 18)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=name)
+@walk(MODELS, name)
 def test_what_a_model_has_of_nvlinks_is_said_alike_in_both_tables(model: GpuModel):
     counts = {links.count if (links := find_links(product)) else 0 for product in model.names}
     assert counts == {model.nvlink_count}
@@ -113,7 +114,7 @@ def test_no_name_stands_for_two_products():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("base", base_machines())
+@walk(base_machines())
 def test_the_table_agrees_with_the_simulated_machines(base: str):
     for gpu in load_scenario(base).gpus[:1]:
         model = find_model(gpu.readings["name"])

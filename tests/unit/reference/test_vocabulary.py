@@ -4,6 +4,7 @@ import pytest
 
 from gpudiag.reference import vocabulary
 from gpudiag.reference.nvml import constant, constants_with_prefix
+from tests.walking import walk
 
 # Our words where they are not NVML's, for brevity or because NVML's says less.
 _OTHER_WORDS = {
@@ -27,7 +28,7 @@ _TABLES = {
 _NO_VALUES = {"count", "unknown", "not_supported", "none"}
 
 
-@pytest.mark.parametrize("prefix", _TABLES)
+@walk(_TABLES)
 def test_every_value_of_nvml_has_its_word(prefix: str) -> None:
     words = _TABLES[prefix]
     for name, number in constants_with_prefix(prefix).items():

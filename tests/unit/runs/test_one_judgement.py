@@ -29,6 +29,7 @@ from tests.unit.collectives.measurements import make_corruption, make_incident, 
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.unit.training.measurements import make_measurement as make_training
 from tests.unit.training.measurements import make_speed, make_start
+from tests.walking import walk
 
 RESENT = Movement(HostSubject("a1"), "TCP segments sent again", 100, 112, "", "/proc")
 OF_DATA = (IncidentKind.CORRUPTED, IncidentKind.PASSED)  # what a collective's buffers and barriers show
@@ -66,7 +67,7 @@ def judge_as_preflight(measures: Measures, need: str) -> tuple[CheckResult, ...]
     return run_checks(Context(make_snapshot(), measures), checks)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@walk(COLLECTIVES)
 def test_nccl_test_and_preflight_find_the_same_in_a_collective(name: str) -> None:
     measurement = make_measurement(**COLLECTIVES[name])
     report = CollectiveReport.of(build_report(measurement, ON_CPU))
