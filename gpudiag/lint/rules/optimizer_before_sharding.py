@@ -1,0 +1,88 @@
+"""An optimizer that holds the parameters from before FSDP sharded them."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import owner_of_parameters, root_name
+from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate:
+        return
+    built: list[tuple[str, Step]] = []
+    told = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.Call):
+            continue
+        name = program.names.qualify(step.node.func) or ""
+        if name.startswith("torch.optim.") and program.values.is_only(step.node, "optimizer"):
+            root = root_name(owner_of_parameters(step.node))
+            if root:
+                built.append((root, step))
+        elif name in (FULLY_SHARD, FSDP1):
+            if name == FSDP1 and is_constant(keyword(step.node, "use_orig_params"), True):
+                continue
+            sharded = root_name(argument(step.node, 0, "module"))
+            for root, optimizer in built:
+                if root == sharded and optimizer.node not in told and _same_run(optimizer, step):
+                    told.add(optimizer.node)
+                    yield Mistake(
+                        optimizer.node,
+                        f"the optimizer is built before {name.rsplit('.', 1)[1]} shards the model, and keeps the old parameters",
+                        f"{program.statement_text(optimizer.node)}  # after {program.statement_text(step.node)}",
+                    )
+
+
+def _same_run(first: Step, later: Step) -> bool:
+    return first.where.entry is later.where.entry and first.where.stack[-1:] == later.where.stack[-1:] and not any(
+        ast.unparse(a.test) == ast.unparse(b.test) and a.holds is not b.holds
+        for a in first.where.guards
+        for b in later.where.guards
+    )  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.optimizer_before_sharding",
+    severity=Severity.FINDING,
+    title="the optimizer is built before FSDP shards the model",
+    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before goes on with the old ones: it steps, and the model does not learn.",
+    wrong="""\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def build(mesh):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    fully_shard(model, mesh=mesh)
+    return model, optimizer
+""",
+    right="""\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def build(mesh):
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return model, optimizer
+""",
+    near_miss="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def build():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = DistributedDataParallel(model)
+    return model, optimizer
+""",
+    find=_find,
+)
