@@ -45,7 +45,9 @@ class Names:
         self.scopes: dict[ast.AST, Scope] = {}
         self.order: dict[ast.AST, int] = {}  # by text
         self.attributes: dict[str, list[tuple[Scope, Binding]]] = {}  # `self.model`, `args.rank`, by their text
+        self.nodes: list[ast.AST] = []  # all, by text
         self.functions: list[Function] = []
+        self.returns: dict[Function, list[ast.Return]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.calls: list[ast.Call] = []
         self.loaded: list[ast.Name] = []
@@ -141,6 +143,7 @@ class Names:
 
     def _read_child(self, node: ast.AST, scope: Scope) -> None:
         self.order[node] = len(self.order)
+        self.nodes.append(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             self._read_function(node, scope)
             return
@@ -156,6 +159,8 @@ class Names:
             self.calls.append(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             self.loaded.append(node)
+        elif isinstance(node, ast.Return) and isinstance(scope.node, Function):
+            self.returns.setdefault(scope.node, []).append(node)
         elif isinstance(node, ast.Global):
             scope.globals |= set(node.names)
         else:

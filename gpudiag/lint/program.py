@@ -24,6 +24,7 @@ _OWNERS = {
     "fairseq": "fairseq", "flwr": "Flower", "syft": "PySyft", "torchdistill": "torchdistill",
 }  # fmt: skip
 _COMMENT = re.compile(r"#[^\n]*")
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,32 @@ class Program:
 
     def mentions(self, *words: str) -> bool:
         """Whether the code of the file has one of the words anywhere, its comments aside."""
-        return any(re.search(rf"\b{word}\b", self.code) for word in words)
+        return any(
+            word in self._words if word.isidentifier() else re.search(rf"\b{word}\b", self.code) is not None
+            for word in words
+        )
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(re.findall(r"\w+", self.code))
 
     def imports(self, *packages: str) -> bool:
         """Whether the file imports one of the packages."""
-        return any(re.search(rf"^\s*(?:import|from)\s+{package}\b", self.code, re.MULTILINE) for package in packages)
+        return any(package in self._imported for package in packages)
+
+    @cached_property
+    def _imported(self) -> frozenset[str]:
+        """The packages that the file imports, in any of its scripts, and all above them."""
+        found = set()
+        for module in _IMPORT.findall(self.code):
+            parts = module.split(".")
+            found |= {".".join(parts[: count + 1]) for count in range(len(parts))}
+        return frozenset(found)
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, by text."""
+        return self.names.nodes
 
     @cached_property
     def owner(self) -> str | None:
@@ -99,6 +121,8 @@ class Program:
         for package, name in _OWNERS.items():
             if self.imports(package):
                 return name
+        if self.imports("torch.distributed.rpc") or self.mentions("init_rpc", "rpc_sync", "rpc_async", "dist_autograd"):
+            return "torch's RPC"
         if self.mentions("Trainer", "Seq2SeqTrainer") and self.imports("transformers"):
             return "Hugging Face's Trainer"
         return None

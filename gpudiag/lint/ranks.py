@@ -93,8 +93,8 @@ class RankConditions:
             return None
         returned = [
             node.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant)
+            for node in self._values.names.returns.get(function, ())
+            if node.value is not None and not isinstance(node.value, ast.Constant)
         ]
         if len(returned) != 1:
             return None

@@ -538,9 +538,8 @@ class Values:
 
     def _returned(self, function: Function, path: Path) -> frozenset[Value]:
         found: set[Value] = set()
-        for node in ast.walk(function):
-            if isinstance(node, ast.Return) and self.names.function_around(node) is function:
-                found |= self.of(node.value, path) if node.value is not None else {Value("none")}
+        for node in self.names.returns.get(function, ()):
+            found |= self.of(node.value, path) if node.value is not None else {Value("none")}
         return frozenset(found) or UNKNOWN
 
     def _find_callers(self) -> None:

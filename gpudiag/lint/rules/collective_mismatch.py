@@ -36,7 +36,7 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         text = ast.unparse(step.node)
         if "group" not in text:
             by_call.setdefault(step.node, (name, step))
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if not isinstance(node, ast.If) or not node.orelse:
             continue
         found = []

@@ -13,7 +13,7 @@ _DDP_WORD = re.compile(r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.ImportFrom) and node.module in ("torch.nn", "torch.nn.parallel"):
             for name in node.names:
                 if name.name == "DataParallel" and name.asname and _DDP_WORD.search(name.asname):

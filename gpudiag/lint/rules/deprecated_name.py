@@ -23,7 +23,7 @@ _INSTEAD = {
 
 def _find(program: Program) -> Iterator[Mistake]:
     told = set()
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
         parent = program.names.parents.get(node)

@@ -17,7 +17,7 @@ _PROPERTIES = frozenset({"is_main_process", "is_local_main_process", "process_in
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    tested = {node for statement in ast.walk(program.tree) for node in _questions(statement)}
+    tested = {node for statement in program.nodes for node in _questions(statement)}
     for node in sorted(tested, key=lambda n: program.names.order.get(n, 0)):
         name = program.names.qualify(node)
         function = program.values.function_of(node) if isinstance(node, ast.Name) else None

@@ -39,7 +39,7 @@ def _divides(program: Program) -> bool:
     """Whether the number of ranks goes into a quotient or a product anywhere, or AVG is used."""
     if program.mentions("AVG", "div_", "mul_", "true_divide", "Adasum", "gradient_predivide_factor", "_foreach_div_"):
         return True
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mult):
             sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
             if any(program.values.depends_on(side, _WORLD) for side in sides):

@@ -24,7 +24,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _optimizers(program: Program) -> Iterator[ast.Call]:
     for step in optimizer_calls(program):
-        if isinstance(step.node, ast.Call) and (argument(step.node, 1, "lr") is not None or len(step.node.args) == 1):
+        if isinstance(step.node, ast.Call) and argument(step.node, 1, "lr") is not None:
             yield step.node
     for name, step in program.calls_within("tensorflow.keras.optimizers"):
         if name[:1].isupper() and isinstance(step.node, ast.Call):
@@ -38,7 +38,7 @@ def _placed_rate(call: ast.Call) -> ast.expr | None:
 
 def _scales(program: Program) -> bool:
     """Whether the number of ranks goes into any product or quotient, or is given to a function that may scale by it."""
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow):
             sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
             if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):

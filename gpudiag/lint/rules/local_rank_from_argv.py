@@ -36,7 +36,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _is_used(program: Program, name: str) -> bool:
     return any(
         isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load)
-        for node in ast.walk(program.tree)
+        for node in program.nodes
     )
 
 

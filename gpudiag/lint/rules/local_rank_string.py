@@ -53,7 +53,7 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
             given = keyword(step.node, name)
             if given is not None:
                 yield given, f"DistributedSampler({name}=)"
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.Gt | ast.LtE | ast.GtE):  # fmt: skip
             sides = (node.left, node.comparators[0])
             for one, other in (sides, sides[::-1]):

@@ -54,7 +54,7 @@ def _is_used_whole(program: Program, target: ast.expr) -> bool:
         call = backward.node
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args)):
             return True
-    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any("loss" == ast.unparse(t) for t in n.targets) for n in ast.walk(program.tree))  # fmt: skip
+    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any("loss" == ast.unparse(t) for t in n.targets) for n in program.nodes)  # fmt: skip
 
 
 def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:

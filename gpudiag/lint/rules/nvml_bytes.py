@@ -12,7 +12,7 @@ _TEXTS = frozenset({"nvmlDeviceGetName", "nvmlSystemGetDriverVersion", "nvmlDevi
 
 def _find(program: Program) -> Iterator[Mistake]:
     packages = ("pynvml", "py3nvml", "py3nvml.py3nvml")
-    if not program.mentions("isinstance", "hasattr", "bytes") and not any(isinstance(n, ast.Try) for n in ast.walk(program.tree)):
+    if not program.mentions("isinstance", "hasattr", "bytes") and not any(isinstance(n, ast.Try) for n in program.nodes):
         for step in program.methods.get("decode", []):
             call = step.node
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):

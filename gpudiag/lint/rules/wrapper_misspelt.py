@@ -47,14 +47,14 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _find_imports(program: Program) -> Iterator[Mistake]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for name in node.names:
                 yield from _judge(program, node, node.module, name.name)
 
 
 def _find_attributes(program: Program) -> Iterator[Mistake]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             module = program.names.qualify(node.value)
             if module is not None and not _is_tested(program, node):

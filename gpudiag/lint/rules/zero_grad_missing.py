@@ -42,7 +42,7 @@ def _is_named_so(node: ast.expr) -> bool:
 
 def _clears_by_hand(program: Program) -> bool:
     """Whether gradients are set to None or zeroed one by one."""
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in node.targets):
             return True
         if isinstance(node, ast.Attribute) and node.attr in ("zero_", "fill_") and "grad" in ast.unparse(node.value):
