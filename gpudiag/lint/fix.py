@@ -61,7 +61,9 @@ def _fixed(source: SourceFile, findings: list[LintFinding]) -> FixedFile | None:
     taken: list[Edit] = []
     mended = 0
     for finding in findings:
-        if not _fits(lines, finding) or any(_overlap(edit, other) for edit in finding.edits for other in taken):
+        if not _fits(lines, finding) or any(
+            _overlap(edit, other) for edit in finding.edits for other in taken
+        ):
             continue
         new = [edit for edit in finding.edits if edit not in taken]
         taken += new
@@ -87,7 +89,7 @@ def _fits(lines: list[str], finding: LintFinding) -> bool:
 def _overlap(one: Edit, other: Edit) -> bool:
     if one == other or one.line != other.line or one.before or other.before:
         return False
-    return one.column < other.end_column and other.column < one.end_column or one.column == other.column
+    return (one.column < other.end_column and other.column < one.end_column) or one.column == other.column
 
 
 def write_fixes(fixed: Iterable[FixedFile]) -> None:

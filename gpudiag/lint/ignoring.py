@@ -7,7 +7,9 @@ the first statement, or as `ignore-file[..]` anywhere, it silences the whole fil
 import re
 from dataclasses import dataclass, field
 
-_COMMENT = re.compile(r"(?:#|<!--)\s*gpudiag:\s*ignore(?P<file>-file)?\s*(?:\[(?P<codes>[^\]]*)\])?", re.IGNORECASE)
+_COMMENT = re.compile(
+    r"(?:#|<!--)\s*gpudiag:\s*ignore(?P<file>-file)?\s*(?:\[(?P<codes>[^\]]*)\])?", re.IGNORECASE
+)
 _ALL = "*"
 
 

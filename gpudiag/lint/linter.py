@@ -20,7 +20,8 @@ _FILES_FOR_ONE_PROCESS = 24  # below that another process costs more than it sav
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"})
 # What every script that these rules are about names; the others are parsed, and nothing else.
 _SUBJECTS = (
-    "torch", "horovod", "deepspeed", "accelerate", "tensorflow", "nvml", "keras", "DataParallel", "dist.", "tf.",
+    "dist", "Dist", "Parallel", "horovod", "hvd", "deepspeed", "ccelerat", "nvml", "spawn", "local_rank", "local-rank", "DDP",
+    "fully_shard", "CUDA_VISIBLE_DEVICES", "launch",
 )  # fmt: skip
 
 
@@ -42,7 +43,8 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
         with ProcessPoolExecutor(min(count, 8)) as pool:
             done = list(pool.map(lint_file, files, chunksize=8))
     return LintReport(
-        tuple(linted.file for linted in done), tuple(finding for linted in done for finding in linted.findings)
+        tuple(linted.file for linted in done),
+        tuple(finding for linted in done for finding in linted.findings),
     )
 
 
@@ -53,7 +55,9 @@ def _expand(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
             continue
         for folder, folders, names in os.walk(path):
-            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _LEFT_OUT)
+            folders[:] = sorted(
+                name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
+            )
             yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
 
 
@@ -89,7 +93,9 @@ def lint_source(source: SourceFile) -> Linted:
         found.append(_located(source, None, None, rule, mistake))
     found = sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.code))
     silence = read_silences(source.text, "notebook" if source.kind == "notebook" else source.kind)
-    kept = tuple(finding for finding in _once_a_place(found) if not silence.covers(finding.code, finding.line))
+    kept = tuple(
+        finding for finding in _once_a_place(found) if not silence.covers(finding.code, finding.line)
+    )
     unknown = _unknown_codes(silence)
     if unknown:
         remark = f"{remark}; {unknown}" if remark else unknown

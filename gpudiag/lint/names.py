@@ -44,7 +44,9 @@ class Names:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scopes: dict[ast.AST, Scope] = {}
         self.order: dict[ast.AST, int] = {}  # by text
-        self.attributes: dict[str, list[tuple[Scope, Binding]]] = {}  # `self.model`, `args.rank`, by their text
+        self.attributes: dict[
+            str, list[tuple[Scope, Binding]]
+        ] = {}  # `self.model`, `args.rank`, by their text
         self.nodes: list[ast.AST] = []  # all, by text
         self.functions: list[Function] = []
         self.returns: dict[Function, list[ast.Return]] = {}
@@ -77,7 +79,11 @@ class Names:
             return canonical_name(imports[0])
         if len(bindings) == 1:
             value = bindings[0].value
-            return self.qualify(value) if isinstance(value, ast.Name | ast.Attribute) and not bindings[0].path else None
+            return (
+                self.qualify(value)
+                if isinstance(value, ast.Name | ast.Attribute) and not bindings[0].path
+                else None
+            )
         if bindings or node.id in self.bound:
             return None
         for module in self.stars:
@@ -210,13 +216,20 @@ class Names:
             self._bind_target(node.target, node, node.iter, (EACH,), scope)
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             self._bind_target(node.optional_vars, node, node.context_expr, (), scope)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            self._bind(scope, node.name, Binding(node))
-        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+        elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+            isinstance(node, ast.MatchAs | ast.MatchStar) and node.name
+        ):
             self._bind(scope, node.name, Binding(node))
 
     def _bind_target(
-        self, target: ast.expr, node: ast.AST, value: ast.expr, path: Path, scope: Scope, *, added: bool = False
+        self,
+        target: ast.expr,
+        node: ast.AST,
+        value: ast.expr,
+        path: Path,
+        scope: Scope,
+        *,
+        added: bool = False,
     ) -> None:
         if isinstance(target, ast.Name):
             self._bind(scope, target.id, Binding(node, value, path, added=added))

@@ -51,7 +51,12 @@ def read_cells(text: str) -> tuple[list[NotebookCell] | None, str | None]:
         return None, "it is no notebook: its JSON does not begin with an object"
     cells = root.get("cells")
     if cells is None and isinstance(root.get("worksheets"), list):  # nbformat 3
-        cells = [cell for sheet in root["worksheets"] if isinstance(sheet, dict) for cell in sheet.get("cells") or []]
+        cells = [
+            cell
+            for sheet in root["worksheets"]
+            if isinstance(sheet, dict)
+            for cell in sheet.get("cells") or []
+        ]
     if not isinstance(cells, list):
         return None, "it is no notebook: its JSON has no cells"
     found = []

@@ -3,7 +3,9 @@
 import re
 from dataclasses import dataclass
 
-_OPENS = re.compile(r"^(?P<indent>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
+_OPENS = re.compile(
+    r"^(?P<indent>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)$"
+)
 _WORD = re.compile(r"[A-Za-z][\w+-]*")
 
 

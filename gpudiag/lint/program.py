@@ -121,7 +121,9 @@ class Program:
         for package, name in _OWNERS.items():
             if self.imports(package):
                 return name
-        if self.imports("torch.distributed.rpc") or self.mentions("init_rpc", "rpc_sync", "rpc_async", "dist_autograd"):
+        if self.imports("torch.distributed.rpc") or self.mentions(
+            "init_rpc", "rpc_sync", "rpc_async", "dist_autograd"
+        ):
             return "torch's RPC"
         if self.mentions("Trainer", "Seq2SeqTrainer") and self.imports("transformers"):
             return "Hugging Face's Trainer"
@@ -164,7 +166,9 @@ class Program:
     @cached_property
     def starts_processes(self) -> bool:
         """Whether the script starts its ranks itself."""
-        return bool(self.calls(*sorted(known.SPAWN))) or self.mentions("Process", "start_processes", "spawn", "Popen")
+        return bool(self.calls(*sorted(known.SPAWN))) or self.mentions(
+            "Process", "start_processes", "spawn", "Popen"
+        )
 
     @cached_property
     def backwards(self) -> list[Step]:
@@ -222,14 +226,18 @@ class Program:
         number = next(place for place, line in enumerate(self.lines, 1) if line.number == first.line)
         line = self.line_at(number)
         text = line.text
-        for edit in sorted((e for e in edits if e.line == first.line and not e.before), key=lambda e: e.column, reverse=True):
+        for edit in sorted(
+            (e for e in edits if e.line == first.line and not e.before), key=lambda e: e.column, reverse=True
+        ):
             text = text[: edit.column - line.shift] + edit.text + text[edit.end_column - line.shift :]
         return text.strip()
 
 
 def keyword(call: ast.AST, name: str) -> ast.expr | None:
     """The value of a keyword of a call; None where it is not given by its name."""
-    return next((k.value for k in call.keywords if k.arg == name), None) if isinstance(call, ast.Call) else None
+    return (
+        next((k.value for k in call.keywords if k.arg == name), None) if isinstance(call, ast.Call) else None
+    )
 
 
 def argument(call: ast.AST, place: int, name: str) -> ast.expr | None:

@@ -39,7 +39,9 @@ class RankConditions:
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
             if wanted in found:
                 return wanted
-        return Which.PERHAPS if any(_ONE_AT_A_TIME.search(ast.unparse(item)) for item in where.withs) else None
+        return (
+            Which.PERHAPS if any(_ONE_AT_A_TIME.search(ast.unparse(item)) for item in where.withs) else None
+        )
 
     def of_guard(self, guard: Guard) -> Which | None:
         """The ranks that a condition lets through."""
@@ -67,7 +69,9 @@ class RankConditions:
                 return inner
         if isinstance(test, ast.Name | ast.Attribute):
             bindings = self._values.reaching(test)
-            if len(bindings) == 1 and isinstance(bindings[0].value, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call):
+            if len(bindings) == 1 and isinstance(
+                bindings[0].value, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call
+            ):
                 return self._which(bindings[0].value, holds, depth - 1)
         kinds = self._values.kinds(test)
         if "main_process" in kinds:
@@ -142,11 +146,18 @@ def _number(node: ast.expr) -> int | None:
         inner = _number(node.operand)
         return None if inner is None else -inner
     is_number = isinstance(node, ast.Constant) and isinstance(node.value, int)
-    return node.value if is_number and isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+    return (
+        node.value if is_number and isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+    )
 
 
 def _mirrored(operator: ast.cmpop) -> ast.cmpop:
-    pairs: dict[type[ast.cmpop], ast.cmpop] = {ast.Lt: ast.Gt(), ast.Gt: ast.Lt(), ast.LtE: ast.GtE(), ast.GtE: ast.LtE()}
+    pairs: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Lt: ast.Gt(),
+        ast.Gt: ast.Lt(),
+        ast.LtE: ast.GtE(),
+        ast.GtE: ast.LtE(),
+    }
     return pairs.get(type(operator), operator)
 
 

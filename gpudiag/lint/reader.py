@@ -127,7 +127,7 @@ def _notebook(name: str, text: str, encoding: str, newline: str) -> SourceFile:
     others: list[Script] = []
     for cell in cells:
         if cell.kind == "markdown":
-            others += [_fence_script(fence, cell.lines) for fence in read_fences([line.text for line in cell.lines]) if _is_python(fence)]  # fmt: skip
+            others += [_fence_script(fence, [Line(line.text, line.number) for line in cell.lines]) for fence in read_fences([line.text for line in cell.lines]) if _is_python(fence)]  # fmt: skip
         elif cell.kind == "code":
             _add_cell(cell, main, parts, numbers, others, shell)
     scripts = [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)] if main else []  # fmt: skip
@@ -198,9 +198,7 @@ def _page(name: str, text: str, encoding: str, newline: str, remark: str | None)
         programs[-1].append(inside)
     scripts = tuple(_joined(program) for program in programs)
     python = "\n".join(line.text for script in scripts for line in script.lines)
-    return SourceFile(
-        name, text, encoding, newline, scripts, tuple(shell), False, remark, "page", python
-    )
+    return SourceFile(name, text, encoding, newline, scripts, tuple(shell), False, remark, "page", python)
 
 
 def _joined(fences: list[list[Line]]) -> Script:
@@ -212,8 +210,8 @@ def _joined(fences: list[list[Line]]) -> Script:
     return Script(tuple(lines), "page", whole=False, parts=tuple(parts))
 
 
-def _fence_script(fence: Fence, lines: tuple[Line, ...]) -> Script:
-    return Script(tuple(_fence_lines(fence, list(lines))), "page", whole=False, editable=False)
+def _fence_script(fence: Fence, lines: list[Line]) -> Script:
+    return Script(tuple(_fence_lines(fence, lines)), "page", whole=False, editable=False)
 
 
 def _fence_lines(fence: Fence, lines: list[Line]) -> list[Line]:

@@ -48,7 +48,9 @@ def parse_script(script: Script) -> Parsed:
                 part = [replace(line, text="") for line in part]
             lines[begin:end] = part
     joined = _parse([line.text for line in lines])
-    if isinstance(joined, Broken):  # parts that parse one by one and not together: a form feed, a lone `await`
+    if isinstance(
+        joined, Broken
+    ):  # parts that parse one by one and not together: a form feed, a lone `await`
         return Parsed(ast.Module([], []), tuple(lines), (*broken, joined))
     return Parsed(joined, tuple(lines), tuple(broken))
 
@@ -88,5 +90,6 @@ def _without_indent(lines: list[Line]) -> list[Line]:
     margins = [len(line.text) - len(line.text.lstrip()) for line in lines if line.text.strip()]
     margin = min(margins, default=0)
     return [
-        replace(line, text=line.text[margin:], shift=line.shift + min(margin, len(line.text))) for line in lines
+        replace(line, text=line.text[margin:], shift=line.shift + min(margin, len(line.text)))
+        for line in lines
     ]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from gpudiag.lint.names import Function
 from gpudiag.lint.values import Values
-from gpudiag.lint.vocabulary import SPAWN
 
 MAX_STEPS = 20_000  # of one script; what comes later is not told
 _MAX_DEPTH = 8
@@ -32,8 +31,10 @@ class Where:
     withs: tuple[ast.expr, ...] = ()
     loops: tuple[Loop, ...] = ()
     stack: tuple[Function, ...] = ()
-    entry: Function | None = None  # a function that nothing in the script calls; None from the script's beginning
-    spawned: bool = False  # in a process that the script starts
+    entry: Function | None = (
+        None  # a function that nothing in the script calls; None from the script's beginning
+    )
+    spawned: bool = False  # in a function that was handed over to another, which may start processes
     handling: bool = False  # in a handler of an exception
 
 
@@ -89,7 +90,9 @@ class _Tracer:
             for decorator in node.decorator_list:
                 self._expression(decorator, where)
         elif isinstance(node, ast.ClassDef):
-            self._block([s for s in node.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef)], where)
+            self._block(
+                [s for s in node.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef)], where
+            )
         elif isinstance(node, ast.If):
             self._expression(node.test, where)
             self._block(node.body, replace(where, guards=(*where.guards, Guard(node.test, True))))
@@ -151,23 +154,26 @@ class _Tracer:
     def _enter(self, call: ast.Call, where: Where) -> None:
         """Go on inside the function of this script that is called, or that is handed to what is called."""
         function = self._values.function_of(call.func)
-        owner = self._values.class_of(call.func) if function is None and isinstance(call.func, ast.Name) else None
+        owner = (
+            self._values.class_of(call.func) if function is None and isinstance(call.func, ast.Name) else None
+        )
         if owner is not None:
             function = self._values.method_of(owner, "__init__")
         if function is None and isinstance(call.func, ast.Name | ast.Attribute):
             called = self._values.class_of(call.func)  # an object: __call__, or a module's forward
             if called is not None:
-                function = self._values.method_of(called, "__call__") or self._values.method_of(called, "forward")
+                function = self._values.method_of(called, "__call__") or self._values.method_of(
+                    called, "forward"
+                )
         if function is not None:
             self._inside(function, where)
             return
-        starts = self._names.qualify(call.func) in SPAWN or any(keyword.arg == "target" for keyword in call.keywords)
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
             if isinstance(argument, ast.Name | ast.Attribute):
                 passed = self._values.function_of(argument)
                 if passed is not None:
-                    # Whatever is running already stays in the process that starts others.
-                    self._inside(passed, replace(where, spawned=where.spawned or starts))
+                    # Who takes a function runs it elsewhere: in ranks (mp.spawn, a launcher's object), or in this process.
+                    self._inside(passed, replace(where, spawned=True))
 
     def _inside(self, function: Function, where: Where) -> None:
         visits = self._visits.get(function, 0)

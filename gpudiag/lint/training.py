@@ -41,7 +41,11 @@ def repeats(program: Program, loop: Loop) -> bool:
     if isinstance(loop, ast.While):
         return True
     over = iterated(loop.iter)
-    if isinstance(over, ast.Call) and getattr(over.func, "id", "") in ("range", "trange") and len(over.args) == 1:
+    if (
+        isinstance(over, ast.Call)
+        and getattr(over.func, "id", "") in ("range", "trange")
+        and len(over.args) == 1
+    ):
         return not _is_one(program, over.args[0])
     return not (isinstance(over, ast.Tuple | ast.List) and len(over.elts) < 2)
 
@@ -80,7 +84,9 @@ def optimizer_calls(program: Program) -> list[Step]:
     return [
         step
         for name, step in program.calls_within("torch.optim")
-        if name[:1].isupper() and isinstance(step.node, ast.Call) and program.values.is_only(step.node, "optimizer")
+        if name[:1].isupper()
+        and isinstance(step.node, ast.Call)
+        and program.values.is_only(step.node, "optimizer")
     ]
 
 

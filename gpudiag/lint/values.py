@@ -5,12 +5,15 @@ import re
 from dataclasses import dataclass
 
 from gpudiag.lint import vocabulary as known
-from gpudiag.lint.names import EACH, Binding, Function, Names, Path, Scope
+from gpudiag.lint.flow import Flow
+from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
 _DEPTH = 12  # of names that stand for names; deeper is not told
 
 RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
-_RANK_NAMES = frozenset({"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"})
+_RANK_NAMES = frozenset(
+    {"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"}
+)
 _LOCAL_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
 _WORLD_NAMES = frozenset({"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"})
 _ENVIRONMENT = {
@@ -70,7 +73,7 @@ class Value:
 UNKNOWN = frozenset({Value("unknown")})
 
 
-class Values:
+class Values(Flow):
     """What the expressions of one script hold."""
 
     def __init__(self, names: Names) -> None:
@@ -119,9 +122,13 @@ class Values:
                 continue
             if self.kinds(part) & kinds:
                 return True
-            if isinstance(part, ast.Name | ast.Attribute) and isinstance(getattr(part, "ctx", None), ast.Load):
+            if isinstance(part, ast.Name | ast.Attribute) and isinstance(
+                getattr(part, "ctx", None), ast.Load
+            ):
                 bindings = self.reaching(part)
-                if any(self.depends_on(binding.value, kinds, depth - 1) for binding in bindings if binding.value):
+                if any(
+                    self.depends_on(binding.value, kinds, depth - 1) for binding in bindings if binding.value
+                ):
                     return True
         return False
 
@@ -171,106 +178,18 @@ class Values:
         """Whether a class of this script derives from one of the named ones; a `.` at the end takes a whole package."""
         for base in owner.bases:
             name = self.names.qualify(base) or ""
-            if any(name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for wanted in qualified):
+            if any(
+                name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for wanted in qualified
+            ):
                 return True
             above = self.class_of(base) if depth else None
-            if above is not None and above is not owner and self.derives_from(above, *qualified, depth=depth - 1):
+            if (
+                above is not None
+                and above is not owner
+                and self.derives_from(above, *qualified, depth=depth - 1)
+            ):
                 return True
         return False
-
-    # Which assignments reach a use. -----------------------------------------------------------------------------
-
-    def reaching(self, node: ast.Name | ast.Attribute) -> list[Binding]:
-        """The bindings that may give an expression its value where it stands."""
-        if isinstance(node, ast.Name):
-            scope = self.names.find_scope(node)
-            if scope is None:
-                return []
-            return self._reaching(node, scope, scope.bindings[node.id])
-        if not isinstance(node.value, ast.Name):
-            return []
-        found = self.names.attributes.get(f"{node.value.id}.{node.attr}", [])
-        here = self.names.class_around(node) if node.value.id in ("self", "cls") else None
-        if node.value.id in ("self", "cls"):
-            found = [(scope, binding) for scope, binding in found if self._same_class(binding.node, here)]
-        elif not found and node.value.id not in ("self", "cls"):
-            owner = self.class_of(node.value)
-            if owner is not None:
-                found = [
-                    (scope, binding)
-                    for scope, binding in self.names.attributes.get(f"self.{node.attr}", [])
-                    if self._same_class(binding.node, owner)
-                ]
-        scope = self.names.scope_of(node)
-        own = [binding for home, binding in found if home is scope]
-        reached = self._reaching(node, scope, own) if own else []
-        if reached and self._dominates(reached[-1], node):
-            return reached
-        others = [binding for home, binding in found if home is not scope]
-        by_scope: dict[int, list[Binding]] = {}
-        for binding in others:
-            by_scope.setdefault(id(self.names.scope_of(binding.node)), []).append(binding)
-        ends = [kept for bindings in by_scope.values() for kept in self._at_the_end(bindings)]
-        return [*reached, *ends]
-
-    def _same_class(self, node: ast.AST, owner: ast.ClassDef | None) -> bool:
-        around = self.names.class_around(node)
-        if around is None or owner is None or around is owner:
-            return around is owner
-        return any(self.class_of(base) is around for base in owner.bases) or any(
-            self.class_of(base) is owner for base in around.bases
-        )
-
-    def _reaching(self, node: ast.AST, scope: Scope, bindings: list[Binding]) -> list[Binding]:
-        if self.names.scope_of(node) is not scope:
-            return self._at_the_end(bindings)
-        statement = self.names.statement_of(node) or node
-        order = self.names.order
-        inside = set(self.names.ancestors(node))
-        place = order.get(statement, 0)
-        before = [b for b in bindings if order.get(b.node, 0) < place or b.parameter or b.node in inside]
-        before = [b for b in before if b.node is not statement or isinstance(b.node, ast.For | ast.AsyncFor)]
-        after = [b for b in bindings if b not in before]
-        reached: list[Binding] = []
-        stop: Binding | None = None
-        for binding in sorted(before, key=lambda b: order.get(b.node, 0), reverse=True):
-            reached.append(binding)
-            if not binding.added and self._dominates(binding, node):
-                stop = binding
-                break
-        loops = [a for a in inside if isinstance(a, ast.For | ast.AsyncFor | ast.While)]
-        for binding in after:
-            shared = [loop for loop in loops if loop in set(self.names.ancestors(binding.node))]
-            if shared and (stop is None or not any(loop in set(self.names.ancestors(stop.node)) or loop is stop.node for loop in shared)):  # fmt: skip
-                reached.insert(0, binding)
-        return reached
-
-    def _at_the_end(self, bindings: list[Binding]) -> list[Binding]:
-        """Those that may be left when the scope has run to its end."""
-        kept: list[Binding] = []
-        for binding in sorted(bindings, key=lambda b: self.names.order.get(b.node, 0), reverse=True):
-            kept.append(binding)
-            parent = self.names.parents.get(self.names.statement_of(binding.node) or binding.node)
-            if not binding.added and isinstance(parent, ast.Module | Function | ast.ClassDef):
-                break
-        return kept
-
-    def _dominates(self, binding: Binding, node: ast.AST) -> bool:
-        """Whether whoever comes to the node has passed the binding: its block is one around the node."""
-        if binding.parameter:
-            return True
-        statement = self.names.statement_of(binding.node) or binding.node
-        block = self.names.parents.get(statement)
-        inside = {self.names.statement_of(node) or node, *self.names.ancestors(node)}
-        if binding.node in inside:
-            return isinstance(binding.node, ast.For | ast.AsyncFor | ast.comprehension | ast.With | ast.withitem)
-        if block is None or (block not in inside and not isinstance(block, ast.Module)):
-            return isinstance(block, ast.With) and binding.node is block
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            part = getattr(block, name, None)
-            if isinstance(part, list) and statement in part:
-                return any(other in inside for other in part)
-        return True
 
     # Evaluating. ------------------------------------------------------------------------------------------------
 
@@ -374,12 +293,16 @@ class Values:
             return self._by_convention(name, argument)
         return frozenset(found)
 
-    def _spawned_argument(self, function: Function, name: str, call: ast.Call, path: Path) -> frozenset[Value]:
+    def _spawned_argument(
+        self, function: Function, name: str, call: ast.Call, path: Path
+    ) -> frozenset[Value]:
         """What `mp.spawn(fn, args=(..))` gives to a parameter: the first is the index of the process."""
         positional = [*function.args.posonlyargs, *function.args.args]
         place = next((i for i, argument in enumerate(positional) if argument.arg == name), None)
         by_spawn = self.names.qualify(call.func) in known.SPAWN
-        given = next((k.value for k in call.keywords if k.arg == "args"), call.args[1] if len(call.args) > 1 else None)
+        given = next(
+            (k.value for k in call.keywords if k.arg == "args"), call.args[1] if len(call.args) > 1 else None
+        )
         if place is None:
             return UNKNOWN
         if by_spawn and place == 0:
@@ -446,8 +369,17 @@ class Values:
                 return found
         if isinstance(node.func, ast.Name) and node.func.id in _SAME_CALLS and node.args:
             return self._converted(node, path)
-        if isinstance(node.func, ast.Name) and node.func.id == "enumerate" and node.args and path[:1] == (EACH,):
-            return self.of(node.args[0], (EACH, *path[2:])) if path[1:2] == (1,) else frozenset({Value("int", node)})
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "enumerate"
+            and node.args
+            and path[:1] == (EACH,)
+        ):
+            return (
+                self.of(node.args[0], (EACH, *path[2:]))
+                if path[1:2] == (1,)
+                else frozenset({Value("int", node)})
+            )
         if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
             return self.of(node.args[path[1]], (EACH, *path[2:]))
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
@@ -525,7 +457,9 @@ class Values:
             return frozenset({Value("number", node)})
         if func.attr == "parse_args":
             return frozenset({Value("arguments", node)})
-        if func.attr == "prepare" and ("accelerator" in kinds or getattr(func.value, "id", "") == "accelerator"):
+        if func.attr == "prepare" and (
+            "accelerator" in kinds or getattr(func.value, "id", "") == "accelerator"
+        ):
             place = path[0] if path and isinstance(path[0], int) else 0
             return frozenset({Value("prepared", node.args[place] if place < len(node.args) else node)})
         if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
@@ -551,7 +485,9 @@ class Values:
             if function is not None:
                 self.callers.setdefault(function, []).append(call)
             for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-                passed = self.function_of(argument) if isinstance(argument, ast.Name | ast.Attribute) else None
+                passed = (
+                    self.function_of(argument) if isinstance(argument, ast.Name | ast.Attribute) else None
+                )
                 if passed is not None and not isinstance(passed, ast.Lambda):
                     self.spawned.setdefault(passed, []).append(call)
         self._known.clear()  # found before all callers were
@@ -567,7 +503,9 @@ def argument_of(function: Function, name: str, call: ast.Call) -> ast.expr | Non
         return None
     bound = names[:1] in (["self"], ["cls"])
     place = names.index(name) - bound
-    if 0 <= place < len(call.args) and not any(isinstance(argument, ast.Starred) for argument in call.args[: place + 1]):
+    if 0 <= place < len(call.args) and not any(
+        isinstance(argument, ast.Starred) for argument in call.args[: place + 1]
+    ):
         return call.args[place]
     return None
 

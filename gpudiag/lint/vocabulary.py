@@ -97,7 +97,11 @@ def canonical_name(name: str) -> str:
         if name.startswith(prefix):
             name = instead + name[len(prefix) :]
             break
-    if name.startswith("torch.optim.") and name.count(".") == 3 and not name.startswith("torch.optim.lr_scheduler."):
+    if (
+        name.startswith("torch.optim.")
+        and name.count(".") == 3
+        and not name.startswith("torch.optim.lr_scheduler.")
+    ):
         name = "torch.optim." + name.rsplit(".", 1)[1]  # torch.optim.adam.Adam
     return _CANONICAL.get(name, name)
 

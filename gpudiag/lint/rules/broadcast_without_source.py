@@ -19,8 +19,14 @@ def _find(program: Program) -> Iterator[Mistake]:
                 told.add(call)
                 text = ast.unparse(call)
                 end = call.end_col_offset or 0
-                edits = program.edit_span(call.end_lineno or 1, end - 1, end - 1, f", {word}=0") if call.args and call.end_lineno == call.lineno else ()
-                yield Mistake(call, f"{name} is not told its {word}, which it needs", f"{text[:-1]}, {word}=0)", edits)
+                edits = (
+                    program.edit_span(call.end_lineno or 1, end - 1, end - 1, f", {word}=0")
+                    if call.args and call.end_lineno == call.lineno
+                    else ()
+                )
+                yield Mistake(
+                    call, f"{name} is not told its {word}, which it needs", f"{text[:-1]}, {word}=0)", edits
+                )
 
 
 RULE = Rule(

@@ -8,7 +8,11 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm")
+_CLIPS = (
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.nn.utils.clip_grad_norm",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -27,11 +31,23 @@ def _judge(program: Program, step: Step) -> Mistake | None:
     if _is_scaled(program, step):
         scaler = _scaler_name(program)
         optimizer = _stepped(program, scaler)
-        return Mistake(step.node, "the gradients are clipped while they are still scaled", f"{scaler}.unscale_({optimizer}); {text}")
+        return Mistake(
+            step.node,
+            "the gradients are clipped while they are still scaled",
+            f"{scaler}.unscale_({optimizer}); {text}",
+        )
     if _reduced_later(program, step):
-        return Mistake(step.node, "the gradients are clipped before they are averaged over the ranks", f"{text}  # after the all_reduce")
+        return Mistake(
+            step.node,
+            "the gradients are clipped before they are averaged over the ranks",
+            f"{text}  # after the all_reduce",
+        )
     if _is_horovod(program, step):
-        return Mistake(step.node, "the gradients are clipped before Horovod has averaged them", f"optimizer.synchronize(); {text}")
+        return Mistake(
+            step.node,
+            "the gradients are clipped before Horovod has averaged them",
+            f"optimizer.synchronize(); {text}",
+        )
     if program.values.kinds(_model_of(step)) == {"fsdp1"}:
         model = _model_of(step)
         return Mistake(step.node, "each rank clips by the norm of its own shard", f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_(max_norm)")  # fmt: skip
@@ -81,7 +97,9 @@ def _reduced_later(program: Program, step: Step) -> bool:
             return False
         if program.names.qualify(call.func) == "torch.distributed.all_reduce":
             given = argument(call, 0, "tensor")
-            return given is not None and ("grad" in program.values.kinds(given) or ".grad" in ast.unparse(given))
+            return given is not None and (
+                "grad" in program.values.kinds(given) or ".grad" in ast.unparse(given)
+            )
     return False
 
 
@@ -90,14 +108,19 @@ def _is_horovod(program: Program, step: Step) -> bool:
     if program.mentions("synchronize", "skip_synchronize") or not any(n == "DistributedOptimizer" for n, _ in program.calls_within("horovod.torch")):  # fmt: skip
         return False
     return any(
-        b.where.loops == step.where.loops and program.names.order.get(b.node, 0) < program.names.order.get(step.node, 0)
+        b.where.loops == step.where.loops
+        and program.names.order.get(b.node, 0) < program.names.order.get(step.node, 0)
         for b in program.backwards
     )
 
 
 def _model_of(step: Step) -> ast.expr | None:
     given = argument(step.node, 0, "parameters")
-    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
+    if (
+        isinstance(given, ast.Call)
+        and isinstance(given.func, ast.Attribute)
+        and given.func.attr == "parameters"
+    ):
         return given.func.value
     return None
 

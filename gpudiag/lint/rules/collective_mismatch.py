@@ -7,6 +7,7 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.collective_on_one_rank import collectives_of
+from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
 _SOURCES = {"broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduce": (1, "dst"), "gather": (2, "dst"), "scatter": (2, "src")}  # fmt: skip
@@ -19,7 +20,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, word)
             kinds = program.values.kinds(given)
-            own = bool(kinds) and kinds <= {"rank", "spawn_index", "local_rank", "rank_name", "local_rank_name"}
+            own = bool(kinds) and kinds <= {
+                "rank",
+                "spawn_index",
+                "local_rank",
+                "rank_name",
+                "local_rank_name",
+            }
             if given is None or not own or step.node in told or program.which_ranks(step) is not None:
                 continue
             if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
@@ -31,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _find_branches(program: Program) -> Iterator[Mistake]:
     """`if rank == 0: all_reduce .. else: broadcast ..`: the sequences of the two branches differ."""
-    by_call = {}
+    by_call: dict[ast.AST, tuple[str, Step]] = {}
     for name, step in collectives_of(program):
         text = ast.unparse(step.node)
         if "group" not in text:
@@ -42,12 +49,16 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         found = []
         for body in (node.body, node.orelse):
             calls = [n for statement in body for n in ast.walk(statement) if n in by_call]
-            found.append([by_call[call] for call in sorted(calls, key=lambda n: program.names.order.get(n, 0))])
+            found.append(
+                [by_call[call] for call in sorted(calls, key=lambda n: program.names.order.get(n, 0))]
+            )
         ours, theirs = found
         if not ours or not theirs or ours[0][0] == theirs[0][0]:
             continue
         which = program.ranks.of(ours[0][1].where)
-        if which not in (Which.ONE, Which.OTHERS) or len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        if which not in (Which.ONE, Which.OTHERS) or (
+            len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        ):
             continue
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue

@@ -39,15 +39,18 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(step.node)
             kind = sorted(kinds)[0]
-            yield Mistake(step.node, f"{name} takes a tensor, and is given {_WORDS[kind]}", _mend(step.node, name, given, kind))
+            yield Mistake(
+                step.node,
+                f"{name} takes a tensor, and is given {_WORDS[kind]}",
+                _mend(step.node, name, given, kind),
+            )
 
 
 def _mend(call: ast.AST, name: str, given: ast.expr, kind: str) -> str:
     text, shown = ast.unparse(call), ast.unparse(given)
     if kind == "state_dict":
         inside = text.replace(shown, "tensor", 1)
-        source = shown if shown.endswith("()") else shown
-        return f"for tensor in {source}.values(): {inside}"
+        return f"for tensor in {shown}.values(): {inside}"
     if kind == "parameters":
         return f"for parameter in {shown}: {text.replace(shown, 'parameter.data', 1)}"
     if kind in ("module", "ddp"):

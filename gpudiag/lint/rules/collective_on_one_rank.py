@@ -15,7 +15,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner == "torch's RPC":  # its workers are of several kinds
         return
     steps = [(name, step) for name, step in collectives_of(program) if not _is_of_a_part(program, step)]
-    one_sided = [(name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)]
+    one_sided = [
+        (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+    ]
     told = set()
     for name, step in one_sided:
         if step.node in told or step.where.handling:
@@ -43,13 +45,16 @@ def collectives_of(program: Program) -> Iterator[tuple[str, Step]]:
             continue
         name = program.names.qualify(step.node.func) or ""
         package, _, short = name.rpartition(".")
-        if (package == "torch.distributed" and short in known.TORCH_COLLECTIVES) or name == known.INIT:
+        if (
+            (package == "torch.distributed" and short in known.TORCH_COLLECTIVES)
+            or name == known.INIT
+            or (package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES)
+        ):
             yield short, step
-        elif package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES:
-            yield short, step
-        elif isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES:
-            if "accelerator" in program.values.kinds(step.node.func.value):
-                yield step.node.func.attr, step
+        elif (
+            isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES
+        ) and "accelerator" in program.values.kinds(step.node.func.value):
+            yield step.node.func.attr, step
 
 
 def _is_of_a_part(program: Program, step: Step) -> bool:
@@ -59,7 +64,9 @@ def _is_of_a_part(program: Program, step: Step) -> bool:
 
 
 def _deciding(program: Program, step: Step) -> Guard | None:
-    return next((g for g in step.where.guards if program.ranks.of_guard(g) in (Which.ONE, Which.OTHERS)), None)
+    return next(
+        (g for g in step.where.guards if program.ranks.of_guard(g) in (Which.ONE, Which.OTHERS)), None
+    )
 
 
 def _answers(program: Program, step: Step, other: Step, which: Which | None) -> bool:
@@ -71,7 +78,9 @@ def _answers(program: Program, step: Step, other: Step, which: Which | None) -> 
     return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
 
 
-def _is_paired_elsewhere(program: Program, name: str, which: Which | None, steps: list[tuple[str, Step]]) -> bool:
+def _is_paired_elsewhere(
+    program: Program, name: str, which: Which | None, steps: list[tuple[str, Step]]
+) -> bool:
     """Whether there is a counterpart whose condition nobody can tell: then nothing is certain."""
     return any(program.which_ranks(other) is Which.PERHAPS and short == name for short, other in steps)
 

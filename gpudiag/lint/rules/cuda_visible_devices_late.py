@@ -70,7 +70,9 @@ def _sets_variable(program: Program, step: Step) -> bool:
 def _follows(first: Step, later: Step) -> bool:
     """Whether whoever comes to the later step has passed the first: its conditions hold there too."""
     have = {(ast.unparse(guard.test), guard.holds) for guard in later.where.guards}
-    return not first.where.handling and all((ast.unparse(g.test), g.holds) in have for g in first.where.guards)
+    return not first.where.handling and all(
+        (ast.unparse(g.test), g.holds) in have for g in first.where.guards
+    )
 
 
 RULE = Rule(

@@ -9,7 +9,9 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DATA_PARALLEL
 from gpudiag.model.lint import Severity
 
-_DDP_WORD = re.compile(r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$|^distributed_model$", re.IGNORECASE)
+_DDP_WORD = re.compile(
+    r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$|^distributed_model$", re.IGNORECASE
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,7 +26,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             if not _DDP_WORD.search(called):
                 continue
             if program.names.qualify(node.value) == DATA_PARALLEL:
-                yield _mistake(node, called, f"{ast.unparse(target)} = torch.nn.parallel.DistributedDataParallel")
+                yield _mistake(
+                    node, called, f"{ast.unparse(target)} = torch.nn.parallel.DistributedDataParallel"
+                )
             elif isinstance(node.value, ast.Call) and program.names.qualify(node.value.func) == DATA_PARALLEL:
                 model = ast.unparse(node.value.args[0]) if node.value.args else "model"
                 yield _mistake(node, called, f"{ast.unparse(target)} = DistributedDataParallel({model}, device_ids=[local_rank])")  # fmt: skip

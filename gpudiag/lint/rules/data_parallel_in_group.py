@@ -14,14 +14,23 @@ _ABOUT_GPUS = re.compile(r"device_count|is_available|n_?gpus?|num_gpus?|cuda", r
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_accelerate or program.ddp_steps or program.mentions("DistributedDataParallel", "DDP"):
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.ddp_steps
+        or program.mentions("DistributedDataParallel", "DDP")
+    ):
         return
-    opened = [step for step in program.opens_group if step.where.entry is None or not _branches(step.where.guards)]
+    opened = [
+        step for step in program.opens_group if step.where.entry is None or not _branches(step.where.guards)
+    ]
     if not opened:
         return
     allowed = {(ast.unparse(guard.test), guard.holds) for guard in opened[0].where.guards}
     for step in program.calls(DATA_PARALLEL):
-        if not isinstance(step.node, ast.Call) or (step.where.entry is not None and step.where.entry is not opened[0].where.entry):
+        if not isinstance(step.node, ast.Call) or (
+            step.where.entry is not None and step.where.entry is not opened[0].where.entry
+        ):
             continue
         others = [g for g in step.where.guards if (ast.unparse(g.test), g.holds) not in allowed]
         if any(not _ABOUT_GPUS.search(ast.unparse(guard.test)) or not guard.holds for guard in others):
@@ -30,7 +39,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         mend = program.statement_text(step.node).replace(
             ast.unparse(step.node), f"DistributedDataParallel({model}, device_ids=[local_rank])"
         )
-        yield Mistake(step.node, "DataParallel is used beside init_process_group: no gradient crosses the processes", mend)
+        yield Mistake(
+            step.node,
+            "DataParallel is used beside init_process_group: no gradient crosses the processes",
+            mend,
+        )
         return
 
 

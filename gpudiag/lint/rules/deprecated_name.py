@@ -44,12 +44,28 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
     """TorchScript around DDP, in either order."""
     for step in program.calls("torch.jit.script", "torch.jit.trace"):
         if "ddp" in program.values.kinds(argument(step.node, 0, "obj")):
-            yield Mistake(step.node, "TorchScript around DDP is deprecated; use torch.compile", "model = torch.compile(model)")
+            yield Mistake(
+                step.node,
+                "TorchScript around DDP is deprecated; use torch.compile",
+                "model = torch.compile(model)",
+            )
     for step in program.calls(*sorted(DDP_CLASSES)):
         inner = argument(step.node, 0, "module")
-        makers = [b.value for b in program.values.reaching(inner)] if isinstance(inner, ast.Name | ast.Attribute) else [inner]
-        if any(isinstance(m, ast.Call) and program.names.qualify(m.func) in ("torch.jit.script", "torch.jit.trace") for m in makers):
-            yield Mistake(step.node, "DDP around a TorchScript module is deprecated; use torch.compile", "model = torch.compile(DistributedDataParallel(model))")
+        makers = (
+            [b.value for b in program.values.reaching(inner)]
+            if isinstance(inner, ast.Name | ast.Attribute)
+            else [inner]
+        )
+        if any(
+            isinstance(m, ast.Call)
+            and program.names.qualify(m.func) in ("torch.jit.script", "torch.jit.trace")
+            for m in makers
+        ):
+            yield Mistake(
+                step.node,
+                "DDP around a TorchScript module is deprecated; use torch.compile",
+                "model = torch.compile(DistributedDataParallel(model))",
+            )
 
 
 RULE = Rule(

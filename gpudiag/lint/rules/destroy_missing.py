@@ -10,12 +10,16 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate or program.uses_deepspeed or not program.opens_group:
         return
-    if program.mentions("destroy_process_group", "cleanup\\w*", "destroy\\w*", "teardown\\w*", "shutdown", "finalize"):
+    if program.mentions(
+        "destroy_process_group", "cleanup\\w*", "destroy\\w*", "teardown\\w*", "shutdown", "finalize"
+    ):
         return
     first = next((step for step in program.opens_group if step.where.entry is None), None)
     if first is None or not (program.training_loops() or program.ddp_steps):
         return
-    yield Mistake(first.node, "the process group is never closed", "dist.destroy_process_group()  # last, on every rank")
+    yield Mistake(
+        first.node, "the process group is never closed", "dist.destroy_process_group()  # last, on every rank"
+    )
 
 
 RULE = Rule(

@@ -19,6 +19,11 @@ def _find(program: Program) -> Iterator[Mistake]:
     calls = [(name, step) for package in _PACKAGES for name, step in program.calls_within(package)]
     guarded = {name for name, step in calls if program.which_ranks(step) in (Which.ONE, Which.PERHAPS)}
     told = set()
+    if any(
+        program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+        for step in program.calls("torch.distributed.barrier")
+    ):
+        return  # ranks wait for one another here: rank 0 first, most likely
     for name, step in calls:
         download = keyword(step.node, "download")
         if step.node in told or not is_constant(download, True) or name in guarded or step.where.handling:
@@ -26,7 +31,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         root = argument(step.node, 0, "root")
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
-        if program.values.depends_on(root, RANKS | {"rank_text", "local_rank_text"}) or _is_done_before(program, name, step):
+        if program.values.depends_on(root, RANKS | {"rank_text", "local_rank_text"}) or _is_done_before(
+            program, name, step
+        ):
             continue
         told.add(step.node)
         yield Mistake(step.node, "every rank downloads the data set into one folder, all at once", ast.unparse(step.node).replace("download=True", f"download={_first(program)}") + "  # rank 0 first, then a barrier")  # fmt: skip
@@ -38,9 +45,9 @@ def _first(program: Program) -> str:
 
 
 def _has_ranks(program: Program) -> bool:
-    return bool(program.opens_group or program.calls("accelerate.Accelerator", "deepspeed.initialize")) or any(
-        name == "init" for name, _ in program.calls_within("horovod.torch")
-    )
+    return bool(
+        program.opens_group or program.calls("accelerate.Accelerator", "deepspeed.initialize")
+    ) or any(name == "init" for name, _ in program.calls_within("horovod.torch"))
 
 
 def _in_a_rank(program: Program, step: Step) -> bool:
@@ -48,7 +55,10 @@ def _in_a_rank(program: Program, step: Step) -> bool:
     opened = program.opens_group
     if not opened:
         return step.where.entry is None
-    return any(other.where.spawned == step.where.spawned and other.where.entry is step.where.entry for other in opened)
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in opened
+    )
 
 
 def _is_done_before(program: Program, name: str, step: Step) -> bool:
@@ -57,7 +67,13 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
         for other in program.calls(f"{package}.{name}"):
             if other is not step and step.where.spawned and not other.where.spawned:
                 return True
-    return program.mentions("FileLock", "filelock", "torch_distributed_zero_first", "main_process_first", "local_main_process_first")
+    return program.mentions(
+        "FileLock",
+        "filelock",
+        "torch_distributed_zero_first",
+        "main_process_first",
+        "local_main_process_first",
+    )
 
 
 RULE = Rule(

@@ -19,7 +19,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         backward = [b for b in program.backwards if b.where.loops == step.where.loops and isinstance(b.node, ast.Call) and isinstance(b.node.func, ast.Attribute) and program.values.kinds(b.node.func.value) == {"engine"}]  # fmt: skip
         shared = {g.test for b in backward for g in b.where.guards}
         gates = [g for g in step.where.guards if g.test not in shared and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(g.test))]  # fmt: skip
-        if backward and gates:
+        opposite = {(g.test, not g.holds) for g in gates}
+        others = [
+            o for o in program.methods["step"] if any((g.test, g.holds) in opposite for g in o.where.guards)
+        ]
+        if backward and gates and not others:
             told.add(call)
             yield Mistake(call, "engine.step() is called in some steps only; the engine counts gradient accumulation by itself", f"{ast.unparse(call)}  # after every backward")  # fmt: skip
 

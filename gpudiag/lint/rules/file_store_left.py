@@ -9,12 +9,26 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.mentions("unlink", "remove", "rmtree", "tempfile", "mkdtemp", "NamedTemporaryFile", "uuid", "uuid4", "SLURM_JOB_ID"):
+    if program.mentions(
+        "unlink",
+        "remove",
+        "rmtree",
+        "tempfile",
+        "mkdtemp",
+        "NamedTemporaryFile",
+        "uuid",
+        "uuid4",
+        "SLURM_JOB_ID",
+    ):
         return
     for step in program.opens_group:
         given = argument(step.node, 1, "init_method")
         values = [v.node for v in program.values.of(given)] if given is not None else []
-        if len(values) == 1 and isinstance(values[0], ast.Constant) and str(values[0].value).startswith("file://"):
+        if (
+            len(values) == 1
+            and isinstance(values[0], ast.Constant)
+            and str(values[0].value).startswith("file://")
+        ):
             path = str(values[0].value).removeprefix("file://")
             yield Mistake(step.node, f"{path} is left where a run is killed, and the next run then waits or fails", f'os.path.exists("{path}") and os.remove("{path}")  # before the ranks start')  # fmt: skip
             return

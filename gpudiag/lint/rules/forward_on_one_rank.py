@@ -11,7 +11,11 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or not program.ddp_steps or not (has_batch_norm(program) or program.mentions("SyncBatchNorm", "register_buffer")):
+    if (
+        program.owner
+        or not program.ddp_steps
+        or not (has_batch_norm(program) or program.mentions("SyncBatchNorm", "register_buffer"))
+    ):
         return
     if any(is_constant(keyword(step.node, "broadcast_buffers"), False) for step in program.ddp_steps):
         return

@@ -26,12 +26,24 @@ def _find(program: Program) -> Iterator[Mistake]:
             shown = ast.unparse(node)
             edits = program.edit(node, f"{shown}()")
             mend = program.edited_line(edits) if edits else f"{shown}()"
-            yield Mistake(node, f"{shown} is not called here: a function is always true, and no number", mend, edits)
+            yield Mistake(
+                node, f"{shown} is not called here: a function is always true, and no number", mend, edits
+            )
     for call in program.names.calls:
         func = call.func
-        if isinstance(func, ast.Attribute) and func.attr in _PROPERTIES and not call.args and "accelerator" in program.values.kinds(func.value):
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr in _PROPERTIES
+            and not call.args
+            and "accelerator" in program.values.kinds(func.value)
+        ):
             edits = program.edit(call, ast.unparse(func))
-            yield Mistake(call, f"{func.attr} is no function: calling it raises a TypeError", program.edited_line(edits) if edits else ast.unparse(func), edits)
+            yield Mistake(
+                call,
+                f"{func.attr} is no function: calling it raises a TypeError",
+                program.edited_line(edits) if edits else ast.unparse(func),
+                edits,
+            )
 
 
 def _questions(node: ast.AST) -> Iterator[ast.expr]:

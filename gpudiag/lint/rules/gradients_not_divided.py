@@ -19,6 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         op = argument(step.node, 1, "op")
         if given is None or step.node in told or (op is not None and "SUM" not in ast.unparse(op)):
             continue
+        if "group" in ast.unparse(
+            step.node
+        ):  # copies of one parameter in several parts of a model are summed by right
+            continue
         what = _what(program, given)
         if what is None:
             continue
@@ -37,14 +41,21 @@ def _what(program: Program, given: ast.expr) -> str | None:
 
 def _divides(program: Program) -> bool:
     """Whether the number of ranks goes into a quotient or a product anywhere, or AVG is used."""
-    if program.mentions("AVG", "div_", "mul_", "true_divide", "Adasum", "gradient_predivide_factor", "_foreach_div_"):
+    if program.mentions(
+        "AVG", "div_", "mul_", "true_divide", "Adasum", "gradient_predivide_factor", "_foreach_div_"
+    ):
         return True
     for node in program.nodes:
-        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mult):
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
+            node.op, ast.Div | ast.FloorDiv | ast.Mult
+        ):
             sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
             if any(program.values.depends_on(side, _WORLD) for side in sides):
                 return True
-            if any(word in ast.unparse(node) for word in ("world", "size", "num_workers", "nproc", "n_ranks", "ngpu", "grad")):
+            if any(
+                word in ast.unparse(node)
+                for word in ("world", "size", "num_workers", "nproc", "n_ranks", "ngpu", "grad")
+            ):
                 return True
     return False
 

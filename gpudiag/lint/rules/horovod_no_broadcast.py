@@ -26,7 +26,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     optimizer = ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "optimizer"
     if not program.mentions(*_BROADCASTS, "\\w*broadcast\\w*"):
         yield Mistake(wraps[0].node, "the ranks start from different weights: rank 0's are never broadcast", "hvd.broadcast_parameters(model.state_dict(), root_rank=0)")  # fmt: skip
-    elif program.calls("horovod.torch.broadcast_parameters") and not program.mentions("broadcast_optimizer_state", "elastic", "broadcast_object"):
+    elif program.calls("horovod.torch.broadcast_parameters") and not program.mentions(
+        "broadcast_optimizer_state", "elastic", "broadcast_object"
+    ):
         yield Mistake(
             wraps[0].node,
             "the optimizer's state is not broadcast: after a restart from a checkpoint that rank 0 reads, the ranks differ",

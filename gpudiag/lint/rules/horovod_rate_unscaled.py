@@ -11,13 +11,20 @@ from gpudiag.model.lint import Severity
 
 def _find(program: Program) -> Iterator[Mistake]:
     wraps = [step for package in ("torch", "tensorflow", "tensorflow.keras", "keras") for name, step in program.calls_within(f"horovod.{package}") if name in ("DistributedOptimizer",)]  # fmt: skip
-    if not wraps or program.owner or program.mentions("Adasum", "lr_scaler", "base_lr", "linear_scaling", "scale_lr") or _scales(program):
+    if (
+        not wraps
+        or program.owner
+        or program.mentions("Adasum", "lr_scaler", "base_lr", "linear_scaling", "scale_lr")
+        or _scales(program)
+    ):
         return
     for call in _optimizers(program):
         rate = keyword(call, "lr") or keyword(call, "learning_rate") or _placed_rate(call)
         shown = ast.unparse(rate) if rate is not None else "0.001"
         mended = f"{shown} * hvd.size()"
-        text = ast.unparse(call).replace(f"={shown}", f"={mended}", 1) if rate is not None else ast.unparse(call)
+        text = (
+            ast.unparse(call).replace(f"={shown}", f"={mended}", 1) if rate is not None else ast.unparse(call)
+        )
         yield Mistake(call, "the learning rate is the same for any number of ranks", text)
         return
 
@@ -39,11 +46,16 @@ def _placed_rate(call: ast.Call) -> ast.expr | None:
 def _scales(program: Program) -> bool:
     """Whether the number of ranks goes into any product or quotient, or is given to a function that may scale by it."""
     for node in program.nodes:
-        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow):
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
+            node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow
+        ):
             sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
             if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):
                 return True
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("sqrt", "LearningRateWarmupCallback"):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+            "sqrt",
+            "LearningRateWarmupCallback",
+        ):
             return True
     return False
 

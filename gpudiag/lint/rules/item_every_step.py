@@ -1,6 +1,5 @@
 """A number read from the GPU in every step."""
 
-import ast
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program

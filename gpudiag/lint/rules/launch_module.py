@@ -9,17 +9,25 @@ from gpudiag.lint.reader import Line
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Edit, Severity
 
-COMMAND = re.compile(r"(?:[\w./{}$\"-]*python[\w.]*\"?(?:\s+-u)?)\s+-m\s+torch\.distributed\.launch\b(?:\s+--use[_-]env\b)?")
+COMMAND = re.compile(
+    r"(?:[\w./{}$\"-]*python[\w.]*\"?(?:\s+-u)?)\s+-m\s+torch\.distributed\.launch\b(?:\s+--use[_-]env\b)?"
+)
 _RUNNERS = frozenset({"os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen", "subprocess.check_output"})  # fmt: skip
 
 
 def _find(program: Program) -> Iterator[Mistake]:
     for name in ("torch.distributed.launch", "torch.distributed.launch.main"):
         for step in program.calls(name):
-            yield Mistake(step.node, "torch.distributed.launch is deprecated", "torchrun --nproc-per-node N train.py")
+            yield Mistake(
+                step.node, "torch.distributed.launch is deprecated", "torchrun --nproc-per-node N train.py"
+            )
     for runner in sorted(_RUNNERS):
         for step in program.calls(runner):
-            texts = [n.value for n in ast.walk(step.node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            texts = [
+                n.value
+                for n in ast.walk(step.node)
+                if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            ]
             if any(COMMAND.search(text) for text in texts) or "torch.distributed.launch" in texts:
                 yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _mended(program.statement_text(step.node)))  # fmt: skip
 

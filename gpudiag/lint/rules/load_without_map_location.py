@@ -10,12 +10,21 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_accelerate or program.uses_deepspeed or not (program.opens_group and program.ddp_steps):
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.uses_deepspeed
+        or not (program.opens_group and program.ddp_steps)
+    ):
         return
     if any(is_constant(argument(step.node, 0, "backend"), "gloo", "mpi") for step in program.calls(INIT)):
         return
     for step in program.calls("torch.load"):
-        if argument(step.node, 1, "map_location") is None and not has_star(step.node) and program.which_ranks(step) is None:
+        if (
+            argument(step.node, 1, "map_location") is None
+            and not has_star(step.node)
+            and program.which_ranks(step) is None
+        ):
             given = argument(step.node, 0, "f")
             shown = ast.unparse(given) if given is not None else "path"
             yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", f'torch.load({shown}, map_location="cpu")')  # fmt: skip

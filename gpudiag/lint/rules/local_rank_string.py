@@ -7,7 +7,7 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant, keywor
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.values import argument_name
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
-from gpudiag.model.lint import Severity
+from gpudiag.model.lint import Edit, Severity
 
 _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 
@@ -62,19 +62,27 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _mistake(program: Program, made: ast.expr, where: str) -> Mistake:
-    if isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr == "add_argument":
+    if (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and made.func.attr == "add_argument"
+    ):
         name = argument_name(made)
         mended = ast.Call(made.func, made.args, [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))])  # fmt: skip
         text = ast.unparse(mended)
-        edits = ()
+        edits: tuple[Edit, ...] = ()
         if made.end_lineno is not None and made.end_col_offset and _ends_plainly(program, made):
-            edits = program.edit_span(made.end_lineno, made.end_col_offset - 1, made.end_col_offset - 1, ", type=int")
+            edits = program.edit_span(
+                made.end_lineno, made.end_col_offset - 1, made.end_col_offset - 1, ", type=int"
+            )
         return Mistake(made, f"--{name} has no type, so it is text, and {where} needs a number", text, edits)
     text = ast.unparse(made)
     if isinstance(made, ast.Call) and len(made.args) > 1 and is_constant(made.args[1], None):
         return Mistake(made, f"{text} is text, and {where} needs a number", f"int({text})")
     edits = program.edit(made, f"int({text})")
-    shown = program.edited_line(edits) if edits else program.statement_text(made).replace(text, f"int({text})")
+    shown = (
+        program.edited_line(edits) if edits else program.statement_text(made).replace(text, f"int({text})")
+    )
     return Mistake(made, f"{text} is text, and {where} needs a number", shown, edits)
 
 

@@ -22,7 +22,12 @@ def _find(program: Program) -> Iterator[Mistake]:
     told = set()
     for step in program.calls(*_WRITERS):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or step.where.entry is not None or step.where.handling:
+        if (
+            not isinstance(call, ast.Call)
+            or call in told
+            or step.where.entry is not None
+            or step.where.handling
+        ):
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
             continue
@@ -31,7 +36,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         told.add(call)
         rank = "hvd.rank()" if horovod else "dist.get_rank()"
         what = "a run of wandb" if "wandb" in ast.unparse(call.func) else "a log writer"
-        yield Mistake(call, f"every rank opens {what} of its own", f"if {rank} == 0: {program.statement_text(call)}")
+        yield Mistake(
+            call, f"every rank opens {what} of its own", f"if {rank} == 0: {program.statement_text(call)}"
+        )
 
 
 def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:

@@ -24,7 +24,11 @@ def _loops_that_meet(program: Program) -> list[Loop]:
     """The loops in which ranks wait for each other: by a collective, or in the backward pass of a DDP model."""
     loops = []
     for name, step in collectives_of(program):
-        if name not in ("init_process_group", "new_group") and "group" not in ast.unparse(step.node) and program.which_ranks(step) is None:
+        if (
+            name not in ("init_process_group", "new_group")
+            and "group" not in ast.unparse(step.node)
+            and program.which_ranks(step) is None
+        ):
             loops += list(step.where.loops)
     if program.ddp_steps and program.opens_group:
         for step in program.backwards:
@@ -51,7 +55,8 @@ def _depends(program: Program, part: ast.expr) -> bool:
     if isinstance(part, ast.Name):
         exprs += [b.value for b in program.values.reaching(part) if b.value is not None and not b.path]
     return any(
-        isinstance(node, ast.IfExp) and program.ranks.of_guard(Guard(node.test, True)) in (Which.ONE, Which.OTHERS)
+        isinstance(node, ast.IfExp)
+        and program.ranks.of_guard(Guard(node.test, True)) in (Which.ONE, Which.OTHERS)
         for node in exprs
     )
 
@@ -71,7 +76,10 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
     for outer in program.names.ancestors(node):
         if outer is loop:
             return False
-        if isinstance(outer, ast.If) and program.ranks.of_guard(Guard(outer.test, True)) in (Which.ONE, Which.OTHERS):
+        if isinstance(outer, ast.If) and program.ranks.of_guard(Guard(outer.test, True)) in (
+            Which.ONE,
+            Which.OTHERS,
+        ):
             return True
     return False
 

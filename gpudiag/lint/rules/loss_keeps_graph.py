@@ -11,17 +11,32 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or not (program.opens_group or program.ddp_steps or program.uses_horovod or program.uses_accelerate or program.uses_deepspeed):
+    if program.owner or not (
+        program.opens_group
+        or program.ddp_steps
+        or program.uses_horovod
+        or program.uses_accelerate
+        or program.uses_deepspeed
+    ):
         return
     told = set()
     for step in program.steps:
         node = step.node
-        if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add) or node in told or not step.where.loops:
+        if (
+            not isinstance(node, ast.AugAssign)
+            or not isinstance(node.op, ast.Add)
+            or node in told
+            or not step.where.loops
+        ):
             continue
         if not isinstance(node.target, ast.Name | ast.Attribute) or without_gradients(program, step):
             continue
         added = node.value
-        if not isinstance(added, ast.Name) or not _is_of_the_backward(program, step, added) or _is_used_whole(program, node.target):
+        if (
+            not isinstance(added, ast.Name)
+            or not _is_of_the_backward(program, step, added)
+            or _is_used_whole(program, node.target)
+        ):
             continue
         if _starts_in_the_loop(program, step, node.target):
             continue
@@ -34,7 +49,11 @@ def _is_of_the_backward(program: Program, step: Step, added: ast.Name) -> bool:
     """Whether what is added is the tensor from which the gradients of this round are computed, and still is it."""
     for backward in program.backwards:
         call = backward.node
-        if backward.where.loops != step.where.loops or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        if (
+            backward.where.loops != step.where.loops
+            or not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+        ):
             continue
         losses = [call.func.value, *call.args[:1]]
         for loss in losses:
@@ -42,7 +61,9 @@ def _is_of_the_backward(program: Program, step: Step, added: ast.Name) -> bool:
                 theirs = {b.node for b in program.values.reaching(loss)}
                 ours = program.values.reaching(added)
                 texts = " ".join(ast.unparse(b.value) for b in ours if b.value is not None)
-                if {b.node for b in ours} == theirs and not any(w in texts for w in (".item(", "detach", ".data", "float(", "reduce")):
+                if {b.node for b in ours} == theirs and not any(
+                    w in texts for w in (".item(", "detach", ".data", "float(", "reduce")
+                ):
                     return True
     return False
 
@@ -52,9 +73,13 @@ def _is_used_whole(program: Program, target: ast.expr) -> bool:
     text = ast.unparse(target)
     for backward in program.backwards:
         call = backward.node
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args)):
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args))
+        ):
             return True
-    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any("loss" == ast.unparse(t) for t in n.targets) for n in program.nodes)  # fmt: skip
+    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any(ast.unparse(t) == "loss" for t in n.targets) for n in program.nodes)  # fmt: skip
 
 
 def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
@@ -62,7 +87,9 @@ def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
     loop = step.where.loops[-1]
     text = ast.unparse(target)
     return any(
-        isinstance(node, ast.Assign) and any(ast.unparse(t) == text for t in node.targets) and _always(program, node, loop)
+        isinstance(node, ast.Assign)
+        and any(ast.unparse(t) == text for t in node.targets)
+        and _always(program, node, loop)
         for statement in loop.body
         for node in ast.walk(statement)
     )

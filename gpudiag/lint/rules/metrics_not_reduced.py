@@ -13,7 +13,12 @@ _REDUCED = ("\\w*reduce\\w*", "\\w*gather\\w*", "\\w*synchroni[sz]e\\w*", "torch
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_accelerate or program.uses_deepspeed or not (program.ddp_steps or program.uses_horovod):
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.uses_deepspeed
+        or not (program.ddp_steps or program.uses_horovod)
+    ):
         return
     if program.mentions(*_REDUCED):
         return
@@ -35,10 +40,16 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
     """What the loop adds up, where no gradients are computed in it."""
     loop = step.node
-    if not isinstance(loop, ast.For) or any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop)):
+    if not isinstance(loop, ast.For) or any(
+        isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop)
+    ):
         return None
     for node in ast.walk(loop):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and not isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.op, ast.Add)
+            and not isinstance(node.value, ast.Constant)
+        ):
             return node
     return None
 

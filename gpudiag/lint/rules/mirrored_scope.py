@@ -18,22 +18,34 @@ _MODELS = ("tensorflow.keras.Sequential", "tensorflow.keras.models.Sequential", 
 
 def _find(program: Program) -> Iterator[Mistake]:
     made = program.calls(*_STRATEGIES)
-    if not made or program.mentions("experimental_set_strategy", "run_distribute_coordinator", "Estimator", "RunConfig"):
+    if not made or program.mentions(
+        "experimental_set_strategy", "run_distribute_coordinator", "Estimator", "RunConfig"
+    ):
         return
     if program.owner or program.uses_horovod:
         return
     if not any(word in program.methods for word in ("fit", "compile")):
         return
-    models = [*program.calls(*_MODELS), *(s for _, s in program.calls_within("tensorflow.keras.applications"))]
+    models = [
+        *program.calls(*_MODELS),
+        *(s for _, s in program.calls_within("tensorflow.keras.applications")),
+    ]
     for step in models:
-        if step.where.entry is None and not _in_scope(step) and not _is_inner(program, step) and _is_fitted(program, step, models):
+        if (
+            step.where.entry is None
+            and not _in_scope(step)
+            and not _is_inner(program, step)
+            and _is_fitted(program, step, models)
+        ):
             strategy = _name_of(program, made[0])
             yield Mistake(step.node, "the model is built outside the scope of the strategy, on one GPU", f"with {strategy}.scope(): {program.statement_text(step.node)}")  # fmt: skip
             return
 
 
 def _in_scope(step: Step) -> bool:
-    return any("scope" in ast.unparse(item) or "strategy" in ast.unparse(item).lower() for item in step.where.withs)
+    return any(
+        "scope" in ast.unparse(item) or "strategy" in ast.unparse(item).lower() for item in step.where.withs
+    )
 
 
 def _is_inner(program: Program, step: Step) -> bool:

@@ -22,7 +22,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             makers = [value.node for value in values if isinstance(value.node, ast.Call)]
             if any(_was_moved(program, maker) for maker in makers):
                 continue
-            yield Mistake(call, "the model is moved after DDP has wrapped it", _mend(program, makers[0], call))
+            yield Mistake(
+                call, "the model is moved after DDP has wrapped it", _mend(program, makers[0], call)
+            )
             return
 
 
@@ -56,7 +58,12 @@ def _was_moved(program: Program, maker: ast.Call) -> bool:
         for step in program.methods.get(name, []):
             func = step.node.func if isinstance(step.node, ast.Call) else None
             before = program.names.order.get(step.node, 0) < program.names.order.get(maker, 0)
-            if isinstance(func, ast.Attribute) and root_name(func.value) == root and before and root is not None:
+            if (
+                isinstance(func, ast.Attribute)
+                and root_name(func.value) == root
+                and before
+                and root is not None
+            ):
                 return True
     for binding in program.values.reaching(inner) if isinstance(inner, ast.Name | ast.Attribute) else ():
         text = ast.unparse(binding.value) if binding.value is not None else ""

@@ -46,7 +46,10 @@ def _exchanges_by_hand(program: Program) -> bool:
                 continue
             if name == "broadcast" and kinds & {"parameter"}:
                 continue
-            if any(word in text.lower() for word in ("loss", "acc", "count", "correct", "total", "metric", "stop", "flag")):
+            if any(
+                word in text.lower()
+                for word in ("loss", "acc", "count", "correct", "total", "metric", "stop", "flag")
+            ):
                 continue
             return True
     return False

@@ -17,10 +17,15 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(call, ast.Call) or call in told or not _goes_into_backward(program, step):
             continue
         func = call.func
-        if isinstance(func, ast.Attribute) and func.attr == "module" and "inner" in program.values.kinds(func):
-            if program.values.kinds(func.value) & {"ddp", "engine"} and "dp" not in program.values.kinds(func.value):
-                told.add(call)
-                yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _mend(program, call, ast.unparse(func.value)))  # fmt: skip
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr == "module"
+            and "inner" in program.values.kinds(func)
+            and program.values.kinds(func.value) & {"ddp", "engine"}
+            and "dp" not in program.values.kinds(func.value)
+        ):
+            told.add(call)
+            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _mend(program, call, ast.unparse(func.value)))  # fmt: skip
     yield from _find_raw(program, told)
 
 
@@ -29,9 +34,15 @@ def _find_raw(program: Program, told: set[ast.AST]) -> Iterator[Mistake]:
     for raw, wrapped, after, word in _wrappings(program):
         for step in program.steps:
             call = step.node
-            if not isinstance(call, ast.Call) or call in told or program.names.order.get(call, 0) < program.names.order.get(after, 0):
+            if (
+                not isinstance(call, ast.Call)
+                or call in told
+                or program.names.order.get(call, 0) < program.names.order.get(after, 0)
+            ):
                 continue
-            if root_name(call.func) != raw or isinstance(call.func, ast.Attribute) and not raw.startswith("self."):
+            if root_name(call.func) != raw or (
+                isinstance(call.func, ast.Attribute) and not raw.startswith("self.")
+            ):
                 continue
             if program.names.function_around(call) is not program.names.function_around(after):
                 continue
@@ -46,9 +57,9 @@ def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
         statement = program.names.statement_of(step.node)
         if isinstance(statement, ast.Assign) and statement.value is step.node:
             raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
-            if raw and raw != wrapped and isinstance(argument(step.node, 0, "module"), ast.Name):
-                if not _rebound(program, raw, step.node):
-                    yield raw, wrapped, step.node, "DDP"
+            is_name = isinstance(argument(step.node, 0, "module"), ast.Name)
+            if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
+                yield raw, wrapped, step.node, "DDP"
     for step in program.calls("deepspeed.initialize"):
         statement = program.names.statement_of(step.node)
         given = keyword(step.node, "model") or argument(step.node, 1, "model")
@@ -94,7 +105,11 @@ def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
                 return True
             if isinstance(part, ast.Name) and part not in seen:
                 seen.add(part)
-                start += [b.value for b in program.values.reaching(part) if b.value is not None and b.value not in seen]
+                start += [
+                    b.value
+                    for b in program.values.reaching(part)
+                    if b.value is not None and b.value not in seen
+                ]
                 seen |= {b.value for b in program.values.reaching(part) if b.value is not None}
     return False
 

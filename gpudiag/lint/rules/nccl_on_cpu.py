@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.vocabulary import INIT
 from gpudiag.model.lint import Severity
 
 _MAKERS = frozenset({"torch.tensor", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.full", "torch.arange"})  # fmt: skip
@@ -16,7 +15,9 @@ _COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
-    opened = [step for step in program.opens_group if is_constant(argument(step.node, 0, "backend"), "nccl", "NCCL")]
+    opened = [
+        step for step in program.opens_group if is_constant(argument(step.node, 0, "backend"), "nccl", "NCCL")
+    ]
     if not opened or len(opened) != len(program.opens_group):
         return
     if _never_uses_gpus(program):
@@ -32,8 +33,14 @@ def _find(program: Program) -> Iterator[Mistake]:
             made = _made_on_cpu(program, argument(step.node, place, "tensor"))
             if made is not None and step.node not in told and keyword(step.node, "group") is None:
                 told.add(step.node)
-                mended = ast.Call(made.func, made.args, [*made.keywords, ast.keyword("device", ast.Name("device"))])
-                yield Mistake(step.node, f"{name} of a tensor on the CPU, which NCCL cannot exchange", ast.unparse(mended))
+                mended = ast.Call(
+                    made.func, made.args, [*made.keywords, ast.keyword("device", ast.Name("device"))]
+                )
+                yield Mistake(
+                    step.node,
+                    f"{name} of a tensor on the CPU, which NCCL cannot exchange",
+                    ast.unparse(mended),
+                )
 
 
 def _never_uses_gpus(program: Program) -> bool:
@@ -50,7 +57,8 @@ def _to_cpu(program: Program, call: ast.AST) -> bool:
     given = argument(call, 0, "device")
     values = program.values.of(given)
     return bool(values) and all(
-        is_constant(v.node, "cpu") or (isinstance(v.node, ast.Call) and v.node.args and is_constant(v.node.args[0], "cpu"))
+        is_constant(v.node, "cpu")
+        or (isinstance(v.node, ast.Call) and v.node.args and is_constant(v.node.args[0], "cpu"))
         for v in values
     )
 

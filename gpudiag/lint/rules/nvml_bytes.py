@@ -12,7 +12,9 @@ _TEXTS = frozenset({"nvmlDeviceGetName", "nvmlSystemGetDriverVersion", "nvmlDevi
 
 def _find(program: Program) -> Iterator[Mistake]:
     packages = ("pynvml", "py3nvml", "py3nvml.py3nvml")
-    if not program.mentions("isinstance", "hasattr", "bytes") and not any(isinstance(n, ast.Try) for n in program.nodes):
+    if not program.mentions("isinstance", "hasattr", "bytes") and not any(
+        isinstance(n, ast.Try) for n in program.nodes
+    ):
         for step in program.methods.get("decode", []):
             call = step.node
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -22,15 +24,27 @@ def _find(program: Program) -> Iterator[Mistake]:
                 edits = program.edit(call, ast.unparse(call.func.value))
                 yield Mistake(call, "NVML's names are text today: decode raises an AttributeError", program.edited_line(edits) if edits else ast.unparse(call.func.value), edits)  # fmt: skip
     started = [step for package in packages for step in program.calls(f"{package}.nvmlInit")]
-    if started and program.script.whole and not program.mentions("nvmlShutdown", "shutdown") and started[0].where.entry is None:
-        yield Mistake(started[0].node, "NVML is started and never shut down", "pynvml.nvmlShutdown()  # last", severity=Severity.NOTE)
+    if (
+        started
+        and program.script.whole
+        and not program.mentions("nvmlShutdown", "shutdown")
+        and started[0].where.entry is None
+    ):
+        yield Mistake(
+            started[0].node,
+            "NVML is started and never shut down",
+            "pynvml.nvmlShutdown()  # last",
+            severity=Severity.NOTE,
+        )
 
 
 def _makers(program: Program, node: ast.expr) -> list[ast.Call]:
     if isinstance(node, ast.Call):
         return [node]
     if isinstance(node, ast.Name):
-        return [b.value for b in program.values.reaching(node) if isinstance(b.value, ast.Call) and not b.path]
+        return [
+            b.value for b in program.values.reaching(node) if isinstance(b.value, ast.Call) and not b.path
+        ]
     return []
 
 

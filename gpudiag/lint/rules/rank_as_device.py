@@ -10,7 +10,10 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if not program.mentions("localhost", "127\\.0\\.0\\.1", "standalone", "single.node") and not program.starts_processes:
+    if (
+        not program.mentions("localhost", "127\\.0\\.0\\.1", "standalone", "single.node")
+        and not program.starts_processes
+    ):
         yield from _find_devices(program)
     yield from _find_ranks(program)
 
@@ -26,7 +29,11 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
         if use is None or program.values.kinds(use) != {"rank"} or not _is_sure(program, use):
             continue
         mend = program.statement_text(use).replace(ast.unparse(use), 'int(os.environ["LOCAL_RANK"])')
-        yield Mistake(use, "the rank of the job is used as the number of a GPU: on a second machine there is no such GPU", mend)
+        yield Mistake(
+            use,
+            "the rank of the job is used as the number of a GPU: on a second machine there is no such GPU",
+            mend,
+        )
         return
 
 
@@ -38,16 +45,26 @@ def _is_sure(program: Program, use: ast.expr) -> bool:
 def _find_ranks(program: Program) -> Iterator[Mistake]:
     for name, keyword_name in ((INIT, "rank"), (SAMPLER, "rank")):
         for step in program.calls(name):
-            given = keyword(step.node, keyword_name) or (argument(step.node, 2, "rank") if name == SAMPLER else None)
+            given = keyword(step.node, keyword_name) or (
+                argument(step.node, 2, "rank") if name == SAMPLER else None
+            )
             values = program.values.of(given) if given is not None else frozenset()
             made = [ast.unparse(value.node) for value in values if value.node is not None]
             if not values or any(value.kind != "local_rank" for value in values):
                 continue
             if not all("LOCAL_RANK" in text or "local_rank()" in text or "LOCALID" in text for text in made):
                 continue
-            right = "hvd.rank()" if any("local_rank()" in text for text in made) else 'int(os.environ["RANK"])'
-            mend = program.statement_text(step.node).replace(f"rank={ast.unparse(given)}" if given else "", f"rank={right}")
-            yield Mistake(step.node, "the local rank is used as the rank of the job: each machine has a rank 0 of its own", mend)
+            right = (
+                "hvd.rank()" if any("local_rank()" in text for text in made) else 'int(os.environ["RANK"])'
+            )
+            mend = program.statement_text(step.node).replace(
+                f"rank={ast.unparse(given)}" if given else "", f"rank={right}"
+            )
+            yield Mistake(
+                step.node,
+                "the local rank is used as the rank of the job: each machine has a rank 0 of its own",
+                mend,
+            )
 
 
 RULE = Rule(

@@ -46,7 +46,12 @@ def _takes_turns(program: Program, step: Step, loop: Loop) -> bool:
         equal = isinstance(test.ops[0], ast.Eq) if guard.holds else isinstance(test.ops[0], ast.NotEq)
         sides = (test.left, test.comparators[0])
         for one, other in (sides, sides[::-1]):
-            if equal and isinstance(one, ast.Name) and one.id == counter and program.values.kinds(other) & RANKS:
+            if (
+                equal
+                and isinstance(one, ast.Name)
+                and one.id == counter
+                and program.values.kinds(other) & RANKS
+            ):
                 return True
     return False
 
@@ -55,7 +60,9 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
     """Whether the group is opened within the loop by a plain call, and not in a process of its own."""
     if program.names.qualify(step.node.func if isinstance(step.node, ast.Call) else None) != INIT:
         return False
-    return isinstance(loop, ast.For) and not any("Process" in ast.unparse(s) or "fork" in ast.unparse(s) for s in loop.body)
+    return isinstance(loop, ast.For) and not any(
+        "Process" in ast.unparse(s) or "fork" in ast.unparse(s) for s in loop.body
+    )
 
 
 RULE = Rule(

@@ -21,21 +21,43 @@ def _find(program: Program) -> Iterator[Mistake]:
         name = program.names.qualify(call.func) or ""
         package, _, short = name.rpartition(".")
         text = ast.unparse(call)
-        if "barrier" in text or any(isinstance(part, ast.Constant) and part.value is ... for part in call.args):
+        if "barrier" in text or any(
+            isinstance(part, ast.Constant) and part.value is ... for part in call.args
+        ):
             continue  # an allreduce that is a barrier; a sketch
-        if name in _OTHERS or (package.startswith("horovod.") and short in _HOROVOD and "tensorflow" not in package):
-            yield Mistake(call, f"what {short} gives back is not used, and it changes nothing in place", f"{_taker(call)} = {text}")
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in _ACCELERATE and "accelerator" in program.values.kinds(call.func.value):
-            yield Mistake(call, f"what {call.func.attr} gives back is not used, and it changes nothing in place", f"{_taker(call)} = {text}")
+        if name in _OTHERS or (
+            package.startswith("horovod.") and short in _HOROVOD and "tensorflow" not in package
+        ):
+            yield Mistake(
+                call,
+                f"what {short} gives back is not used, and it changes nothing in place",
+                f"{_taker(call)} = {text}",
+            )
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in _ACCELERATE
+            and "accelerator" in program.values.kinds(call.func.value)
+        ):
+            yield Mistake(
+                call,
+                f"what {call.func.attr} gives back is not used, and it changes nothing in place",
+                f"{_taker(call)} = {text}",
+            )
         elif package == "torch.distributed" and is_constant(keyword(call, "async_op"), True):
             yield Mistake(call, "the handle of an asynchronous collective is dropped: nothing waits for its end", f"work = {text}; work.wait()  # before the tensor is used")  # fmt: skip
     for statement in program.nodes:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and program.names.qualify(statement.value.func) == "torch.cuda.device":
+        if (
+            isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Call)
+            and program.names.qualify(statement.value.func) == "torch.cuda.device"
+        ):
             yield Mistake(statement.value, "torch.cuda.device is a context: called and not entered it changes nothing", ast.unparse(statement.value).replace(".device(", ".set_device("), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
 
 
 def _taker(call: ast.Call) -> str:
-    first = [ast.unparse(argument) for argument in call.args if isinstance(argument, ast.Name | ast.Attribute)]
+    first = [
+        ast.unparse(argument) for argument in call.args if isinstance(argument, ast.Name | ast.Attribute)
+    ]
     attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     return ", ".join(first) if attr == "prepare" and first else (first[0] if first else "result")
 

@@ -68,7 +68,13 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 def _seeds_by_rank(program: Program) -> bool:
     """Whether each rank draws an order of its own."""
-    for name in ("torch.manual_seed", "torch.Generator", "random.seed", "numpy.random.seed", "torch.cuda.manual_seed"):
+    for name in (
+        "torch.manual_seed",
+        "torch.Generator",
+        "random.seed",
+        "numpy.random.seed",
+        "torch.cuda.manual_seed",
+    ):
         for step in program.calls(name):
             if program.values.depends_on(step.node if isinstance(step.node, ast.Call) else None, _BY_RANK):
                 return True

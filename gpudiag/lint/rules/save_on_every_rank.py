@@ -16,7 +16,9 @@ _SHARDED = ("fully_shard", "FullyShardedDataParallel", "FSDP", "distribute_tenso
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate or program.uses_deepspeed or program.mentions(*_SHARDED):
         return
-    if not (program.opens_group and (program.ddp_steps or program.training_loops())) and not _is_horovod(program):
+    if not (program.opens_group and (program.ddp_steps or program.training_loops())) and not _is_horovod(
+        program
+    ):
         return
     told = set()
     for step in program.calls("torch.save"):
@@ -29,7 +31,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(step.node)
         rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
-        yield Mistake(step.node, "every rank writes this file, all at once", f"if {rank} == 0: {program.statement_text(step.node)}")
+        yield Mistake(
+            step.node,
+            "every rank writes this file, all at once",
+            f"if {rank} == 0: {program.statement_text(step.node)}",
+        )
 
 
 def _is_horovod(program: Program) -> bool:

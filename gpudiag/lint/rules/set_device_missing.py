@@ -18,11 +18,17 @@ def _find(program: Program) -> Iterator[Mistake]:
     horovod = program.uses_horovod and bool(program.calls("horovod.torch.init"))
     if not horovod and not (program.ddp_steps and program.opens_group and _on_gpus(program)):
         return
-    if program.mentions(*(word for word in _CHOSEN_BY if word != "device_ids")) or program.calls("torch.cuda.device"):
+    if program.mentions(*(word for word in _CHOSEN_BY if word != "device_ids")) or program.calls(
+        "torch.cuda.device"
+    ):
         return
     for name in ("cuda", "to"):
         for step in program.methods.get(name, []):
-            if _is_unindexed(program, step) and _is_model(program, step) and program.which_ranks(step) is None:
+            if (
+                _is_unindexed(program, step)
+                and _is_model(program, step)
+                and program.which_ranks(step) is None
+            ):
                 rank = "hvd.local_rank()" if horovod else 'int(os.environ["LOCAL_RANK"])'
                 yield Mistake(
                     step.node,
@@ -33,7 +39,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _on_gpus(program: Program) -> bool:
-    return not any(is_constant(backend, "gloo", "mpi") for step in program.calls(INIT) for backend in (_backend(step),))
+    return not any(
+        is_constant(backend, "gloo", "mpi") for step in program.calls(INIT) for backend in (_backend(step),)
+    )
 
 
 def _backend(step: Step) -> ast.expr | None:

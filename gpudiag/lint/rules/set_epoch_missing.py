@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop, Step
-from gpudiag.lint.training import batch_sampler_of, repeats, sampler_of, samples_by_rank, shuffles, training_loaders
+from gpudiag.lint.training import (
+    batch_sampler_of,
+    repeats,
+    sampler_of,
+    samples_by_rank,
+    shuffles,
+    training_loaders,
+)
 from gpudiag.model.lint import Severity
 
 
@@ -54,7 +61,11 @@ def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
     if not inside:
         # Before the loop, in the function that has the loop: the first epoch's number for all.
         home = program.names.function_around(call.node)
-        return bool(epochs) and any(program.names.function_around(loop) is home for loop in epochs) and not call.where.loops
+        return (
+            bool(epochs)
+            and any(program.names.function_around(loop) is home for loop in epochs)
+            and not call.where.loops
+        )
     if is_constant(given) or isinstance(given, ast.Constant):
         return True
     if not isinstance(given, ast.Name):
@@ -75,7 +86,11 @@ def _missing(sampler: ast.Call, loop: Loop) -> Mistake:
 
 def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
     node = call.node
-    receiver = ast.unparse(node.func.value) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else "sampler"
+    receiver = (
+        ast.unparse(node.func.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        else "sampler"
+    )
     return Mistake(node, "set_epoch is given the same number in every epoch, so that the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})  # inside the loop over epochs")  # fmt: skip
 
 

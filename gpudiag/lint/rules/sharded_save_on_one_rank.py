@@ -22,7 +22,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if any("world_size" in ast.unparse(guard.test) for guard in step.where.guards):
             continue
         told.add(step.node)
-        yield Mistake(step.node, f"{what} needs every rank, and only one comes to it", f"{program.statement_text(step.node)}  # on every rank")
+        yield Mistake(
+            step.node,
+            f"{what} needs every rank, and only one comes to it",
+            f"{program.statement_text(step.node)}  # on every rank",
+        )
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
@@ -34,10 +38,20 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     for name in _CHECKPOINT:
         for step in program.calls(name):
             yield name.rsplit(".", 1)[1], step
-    sharded = {ast.unparse(given) for step in program.calls(FULLY_SHARD) if (given := argument(step.node, 0, "module")) is not None}
+    sharded = {
+        ast.unparse(given)
+        for step in program.calls(FULLY_SHARD)
+        if (given := argument(step.node, 0, "module")) is not None
+    }
     for step in program.methods.get("state_dict", []):
-        receiver = step.node.func.value if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) else None
-        if program.values.kinds(receiver) == {"fsdp1"} and not any("LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs):
+        receiver = (
+            step.node.func.value
+            if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
+            else None
+        )
+        if program.values.kinds(receiver) == {"fsdp1"} and not any(
+            "LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs
+        ):
             yield "the state_dict of an FSDP model", step
     if sharded:
         for step in program.methods.get("full_tensor", []):

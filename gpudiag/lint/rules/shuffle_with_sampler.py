@@ -27,8 +27,14 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(call)
             edits = program.edit(given, "False")
-            mend = program.edited_line(edits) if edits else ast.unparse(call).replace("shuffle=True", "shuffle=False")
-            yield Mistake(call, "shuffle=True together with a sampler: DataLoader refuses the two", mend, edits)
+            mend = (
+                program.edited_line(edits)
+                if edits
+                else ast.unparse(call).replace("shuffle=True", "shuffle=False")
+            )
+            yield Mistake(
+                call, "shuffle=True together with a sampler: DataLoader refuses the two", mend, edits
+            )
 
 
 def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | None) -> bool:

@@ -28,7 +28,9 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     function = program.values.function_of(given)
     if function is None:
         return
-    if program.script.kind == "notebook" and not is_constant(keyword(step.node, "start_method"), "fork", "forkserver"):
+    if program.script.kind == "notebook" and not is_constant(
+        keyword(step.node, "start_method"), "fork", "forkserver"
+    ):
         yield Mistake(step.node, "a function of a notebook cannot be found by the processes that mp.spawn starts", "torch.multiprocessing.start_processes(fn, args=.., nprocs=.., start_method='fork')  # or keep it in a file")  # fmt: skip
         return
     yield from _judge_arguments(program, step, function)
@@ -41,7 +43,9 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
 def _makes_function(program: Program, given: ast.Call) -> bool:
     """Whether the call makes something that can be called: partial, a class, a function from elsewhere."""
     function = program.values.function_of(given.func)
-    return function is None or any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
+    return function is None or any(
+        isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function)
+    )
 
 
 def _judge_arguments(program: Program, step: Step, function: Function) -> Iterator[Mistake]:
@@ -53,7 +57,9 @@ def _judge_arguments(program: Program, step: Step, function: Function) -> Iterat
         if kinds and kinds <= {"int", "world_size", "str", "float"}:
             yield Mistake(step.node, "args of mp.spawn must be a tuple", ast.unparse(step.node).replace(f"args={ast.unparse(given)}", f"args=({ast.unparse(given)},)"))  # fmt: skip
         return
-    if given is not None and not (isinstance(given, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in given.elts)):
+    if given is not None and not (
+        isinstance(given, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in given.elts)
+    ):
         return
     count = 1 + (len(given.elts) if isinstance(given, ast.Tuple) else 0)
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
@@ -70,12 +76,31 @@ def _is_unguarded(step: Step) -> bool:
 
 def _lacks_address(program: Program, step: Step) -> bool:
     """Whether the spawned function opens the group by the environment, and the whole file never sets it."""
-    if program.mentions("MASTER_ADDR", "MASTER_PORT", "init_method", "store", "FileStore", "TCPStore", "environ", "putenv", "dotenv"):
+    if program.mentions(
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "init_method",
+        "store",
+        "FileStore",
+        "TCPStore",
+        "environ",
+        "putenv",
+        "dotenv",
+    ):
         return False
-    opened = [o for o in program.calls(INIT) if o.where.spawned]
+    opened = [
+        o
+        for o in program.calls(INIT)
+        if o.where.spawned
+        and any(f in o.where.stack for f in [program.values.function_of(argument(step.node, 0, "fn"))])
+    ]
     if not opened or any(len(o.node.args) > 1 for o in opened if isinstance(o.node, ast.Call)):
         return False
-    return not any(_is_foreign(program, other) for other in program.steps if other.where.spawned or other.where.entry is None)
+    return not any(
+        _is_foreign(program, other)
+        for other in program.steps
+        if other.where.spawned or other.where.entry is None
+    )
 
 
 def _is_foreign(program: Program, step: Step) -> bool:

@@ -8,7 +8,12 @@ from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_STEPPED = {"optimizer": "the optimizer", "hvd_optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the scaler"}
+_STEPPED = {
+    "optimizer": "the optimizer",
+    "hvd_optimizer": "the optimizer",
+    "scheduler": "the scheduler",
+    "scaler": "the scaler",
+}
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -17,12 +22,27 @@ def _find(program: Program) -> Iterator[Mistake]:
     told: set[ast.AST] = set()
     for step in (*program.methods.get("step", []), *program.methods.get("backward", [])):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told or step.where.handling:
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call in told
+            or step.where.handling
+        ):
             continue
-        if program.which_ranks(step) is not Which.ONE or "world_size" in " ".join(ast.unparse(g.test) for g in step.where.guards):
+        if program.which_ranks(step) is not Which.ONE or "world_size" in " ".join(
+            ast.unparse(g.test) for g in step.where.guards
+        ):
             continue
-        what = "the backward pass" if call.func.attr == "backward" and program.ddp_steps else _what(program, call.func.value)
-        others = [o for o in program.methods.get(call.func.attr, []) if program.which_ranks(o) in (Which.OTHERS, Which.PERHAPS)]
+        what = (
+            "the backward pass"
+            if call.func.attr == "backward" and program.ddp_steps
+            else _what(program, call.func.value)
+        )
+        others = [
+            o
+            for o in program.methods.get(call.func.attr, [])
+            if program.which_ranks(o) in (Which.OTHERS, Which.PERHAPS)
+        ]
         if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
             continue
         told.add(call)

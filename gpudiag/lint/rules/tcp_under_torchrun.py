@@ -41,7 +41,9 @@ def _host(program: Program, step: Step) -> str | None:
 
 def _is_branch(step: Step) -> bool:
     """Whether it is a way out where no launcher has started the script."""
-    return any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards) or step.where.handling
+    return (
+        any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards) or step.where.handling
+    )
 
 
 def _is_torchrun(program: Program, step: Step) -> bool:

@@ -17,17 +17,31 @@ _KNOWN = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__builti
 def _find(program: Program) -> Iterator[Mistake]:
     if program.names.stars or program.mentions("exec", "globals", "locals", "vars") or not _is_whole(program):
         return
-    if not (program.opens_group or program.ddp_steps or program.uses_horovod or program.calls("torch.nn.DataParallel")):
+    if not (
+        program.opens_group
+        or program.ddp_steps
+        or program.uses_horovod
+        or program.calls("torch.nn.DataParallel")
+    ):
         return
     told = set()
     for node, what in _uses(program):
-        if not isinstance(node, ast.Name) or node.id in program.names.bound or node.id in _KNOWN or node.id in told:
+        if (
+            not isinstance(node, ast.Name)
+            or node.id in program.names.bound
+            or node.id in _KNOWN
+            or node.id in told
+        ):
             continue
         if not program.script.whole and node.id in CONVENTIONAL_NAMES:
             continue
         near = difflib.get_close_matches(node.id, sorted(program.names.bound), n=1, cutoff=0.6)
         if not near:
-            near = [name for name in sorted(program.names.bound) if name.startswith(node.id) or node.id.startswith(name)][:1]
+            near = [
+                name
+                for name in sorted(program.names.bound)
+                if name.startswith(node.id) or node.id.startswith(name)
+            ][:1]
         if not program.script.whole and not near:
             continue
         told.add(node.id)

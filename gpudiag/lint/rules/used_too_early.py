@@ -12,8 +12,9 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    yield from _find_optimizers(program)
-    yield from _find_group(program)
+    if program.script.whole:  # the fences of a page do not run one after the other
+        yield from _find_optimizers(program)
+        yield from _find_group(program)
 
 
 def _find_optimizers(program: Program) -> Iterator[Mistake]:
@@ -31,7 +32,9 @@ def _find_optimizers(program: Program) -> Iterator[Mistake]:
         here = order.get(statement, 0) if statement is not None else 0
         if any(b.parameter or order.get(b.node, 0) < here for b in bindings):
             continue
-        loops = [a for a in program.names.ancestors(step.node) if isinstance(a, ast.For | ast.While | ast.AsyncFor)]
+        loops = [
+            a for a in program.names.ancestors(step.node) if isinstance(a, ast.For | ast.While | ast.AsyncFor)
+        ]
         if loops or any(isinstance(b.node, ast.FunctionDef) for b in bindings):
             continue
         told.add(step.node)
@@ -47,7 +50,11 @@ def _find_group(program: Program) -> Iterator[Mistake]:
     needs = (*sorted(DDP_CLASSES), "torch.distributed.get_rank", "torch.distributed.get_world_size", *(f"torch.distributed.{n}" for n in sorted(TORCH_COLLECTIVES)))  # fmt: skip
     place = program.steps.index(opened[0])
     for step in program.calls(*needs):
-        if program.steps.index(step) < place and _same_run(step, opened[0]) and keyword(step.node, "process_group") is None:
+        if (
+            program.steps.index(step) < place
+            and _same_run(step, opened[0])
+            and keyword(step.node, "process_group") is None
+        ):
             what = ast.unparse(step.node.func) if isinstance(step.node, ast.Call) else "this"
             yield Mistake(step.node, f"{what} is called before the process group is open", f"{program.statement_text(opened[0].node)}  # before this line")  # fmt: skip
             return
@@ -56,7 +63,13 @@ def _find_group(program: Program) -> Iterator[Mistake]:
 def _same_run(step: Step, opened: Step) -> bool:
     ours, theirs = step.where, opened.where
     plain = [g for g in ours.guards if "__name__" not in ast.unparse(g.test)]
-    return not plain and ours.entry is theirs.entry and ours.spawned is theirs.spawned and not ours.handling and not theirs.loops
+    return (
+        not plain
+        and ours.entry is theirs.entry
+        and ours.spawned is theirs.spawned
+        and not ours.handling
+        and not theirs.loops
+    )
 
 
 RULE = Rule(

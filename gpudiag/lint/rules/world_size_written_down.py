@@ -13,10 +13,18 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for step in program.opens_group:
         size, rank = argument(step.node, 3, "world_size"), argument(step.node, 4, "rank")
-        if step.where.handling or len(program.opens_group) > 1 or any("__name__" not in ast.unparse(g.test) for g in step.where.guards):
+        if (
+            step.where.handling
+            or len(program.opens_group) > 1
+            or any("__name__" not in ast.unparse(g.test) for g in step.where.guards)
+        ):
             continue
         if is_constant(size, 1):
-            yield Mistake(step.node, "world_size is 1: each process forms a group of its own, and nothing is averaged", _mend(step.node))
+            yield Mistake(
+                step.node,
+                "world_size is 1: each process forms a group of its own, and nothing is averaged",
+                _mend(step.node),
+            )
         elif is_constant(rank, 0) and size is not None:
             yield Mistake(step.node, "every process says that it is rank 0", _mend(step.node))
 

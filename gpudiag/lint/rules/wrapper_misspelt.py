@@ -63,7 +63,9 @@ def _find_attributes(program: Program) -> Iterator[Mistake]:
 
 def _is_tested(program: Program, node: ast.AST) -> bool:
     """Whether the script asks first whether there is such a name."""
-    return any(isinstance(outer, ast.Try) for outer in program.names.ancestors(node)) or program.mentions("hasattr")
+    return any(isinstance(outer, ast.Try) for outer in program.names.ancestors(node)) or program.mentions(
+        "hasattr"
+    )
 
 
 def _judge(program: Program, node: ast.AST, module: str, name: str) -> Iterator[Mistake]:
@@ -109,7 +111,9 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
         place = text.find(wrong.rsplit(".", 1)[-1])
         if "." in right or place < 0 or node.lineno != node.end_lineno:
             name = right.rsplit(".", 1)
-            mend = f"from {name[0]} import {name[1]}" if len(name) == 2 else f"from {node.module} import {right}"
+            mend = (
+                f"from {name[0]} import {name[1]}" if len(name) == 2 else f"from {node.module} import {right}"
+            )
             yield Mistake(node, message, mend)
             return
         begin = len(text[:place].encode())

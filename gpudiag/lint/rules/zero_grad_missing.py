@@ -12,7 +12,9 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_deepspeed or not _is_distributed(program):
         return
-    if program.mentions("zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"):
+    if program.mentions(
+        "zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"
+    ):
         return
     if _clears_by_hand(program):
         return
@@ -21,10 +23,14 @@ def _find(program: Program) -> Iterator[Mistake]:
         call = step.node
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
             continue
-        if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(call.func.value):
+        if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(
+            call.func.value
+        ):
             continue
         loops = [loop for loop in step.where.loops if repeats(program, loop)]
-        backward = [b for b in program.backwards if b.where.loops and step.where.loops[-1:] == b.where.loops[-1:]]
+        backward = [
+            b for b in program.backwards if b.where.loops and step.where.loops[-1:] == b.where.loops[-1:]
+        ]
         if loops and backward:
             told.add(call)
             name = ast.unparse(call.func.value)
@@ -43,9 +49,15 @@ def _is_named_so(node: ast.expr) -> bool:
 def _clears_by_hand(program: Program) -> bool:
     """Whether gradients are set to None or zeroed one by one."""
     for node in program.nodes:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Attribute) and t.attr == "grad" for t in node.targets
+        ):
             return True
-        if isinstance(node, ast.Attribute) and node.attr in ("zero_", "fill_") and "grad" in ast.unparse(node.value):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("zero_", "fill_")
+            and "grad" in ast.unparse(node.value)
+        ):
             return True
     return False
 
