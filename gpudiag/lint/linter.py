@@ -104,9 +104,9 @@ def lint_source(source: SourceFile) -> Linted:
 
 
 def _once_a_place(found: list[LintFinding]) -> list[LintFinding]:
-    seen: dict[tuple[str, int, int], LintFinding] = {}
+    seen: dict[tuple[str, int, int, str], LintFinding] = {}
     for finding in found:
-        seen.setdefault((finding.code, finding.line, finding.column), finding)
+        seen.setdefault((finding.code, finding.line, finding.column, finding.message), finding)
     return list(seen.values())
 
 

@@ -49,7 +49,7 @@ class Program:
         self.names = Names(parsed.tree, conventional=not script.whole)
         self.values = Values(self.names)
         self.ranks = RankConditions(self.values)
-        self.code = _COMMENT.sub("", file.python)
+        self.code = _COMMENT.sub("", "\n".join(line.text for line in script.lines))
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -87,7 +87,7 @@ class Program:
         return found
 
     def mentions(self, *words: str) -> bool:
-        """Whether the code of the file has one of the words anywhere, its comments aside."""
+        """Whether the code of the script has one of the words anywhere, its comments aside."""
         return any(
             word in self._words if word.isidentifier() else re.search(rf"\b{word}\b", self.code) is not None
             for word in words
@@ -98,12 +98,12 @@ class Program:
         return frozenset(re.findall(r"\w+", self.code))
 
     def imports(self, *packages: str) -> bool:
-        """Whether the file imports one of the packages."""
+        """Whether the script imports one of the packages."""
         return any(package in self._imported for package in packages)
 
     @cached_property
     def _imported(self) -> frozenset[str]:
-        """The packages that the file imports, in any of its scripts, and all above them."""
+        """The packages that the script imports, and all above them."""
         found = set()
         for module in _IMPORT.findall(self.code):
             parts = module.split(".")
@@ -254,6 +254,27 @@ def has_star(call: ast.AST) -> bool:
     return isinstance(call, ast.Call) and (
         any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
     )
+
+
+def hides(program: Program, call: ast.AST, *words: str) -> bool:
+    """Whether unpacked arguments of a call may hold one of these keywords: a dict that is written out may not."""
+    if not isinstance(call, ast.Call):
+        return True
+    if any(isinstance(part, ast.Starred) for part in call.args):
+        return True
+    for given in call.keywords:
+        if given.arg is not None:
+            continue
+        values = program.values.of(given.value)
+        if not values or any(
+            not isinstance(value.node, ast.Dict | ast.Call) or value.kind == "unknown" for value in values
+        ):
+            return True
+        for value in values:
+            keys = value.node.keys if isinstance(value.node, ast.Dict) else []
+            if any(not isinstance(key, ast.Constant) or key.value in words for key in keys):
+                return True
+    return False
 
 
 def is_constant(node: ast.AST | None, *values: object) -> bool:

@@ -1,7 +1,7 @@
 """The Python in a file: a script, the cells of a notebook, or the fences of a page, each line with its number there."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpudiag.lint.encodings import decode_source
@@ -68,8 +68,6 @@ class SourceFile:
     shell_runs: bool = False  # they are run (a notebook), and not only shown
     remark: str | None = None
     kind: str = "script"
-    # What one script of a page lacks may stand in another one of it.
-    python: str = field(default="", compare=False)
 
 
 def read_source(path: Path, name: str | None = None) -> SourceFile:
@@ -108,7 +106,7 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
         return _page(name, text, encoding, newline, remark)
     lines = tuple(Line(line, number) for number, line in enumerate(split_lines(text), start=1))
     script = Script(lines, "script")
-    return SourceFile(name, text, encoding, newline, (script,), remark=remark, python=text)
+    return SourceFile(name, text, encoding, newline, (script,), remark=remark)
 
 
 def split_lines(text: str) -> list[str]:
@@ -131,9 +129,8 @@ def _notebook(name: str, text: str, encoding: str, newline: str) -> SourceFile:
         elif cell.kind == "code":
             _add_cell(cell, main, parts, numbers, others, shell)
     scripts = [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)] if main else []  # fmt: skip
-    python = "\n".join(line.text for script in (*scripts, *others) for line in script.lines)
     return SourceFile(
-        name, text, encoding, newline, (*scripts, *others), tuple(shell), True, remark, "notebook", python
+        name, text, encoding, newline, (*scripts, *others), tuple(shell), True, remark, "notebook"
     )
 
 
@@ -197,8 +194,7 @@ def _page(name: str, text: str, encoding: str, newline: str, remark: str | None)
             programs.append([])
         programs[-1].append(inside)
     scripts = tuple(_joined(program) for program in programs)
-    python = "\n".join(line.text for script in scripts for line in script.lines)
-    return SourceFile(name, text, encoding, newline, scripts, tuple(shell), False, remark, "page", python)
+    return SourceFile(name, text, encoding, newline, scripts, tuple(shell), False, remark, "page")
 
 
 def _joined(fences: list[list[Line]]) -> Script:

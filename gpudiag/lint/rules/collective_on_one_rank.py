@@ -24,7 +24,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         which = program.which_ranks(step)
         guard = _deciding(program, step)
-        if guard is None or any(_answers(program, step, other, which) for _, other in steps):
+        if guard is None or any(
+            _answers(program, step, other, which) for short, other in steps if short == name
+        ):
+            continue
+        if _has_other_side(guard, steps):
             continue
         if _is_paired_elsewhere(program, name, which, steps) or _starts_alone(program, step):
             continue
@@ -76,6 +80,15 @@ def _answers(program: Program, step: Step, other: Step, which: Which | None) -> 
     if theirs is not opposite:
         return False
     return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
+
+
+def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
+    """Whether the other branch of the same condition has a collective too: then they differ, which another rule tells."""
+    return any(
+        (theirs.test, theirs.holds) == (guard.test, not guard.holds)
+        for _, other in steps
+        for theirs in other.where.guards
+    )
 
 
 def _is_paired_elsewhere(

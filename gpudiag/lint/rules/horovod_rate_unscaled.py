@@ -52,6 +52,8 @@ def _scales(program: Program) -> bool:
             sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
             if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):
                 return True
+            if "batch" in ast.unparse(node) and isinstance(node.op, ast.Div | ast.FloorDiv):
+                return True  # the batch of all ranks, shared out among them
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
             "sqrt",
             "LearningRateWarmupCallback",

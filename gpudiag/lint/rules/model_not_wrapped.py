@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules.ranks_in_a_loop import takes_turns
 from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
@@ -24,15 +25,33 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for step in optimizer_calls(program):
         owner = owner_of_parameters(step.node)
-        if owner is None or program.values.kinds(owner) != {"module"}:
+        if owner is None or _kinds(program, owner) != {"module"}:
             continue
         if not program.training_loops() or program.which_ranks(step) is not None:
             continue
-        if any(program.which_ranks(loop_step) is not None for loop_step, _ in program.training_loops()):
+        loops = program.training_loops()
+        if any(
+            program.which_ranks(back) is not None and not takes_turns(program, back, outer)
+            for back, _ in loops
+            for outer in back.where.loops[:1]
+        ):
             continue
         name = ast.unparse(owner)
         yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains a model of its own", f"{name} = DistributedDataParallel({name})  # before this line")  # fmt: skip
         return
+
+
+def _kinds(program: Program, owner: ast.expr) -> frozenset[str]:
+    """What the optimizer's model is, also where it is built only later."""
+    kinds = program.values.kinds(owner)
+    if kinds in (frozenset(), {"unknown"}) and isinstance(owner, ast.Name):
+        values = [
+            program.values.of(b.value, b.path)
+            for b in program.names.bindings_of(owner)
+            if b.value is not None
+        ]
+        return frozenset(value.kind for found in values for value in found)
+    return kinds
 
 
 def _exchanges_by_hand(program: Program) -> bool:

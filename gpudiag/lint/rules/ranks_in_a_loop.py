@@ -22,7 +22,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
                 told.add(loop)
                 yield Mistake(loop, "one process plays all ranks one after the other: the first waits for the second for ever", "mp.spawn(run, args=(world_size,), nprocs=world_size)")  # fmt: skip
-            elif _takes_turns(program, step, loop):
+            elif takes_turns(program, step, loop):
                 told.add(loop)
                 yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "train(rank)  # on every rank at once, without the loop")  # fmt: skip
 
@@ -36,7 +36,7 @@ def _is_over_ranks(program: Program, loop: Loop) -> bool:
     return program.values.kinds(size) == {"world_size"} or "world_size" in ast.unparse(size).lower()
 
 
-def _takes_turns(program: Program, step: Step, loop: Loop) -> bool:
+def takes_turns(program: Program, step: Step, loop: Loop) -> bool:
     """Whether the step is under `if rank == r`, with r from the loop."""
     counter = loop.target.id if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else ""
     for guard in step.where.guards:

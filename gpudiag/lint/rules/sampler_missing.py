@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument, has_star
+from gpudiag.lint.program import Mistake, Program, argument, hides
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import batch_sampler_of, sampler_of, training_loaders
 from gpudiag.lint.values import RANKS
@@ -20,7 +20,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     told: set[ast.AST] = set()
     for loader, _, step in training_loaders(program):
-        if loader in told or has_star(loader) or sampler_of(loader) or batch_sampler_of(loader):
+        if (
+            loader in told
+            or hides(program, loader, "sampler", "batch_sampler")
+            or sampler_of(loader)
+            or batch_sampler_of(loader)
+        ):
             continue
         data = argument(loader, 0, "dataset")
         if data is None or not _is_whole(program, data) or program.which_ranks(step) is not None:

@@ -39,9 +39,12 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _on_gpus(program: Program) -> bool:
-    return not any(
-        is_constant(backend, "gloo", "mpi") for step in program.calls(INIT) for backend in (_backend(step),)
-    )
+    """Whether the group is NCCL's, or may be: ranks under gloo can share a GPU, and often stand alone on a machine."""
+    for step in program.calls(INIT):
+        values = program.values.of(_backend(step)) if _backend(step) is not None else ()
+        if any(is_constant(value.node, "gloo", "mpi") for value in values):
+            return False
+    return True
 
 
 def _backend(step: Step) -> ast.expr | None:

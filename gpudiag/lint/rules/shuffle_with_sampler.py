@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant
+from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import batch_sampler_of, sampler_of
 from gpudiag.lint.vocabulary import LOADER
@@ -14,7 +14,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     told = set()
     for step in program.calls(LOADER):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or has_star(call):
+        if not isinstance(call, ast.Call) or call in told:
             continue
         given = argument(call, 2, "shuffle")
         if given is None or not is_constant(given, True):
