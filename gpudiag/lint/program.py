@@ -49,7 +49,7 @@ class Program:
         self.names = Names(parsed.tree, conventional=not script.whole)
         self.values = Values(self.names)
         self.ranks = RankConditions(self.values)
-        self.code = _COMMENT.sub("", "\n".join(line.text for line in script.lines))
+        self.code = _COMMENT.sub("", _without_docstrings(parsed))
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -231,6 +231,16 @@ class Program:
         ):
             text = text[: edit.column - line.shift] + edit.text + text[edit.end_column - line.shift :]
         return text.strip()
+
+
+def _without_docstrings(parsed: Parsed) -> str:
+    """The lines of a script without strings that stand alone: they tell, and do nothing."""
+    lines = [line.text for line in parsed.lines]
+    for node in ast.walk(parsed.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                lines[number - 1] = ""
+    return "\n".join(lines)
 
 
 def keyword(call: ast.AST, name: str) -> ast.expr | None:
