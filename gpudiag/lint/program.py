@@ -237,7 +237,11 @@ def _without_docstrings(parsed: Parsed) -> str:
     """The lines of a script without strings that stand alone: they tell, and do nothing."""
     lines = [line.text for line in parsed.lines]
     for node in ast.walk(parsed.tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines[number - 1] = ""
     return "\n".join(lines)

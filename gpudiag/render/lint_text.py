@@ -25,7 +25,9 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
     word = finding.severity.value.upper()
     cell = f" (cell {finding.cell})" if finding.cell is not None else ""
     place = f"{one_line(finding.path)}:{finding.line}{cell}"
-    heading = wrapped(f"{place}: {word} {finding.code}: {one_line(finding.message)}", indent=_INDENT)
+    heading = wrapped(
+        f"{word} {finding.code}: {one_line(finding.message)}", first=f"{place}: ", indent=_INDENT
+    )
     heading = [line.replace(word, style.paint(word, "red" if finding.severity is Severity.FINDING else "yellow"), 1) if n == 0 else line for n, line in enumerate(heading)]  # fmt: skip
     lines = [*heading, *_code("now:   ", finding.source)]
     if finding.mend:
