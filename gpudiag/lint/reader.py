@@ -20,6 +20,8 @@ _STARTS_A_PROGRAM = re.compile(
     r"^\s*(?:import|from)\s+(?:torch|deepspeed|horovod|tensorflow|accelerate|lightning|pytorch_lightning|transformers|pynvml|py3nvml)\b",
     re.MULTILINE,
 )
+_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+_IMPORT = re.compile(r"(?:import|from)\s+[\w.]+(?:\s+import\s+[\w, ]+)?(?:\s+as\s+\w+)?\s*$")
 _CELL_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%px")
 _MAGIC = re.compile(r"^(?P<indent>\s*)(?:[%!?]|\w[\w.]*\?{1,2}\s*$)")
 _ASSIGNED_MAGIC = re.compile(r"^(?P<before>\s*[\w.,\s()\[\]]+=\s*)[%!](?!=)")
@@ -189,12 +191,20 @@ def _page(name: str, text: str, encoding: str, newline: str, remark: str | None)
             continue
         if not _is_python(fence) and fence.word:
             continue
-        begins = _STARTS_A_PROGRAM.search("\n".join(line.text for line in inside))
-        if begins or not programs:
+        text = "\n".join(line.text for line in inside)
+        again = programs and _defined(text) & _defined("\n".join(line.text for f in programs[-1] for line in f))
+        if again:  # the same function in another version: it needs what the first one imported
+            programs.append([[line for f in programs[-1] for line in f if _IMPORT.match(line.text)]])
+        elif not programs or _STARTS_A_PROGRAM.search(text):
             programs.append([])
         programs[-1].append(inside)
     scripts = tuple(_joined(program) for program in programs)
     return SourceFile(name, text, encoding, newline, scripts, tuple(shell), False, remark, "page")
+
+
+def _defined(text: str) -> set[str]:
+    """The functions and classes that a text defines at its margin."""
+    return set(_DEFINITION.findall(text))
 
 
 def _joined(fences: list[list[Line]]) -> Script:

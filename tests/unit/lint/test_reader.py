@@ -255,3 +255,34 @@ def test_the_limit_of_recursion_is_left_alone() -> None:
     before = sys.getrecursionlimit()
     lint_text("import torch.distributed\n" + "(" * 5000)
     assert sys.getrecursionlimit() == before
+
+
+def test_two_versions_of_a_function_in_a_page_are_two_programs() -> None:
+    """A tutorial shows the loop for one GPU first, and then the same function with DDP."""
+    page = """
+```python
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+```
+
+```python
+def train(data):
+    loader = DataLoader(TensorDataset(data), batch_size=8)
+    model = torch.nn.Linear(4, 4)
+    for (batch,) in loader:
+        model(batch).sum().backward()
+```
+
+```python
+def train(data):
+    dist.init_process_group("gloo")
+    data = TensorDataset(data)
+    loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for (batch,) in loader:
+        model(batch).sum().backward()
+    dist.destroy_process_group()
+```
+"""
+    assert found(page.encode(), ".md") == []
