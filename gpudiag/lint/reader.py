@@ -192,7 +192,9 @@ def _page(name: str, text: str, encoding: str, newline: str, remark: str | None)
         if not _is_python(fence) and fence.word:
             continue
         text = "\n".join(line.text for line in inside)
-        again = programs and _defined(text) & _defined("\n".join(line.text for f in programs[-1] for line in f))
+        again = programs and _defined(text) & _defined(
+            "\n".join(line.text for f in programs[-1] for line in f)
+        )
         if again:  # the same function in another version: it needs what the first one imported
             programs.append([[line for f in programs[-1] for line in f if _IMPORT.match(line.text)]])
         elif not programs or _STARTS_A_PROGRAM.search(text):

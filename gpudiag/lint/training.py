@@ -3,8 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Program, argument, is_constant, keyword
+from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
+from gpudiag.lint.values import argument_of
 
 
 def iterated(node: ast.expr) -> ast.expr:
@@ -116,6 +117,18 @@ def root_name(node: ast.AST | None) -> str | None:
     return None
 
 
+def roots_through_calls(program: Program, step: Step, node: ast.expr | None) -> set[str]:
+    """The first names of an expression, and of what callers give for it where it is a parameter."""
+    root = root_name(node)
+    roots = {root} if root is not None else set()
+    if isinstance(node, ast.Name) and step.where.stack:
+        function = step.where.stack[-1]
+        for call in program.values.callers.get(function, []):
+            given = root_name(argument_of(function, node.id, call))
+            roots |= {given} if given is not None else set()
+    return roots
+
+
 def without_gradients(program: Program, step: Step) -> bool:
     """Whether a step stands under torch.no_grad or inference_mode, or in a function so decorated or named."""
     words = " ".join(ast.unparse(item) for item in step.where.withs)
@@ -136,9 +149,3 @@ def keyword_node(call: ast.AST, name: str) -> ast.keyword | None:
     if not isinstance(call, ast.Call):
         return None
     return next((k for k in call.keywords if k.arg == name), None)
-
-
-__all__ = [
-    "batch_sampler_of", "iterated", "keyword", "keyword_node", "loaders_of", "optimizer_calls", "owner_of_parameters",
-    "repeats", "root_name", "sampler_of", "samples_by_rank", "shuffles", "training_loaders", "without_gradients",
-]  # fmt: skip

@@ -34,11 +34,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(step.node)
         line = program.line_at(guard.test.lineno).number
-        ranks = "one rank" if which is Which.ONE else "all ranks but one"
+        comes, opens = ("only one rank comes", "only one rank opens") if which is Which.ONE else ("all ranks but one come", "all ranks but one open")  # fmt: skip
         if name == "init_process_group":
-            text = f"only {ranks} opens the process group (line {line}); it waits for the others until its timeout"
+            text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
-            text = f"only {ranks} comes to {name} (line {line}); it waits there for the others, and the job hangs"
+            text = f"{comes} to {name} (line {line}); the rest never do, and the job hangs"
         yield Mistake(step.node, text, f"{program.statement_text(step.node)}  # on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
 
 

@@ -43,11 +43,18 @@ def _uses_cuda(program: Program, step: Step) -> bool:
         return False
     if node.func.attr == "cuda":
         return program.names.qualify(node.func) is None
-    return node.func.attr == "to" and bool(node.args) and _is_cuda(node.args[0])
+    return node.func.attr == "to" and bool(node.args) and _is_cuda(program, node.args[0])
 
 
-def _is_cuda(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda")
+def _is_cuda(program: Program, node: ast.expr) -> bool:
+    """Whether a device is surely a GPU: `cuda`, `cuda:1`, or torch.device of it."""
+    texts = []
+    for value in program.values.of(node):
+        made = value.node
+        if value.kind == "device" and isinstance(made, ast.Call) and made.args:
+            made = made.args[0]
+        texts.append(made.value if isinstance(made, ast.Constant) else None)
+    return bool(texts) and all(isinstance(text, str) and text.startswith("cuda") for text in texts)
 
 
 def _sets_variable(program: Program, step: Step) -> bool:
@@ -59,6 +66,8 @@ def _sets_variable(program: Program, step: Step) -> bool:
             and is_constant(target.slice, "CUDA_VISIBLE_DEVICES")
             for target in node.targets
         )
+    if isinstance(node, ast.Call) and program.names.qualify(node.func) == "os.environ.update":
+        return "CUDA_VISIBLE_DEVICES" in ast.unparse(node)
     return (
         isinstance(node, ast.Call)
         and program.names.qualify(node.func) in ("os.putenv", "os.environ.setdefault")

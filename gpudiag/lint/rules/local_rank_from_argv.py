@@ -17,6 +17,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if program.mentions("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "get_node_local_rank"):
         return
+    yield from _find_argv(program)
     for call in program.names.calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
             continue
@@ -31,6 +32,21 @@ def _find(program: Program) -> Iterator[Mistake]:
             program.edited_line(edits) if edits and not edits[0].before else mended,
             edits,
         )
+
+
+def _find_argv(program: Program) -> Iterator[Mistake]:
+    """`local_rank = int(sys.argv[1])`."""
+    for node in program.nodes:
+        if (
+            not isinstance(node, ast.Assign)
+            or len(node.targets) != 1
+            or not isinstance(node.targets[0], ast.Name)
+        ):
+            continue
+        name = node.targets[0].id
+        reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
+        if reads and name.lower() in ("local_rank", "localrank"):
+            yield Mistake(node, f"{name} is taken from the command line alone, where torchrun does not put it", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
 
 
 def _is_used(program: Program, name: str) -> bool:

@@ -53,12 +53,28 @@ def _depends(program: Program, part: ast.expr) -> bool:
         return True
     exprs = [part]
     if isinstance(part, ast.Name):
+        if _is_set_on_one_rank(program, part):
+            return True
         exprs += [b.value for b in program.values.reaching(part) if b.value is not None and not b.path]
     return any(
         isinstance(node, ast.IfExp)
         and program.ranks.of_guard(Guard(node.test, True)) in (Which.ONE, Which.OTHERS)
         for node in exprs
     )
+
+
+def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
+    """Whether one rank alone gives a name another value than the rest have, and nothing sends it to them."""
+    if program.mentions("broadcast", "broadcast_object_list", "all_reduce", "scatter", "scatter_object_list"):
+        return False
+    bindings = program.values.reaching(part)
+    guarded = []
+    for binding in bindings:
+        outer = next((a for a in program.names.ancestors(binding.node) if isinstance(a, ast.If)), None)
+        holds = outer is not None and any(binding.node in set(ast.walk(s)) for s in outer.body)
+        if outer is not None and binding.value is not None:
+            guarded.append(program.ranks.of_guard(Guard(outer.test, holds)))
+    return any(which in (Which.ONE, Which.OTHERS) for which in guarded)
 
 
 def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:

@@ -22,27 +22,40 @@ def _find(program: Program) -> Iterator[Mistake]:
     told = set()
     for step in program.steps:
         node = step.node
-        if (
-            not isinstance(node, ast.AugAssign)
-            or not isinstance(node.op, ast.Add)
-            or node in told
-            or not step.where.loops
-        ):
+        target, added = _addition(node)
+        if target is None or added is None or node in told or not step.where.loops:
             continue
-        if not isinstance(node.target, ast.Name | ast.Attribute) or without_gradients(program, step):
+        if without_gradients(program, step) or not _is_of_the_backward(program, step, added):
             continue
-        added = node.value
-        if (
-            not isinstance(added, ast.Name)
-            or not _is_of_the_backward(program, step, added)
-            or _is_used_whole(program, node.target)
-        ):
-            continue
-        if _starts_in_the_loop(program, step, node.target):
+        if _is_used_whole(program, target) or _starts_in_the_loop(program, step, target):
             continue
         told.add(node)
         edits = program.edit(added, f"{added.id}.detach()")
-        yield Mistake(node, f"{ast.unparse(node.target)} keeps the graph of every step, and memory grows", f"{ast.unparse(node.target)} += {added.id}.detach()", edits)  # fmt: skip
+        name = ast.unparse(target)
+        mend = program.edited_line(edits) if edits else f"{name} += {added.id}.detach()"
+        yield Mistake(node, f"{name} keeps the graph of every step, and memory grows", mend, edits)
+
+
+def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
+    """The total and the name that a statement adds to it: `total += loss`, `total = total + loss`, `losses.append(loss)`."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
+        return (
+            (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
+        )
+    if (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and isinstance(node.value.op, ast.Add)
+    ):
+        sides = (node.value.left, node.value.right)
+        for total, added in (sides, sides[::-1]):
+            if isinstance(added, ast.Name) and ast.unparse(total) == ast.unparse(node.targets[0]):
+                return node.targets[0], added
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1:
+            return (call.func.value, call.args[0]) if isinstance(call.args[0], ast.Name) else (None, None)
+    return None, None
 
 
 def _is_of_the_backward(program: Program, step: Step, added: ast.Name) -> bool:
@@ -89,6 +102,7 @@ def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
     return any(
         isinstance(node, ast.Assign)
         and any(ast.unparse(t) == text for t in node.targets)
+        and text not in ast.unparse(node.value)
         and _always(program, node, loop)
         for statement in loop.body
         for node in ast.walk(statement)

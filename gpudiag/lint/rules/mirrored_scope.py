@@ -30,6 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         *program.calls(*_MODELS),
         *(s for _, s in program.calls_within("tensorflow.keras.applications")),
     ]
+    models += [s for s in program.steps if isinstance(s.node, ast.Call) and _is_model_class(program, s.node)]
     for step in models:
         if (
             step.where.entry is None
@@ -40,6 +41,14 @@ def _find(program: Program) -> Iterator[Mistake]:
             strategy = _name_of(program, made[0])
             yield Mistake(step.node, "the model is built outside the scope of the strategy, on one GPU", f"with {strategy}.scope(): {program.statement_text(step.node)}")  # fmt: skip
             return
+
+
+def _is_model_class(program: Program, call: ast.Call) -> bool:
+    """Whether a call builds a model of a class of this script."""
+    owner = program.values.class_of(call.func) if isinstance(call.func, ast.Name) else None
+    return owner is not None and program.values.derives_from(
+        owner, "tensorflow.keras.Model", "tensorflow.keras.models.Model"
+    )
 
 
 def _in_scope(step: Step) -> bool:

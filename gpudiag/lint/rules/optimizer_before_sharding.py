@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import owner_of_parameters, root_name
+from gpudiag.lint.training import owner_of_parameters, roots_through_calls
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
 from gpudiag.model.lint import Severity
 
@@ -14,22 +14,20 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
-    built: list[tuple[str, Step]] = []
+    built: list[tuple[set[str], Step]] = []
     told = set()
     for step in program.steps:
         if not isinstance(step.node, ast.Call):
             continue
         name = program.names.qualify(step.node.func) or ""
         if name.startswith("torch.optim.") and program.values.is_only(step.node, "optimizer"):
-            root = root_name(owner_of_parameters(step.node))
-            if root:
-                built.append((root, step))
+            built.append((roots_through_calls(program, step, owner_of_parameters(step.node)), step))
         elif name in (FULLY_SHARD, FSDP1):
             if name == FSDP1 and is_constant(keyword(step.node, "use_orig_params"), True):
                 continue
-            sharded = root_name(argument(step.node, 0, "module"))
-            for root, optimizer in built:
-                if root == sharded and optimizer.node not in told and _same_run(optimizer, step):
+            sharded = roots_through_calls(program, step, argument(step.node, 0, "module"))
+            for roots, optimizer in built:
+                if roots & sharded and optimizer.node not in told and _same_run(optimizer, step):
                     told.add(optimizer.node)
                     yield Mistake(
                         optimizer.node,
@@ -39,11 +37,12 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _same_run(first: Step, later: Step) -> bool:
-    return first.where.entry is later.where.entry and first.where.stack[-1:] == later.where.stack[-1:] and not any(
+    """Whether whoever comes to the later step has passed the first: no condition parts the two."""
+    return first.where.entry is later.where.entry and not any(
         ast.unparse(a.test) == ast.unparse(b.test) and a.holds is not b.holds
         for a in first.where.guards
         for b in later.where.guards
-    )  # fmt: skip
+    )
 
 
 RULE = Rule(
