@@ -117,16 +117,26 @@ def root_name(node: ast.AST | None) -> str | None:
     return None
 
 
-def roots_through_calls(program: Program, step: Step, node: ast.expr | None) -> set[str]:
-    """The first names of an expression, and of what callers give for it where it is a parameter."""
-    root = root_name(node)
-    roots = {root} if root is not None else set()
+Root = tuple[object, str]  # of a name: the scope that it comes from
+
+
+def roots_through_calls(program: Program, step: Step, node: ast.expr | None) -> set[Root]:
+    """Where an expression's first name comes from, and what callers give for it where it is a parameter."""
+    roots = _root(program, node)
     if isinstance(node, ast.Name) and step.where.stack:
         function = step.where.stack[-1]
         for call in program.values.callers.get(function, []):
-            given = root_name(argument_of(function, node.id, call))
-            roots |= {given} if given is not None else set()
+            roots |= _root(program, argument_of(function, node.id, call))
     return roots
+
+
+def _root(program: Program, node: ast.expr | None) -> set[Root]:
+    name = root_name(node)
+    if node is None or name is None:
+        return set()
+    first = next((part for part in ast.walk(node) if isinstance(part, ast.Name)), None)
+    scope = program.names.find_scope(first) if first is not None and not name.startswith("self.") else None
+    return {(scope.node if scope is not None else None, name)}
 
 
 def without_gradients(program: Program, step: Step) -> bool:

@@ -225,6 +225,8 @@ class Values(Flow):
         first, rest = path[0], path[1:]
         if isinstance(first, int) and not isinstance(node, ast.Dict | ast.Set) and first < len(parts):
             return self.of(parts[first], rest)
+        if isinstance(first, int) and isinstance(node, ast.Tuple):
+            return frozenset()  # past its end: a parameter that keeps its default
         if isinstance(node, ast.Dict) and isinstance(first, str) and first != EACH:
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and key.value == first:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import owner_of_parameters, roots_through_calls
+from gpudiag.lint.training import Root, owner_of_parameters, roots_through_calls
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
 from gpudiag.model.lint import Severity
 
@@ -14,7 +14,7 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
-    built: list[tuple[set[str], Step]] = []
+    built: list[tuple[set[Root], Step]] = []
     told = set()
     for step in program.steps:
         if not isinstance(step.node, ast.Call):
