@@ -191,13 +191,13 @@ def _page(name: str, text: str, encoding: str, newline: str, remark: str | None)
             continue
         if not _is_python(fence) and fence.word:
             continue
-        text = "\n".join(line.text for line in inside)
-        again = programs and _defined(text) & _defined(
+        code = "\n".join(line.text for line in inside)
+        again = programs and _defined(code) & _defined(
             "\n".join(line.text for f in programs[-1] for line in f)
         )
         if again:  # the same function in another version: it needs what the first one imported
             programs.append([[line for f in programs[-1] for line in f if _IMPORT.match(line.text)]])
-        elif not programs or _STARTS_A_PROGRAM.search(text):
+        elif not programs or _STARTS_A_PROGRAM.search(code):
             programs.append([])
         programs[-1].append(inside)
     scripts = tuple(_joined(program) for program in programs)

@@ -59,7 +59,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8))
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
+)
 model = DistributedDataParallel(net)
 dist.destroy_process_group()
 """,

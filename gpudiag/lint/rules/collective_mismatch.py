@@ -99,7 +99,9 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.zeros(1)
 if dist.get_rank() == 0:
-    dist.gather(value, [torch.zeros(1) for _ in range(dist.get_world_size())], dst=0)
+    dist.gather(
+        value, [torch.zeros(1) for _ in range(dist.get_world_size())], dst=0
+    )
 else:
     dist.gather(value, dst=0)
 for source in range(dist.get_world_size()):

@@ -75,7 +75,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("nccl", init_method="env://")
 local_rank = int(os.environ["LOCAL_RANK"])
-model = DistributedDataParallel(nn.Linear(4, 4).to(local_rank), device_ids=[local_rank])
+model = DistributedDataParallel(
+    nn.Linear(4, 4).to(local_rank), device_ids=[local_rank]
+)
 dist.destroy_process_group()
 """,
     near_miss="""\

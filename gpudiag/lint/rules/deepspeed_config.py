@@ -45,7 +45,9 @@ import deepspeed
 
 
 def build(model, settings):
-    engine, optimizer, _, _ = deepspeed.initialize(model=model, ds_config=settings)
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, ds_config=settings
+    )
     return engine
 """,
     right="""\
@@ -53,7 +55,9 @@ import deepspeed
 
 
 def build(model, settings):
-    engine, optimizer, _, _ = deepspeed.initialize(model=model, config=settings)
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, config=settings
+    )
     return engine
 """,
     near_miss="""\

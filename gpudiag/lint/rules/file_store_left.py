@@ -44,7 +44,9 @@ import torch.distributed as dist
 
 
 def run(rank):
-    dist.init_process_group("gloo", init_method="file:///shared/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method="file:///shared/store", rank=rank, world_size=2
+    )
     dist.destroy_process_group()
 """,
     right="""\
@@ -55,7 +57,9 @@ import torch.distributed as dist
 
 def run(rank):
     store = f"file:///shared/store-{os.environ['SLURM_JOB_ID']}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=2
+    )
     dist.destroy_process_group()
 """,
     near_miss="""\
@@ -67,7 +71,9 @@ PLACE = tempfile.mkdtemp()
 
 
 def run(rank):
-    dist.init_process_group("gloo", init_method=f"file://{PLACE}/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{PLACE}/store", rank=rank, world_size=2
+    )
     dist.destroy_process_group()
 """,
     find=_find,

@@ -49,7 +49,9 @@ import torch
 hvd.init()
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
 """,
     right="""\
 import horovod.torch as hvd
@@ -60,7 +62,9 @@ model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
 """,
     near_miss="""\
 import horovod.torch as hvd
@@ -69,7 +73,9 @@ import torch
 hvd.init()
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
 state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
 """,
     find=_find,

@@ -61,15 +61,21 @@ RULE = Rule(
     wrong="""\
 import subprocess
 
-subprocess.run("python -m torch.distributed.launch --nproc_per_node=4 train.py", shell=True, check=True)
+subprocess.run(
+    "python -m torch.distributed.launch --nproc_per_node=4 train.py",
+    shell=True,
+    check=True,
+)
 """,
     right="""\
 import subprocess
 
-subprocess.run("torchrun --nproc_per_node=4 train.py", shell=True, check=True)
+subprocess.run(
+    "torchrun --nproc_per_node=4 train.py", shell=True, check=True
+)
 """,
     near_miss='''\
-"""Start it with: torchrun train.py (python -m torch.distributed.run does the same)."""
+"""Start it with torchrun (or python -m torch.distributed.run) train.py."""
 
 import torch.distributed as dist
 

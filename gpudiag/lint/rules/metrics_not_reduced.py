@@ -68,7 +68,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
-loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
+loader = DataLoader(
+    data, 8, sampler=DistributedSampler(data, shuffle=False)
+)
 right = 0
 with torch.no_grad():
     for inputs, labels in loader:
@@ -85,7 +87,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
-loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
+loader = DataLoader(
+    data, 8, sampler=DistributedSampler(data, shuffle=False)
+)
 right = torch.zeros(1)
 with torch.no_grad():
     for inputs, labels in loader:

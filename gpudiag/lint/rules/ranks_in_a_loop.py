@@ -98,7 +98,10 @@ def run(rank, world_size):
 
 
 if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
     world_size = 4
     mp.spawn(run, args=(world_size,), nprocs=world_size)
 """,
@@ -119,7 +122,10 @@ def run(rank, world_size):
 
 
 if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
     world_size = 4
     processes = []
     for rank in range(world_size):

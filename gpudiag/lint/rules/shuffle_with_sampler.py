@@ -69,7 +69,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 def loader(data, distributed):
     sampler = DistributedSampler(data) if distributed else None
-    return DataLoader(data, batch_size=32, shuffle=(sampler is None), sampler=sampler)
+    return DataLoader(
+        data, batch_size=32, shuffle=(sampler is None), sampler=sampler
+    )
 """,
     find=_find,
     fixes=True,

@@ -124,7 +124,10 @@ import torch.multiprocessing as mp
 
 
 def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     dist.destroy_process_group()
 
@@ -140,7 +143,10 @@ import torch.multiprocessing as mp
 
 
 def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     dist.destroy_process_group()
 
@@ -154,7 +160,12 @@ import torch.multiprocessing as mp
 
 
 def run(rank, world_size, port=29500, *rest):
-    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://localhost:{port}",
+        rank=rank,
+        world_size=world_size,
+    )
     dist.destroy_process_group()
 
 

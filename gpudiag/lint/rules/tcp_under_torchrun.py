@@ -70,7 +70,12 @@ import torch.distributed as dist
 
 rank = int(os.environ["RANK"])
 world_size = int(os.environ["WORLD_SIZE"])
-dist.init_process_group("gloo", init_method="tcp://10.0.0.1:23456", rank=rank, world_size=world_size)
+dist.init_process_group(
+    "gloo",
+    init_method="tcp://10.0.0.1:23456",
+    rank=rank,
+    world_size=world_size,
+)
 dist.destroy_process_group()
 """,
     right="""\
@@ -85,7 +90,12 @@ import torch.multiprocessing as mp
 
 
 def run(rank, world_size):
-    dist.init_process_group("gloo", init_method="tcp://localhost:23456", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo",
+        init_method="tcp://localhost:23456",
+        rank=rank,
+        world_size=world_size,
+    )
     dist.destroy_process_group()
 
 
