@@ -78,6 +78,7 @@ pages: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.write_readings
 	$(BIN)/python -m tools.write_model
 	$(BIN)/python tools/write_findings_page.py
+	$(BIN)/python -m tools.write_lint_page
 	$(BIN)/python tools/write_detection.py
 
 benchmarks: $(VENV)/.installed-benchmarks

@@ -51,6 +51,7 @@ COMMANDS = {
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or logs mean, and what to do."
     ),
+    "lint": LazyCommand("gpudiag.cli.lint", "lint", "Mistakes in training scripts, found before they run."),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),

@@ -3,7 +3,9 @@
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import describe_limits, finding_kinds, name_reporters
 from gpudiag.checks.registry import Check, FindingKind
-from gpudiag.model.explanation import Explanation
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules import RULES
+from gpudiag.model.explanation import Example, Explanation
 from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.xid import (
     WHO_IS_AT_FAULT,
@@ -29,9 +31,10 @@ _NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode says where to look
 
 
 def known_topics() -> dict[str, Explanation]:
-    """Every finding code and every check by its name; where both are one word, the code."""
+    """Every finding code, every check and every rule of the linter by its name; where two are one word, the code."""
     checks = {check.name: _explain_check(check) for check in BUILTIN}
-    return {**checks, **{kind.code: _explain_code(kind) for kind in finding_kinds()}}
+    lints = {rule.code: _explain_rule(rule) for rule in RULES}
+    return {**checks, **{kind.code: _explain_code(kind) for kind in finding_kinds()}, **lints}
 
 
 def explain_xid(code: int) -> Explanation:
@@ -125,6 +128,27 @@ def _explain_code(kind: FindingKind) -> Explanation:
         remedy=kind.remedy,
         look_also=kind.basis.look_also,
         source=_CODE_SOURCE,
+    )
+
+
+def _explain_rule(rule: Rule) -> Explanation:
+    return Explanation(
+        topic=rule.code,
+        title=f"{rule.severity.value} of gpudiag lint: {rule.title}",
+        meaning=rule.why,
+        facts=(
+            "told only where the script shows it for certain",
+            "mended by gpudiag lint --fix where the mend is certain" if rule.fixes else "mended by hand",
+        ),
+        reads="the script, which is never run",
+        remedy=f"Silence it on a line with `# gpudiag: ignore[{rule.code}]`.",
+        look_also=("gpudiag lint FILE...", "docs/lint.md"),
+        source="gpudiag's catalogue of rules, docs/lint.md",
+        examples=(
+            Example("wrong", rule.wrong),
+            Example("right", rule.right),
+            Example("right too, though it looks alike", rule.near_miss),
+        ),
     )
 
 

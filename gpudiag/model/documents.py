@@ -12,6 +12,7 @@ from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Snapshot
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
+from gpudiag.model.lint import LintReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
@@ -47,6 +48,7 @@ DOCUMENTS: dict[str, type] = {
         RunEvent,
         History,
         LogExplanation,
+        LintReport,
         *_OF_SERVICE,
     )
 }

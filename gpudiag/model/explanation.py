@@ -18,6 +18,14 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """A script that shows what an explanation speaks of: `wrong`, `right`."""
+
+    title: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """One topic explained; what does not apply to it is empty."""
 
@@ -31,6 +39,7 @@ class Explanation:
     look_also: tuple[str, ...] = ()  # commands and topics
     proof: str = ""  # the command that shows the failure, or rules it out
     source: str = ""
+    examples: tuple[Example, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,16 +67,17 @@ def _unlooked(result: CheckResult) -> tuple[str, str]:
 
 
 def _command(level: str, title: str, text: str) -> str:
-    return f"::{level} title={_escape_property(one_line(title))}::{_escape(one_line(text))}"
+    return f"::{level} title={escape_property(one_line(title))}::{escape(one_line(text))}"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """The text with the characters that end a workflow command or start an escape encoded; the runner decodes them."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _escape_property(text: str) -> str:
-    return _escape(text).replace(":", "%3A").replace(",", "%2C")
+def escape_property(text: str) -> str:
+    """The text of a property of a command, which a colon or a comma would end."""
+    return escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 # --- Markdown

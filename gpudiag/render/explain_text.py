@@ -128,7 +128,14 @@ def _body(explanation: Explanation, *, brief: bool = False) -> list[str]:
     lines += _labelled("Do", explanation.remedy)
     lines += _labelled("Check", explanation.proof)
     lines += _labelled("Look also", "" if brief else " | ".join(explanation.look_also))
-    return lines + _labelled("Source", "" if brief else explanation.source)
+    lines += _labelled("Source", "" if brief else explanation.source)
+    for example in () if brief else explanation.examples:
+        lines += [
+            "",
+            f"{_INDENT}{example.title}:",
+            *(f"{_INDENT}  {line}".rstrip() for line in example.code.splitlines()),
+        ]
+    return lines
 
 
 def _labelled(label: str, text: str) -> list[str]:

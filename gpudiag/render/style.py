@@ -148,6 +148,11 @@ def one_line(text: str, max_characters: int | None = None) -> str:
     return line[: max(0, max_characters - 2)] + ".."
 
 
+def safe_lines(text: str) -> str:
+    """`text` with its lines and tabs as they are, and every other character that would steer a terminal as a space."""
+    return "".join(character if character in "\n\t" or _is_safe(character) else " " for character in text)
+
+
 def one_ascii_line(text: str, max_characters: int | None = None) -> str:
     """`text` on one line of printable ASCII, other characters as `?`; cut with `..`."""
     line = one_line(text).encode("ascii", "replace").decode("ascii")

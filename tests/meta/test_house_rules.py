@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import finding_kinds
+from tools import write_lint_page
 from tools.write_findings_page import PAGE, page_text
 
 ROOT = Path(__file__).parents[2]
@@ -95,3 +96,4 @@ def test_every_kind_of_finding_says_what_it_means_and_what_to_do() -> None:
 
 def test_every_code_is_documented() -> None:
     assert PAGE.read_text() == page_text(), "run: make pages"
+    assert write_lint_page.PAGE.read_text() == write_lint_page.page_text(), "run: make pages"

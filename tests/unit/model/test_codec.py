@@ -5,11 +5,13 @@ import jsonschema
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.lint.linter import lint_text
 from gpudiag.model import codec
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
+from gpudiag.model.lint import LintedFile, LintReport
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
@@ -97,9 +99,14 @@ def make_training_report():
     return TrainingReport(Outcome.PASS, "a1", (ran, skipped), (), machine=("x86_64, 2 cores",))
 
 
+def make_lint_report():
+    linted = lint_text("import torch.distributed as dist\n\ndist.broadcast(tensor)\n", "train.py")
+    return LintReport((linted.file, LintedFile("a.bin", 0, "not read")), linted.findings)
+
+
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), *SERVICE_EXAMPLES,
+    make_training_report(), make_lint_report(), *SERVICE_EXAMPLES,
 ]  # fmt: skip
 
 

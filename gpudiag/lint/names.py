@@ -1,0 +1,249 @@
+"""Who is called what: the scopes of a script, what binds each name, and the full name of what is imported."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, canonical_name, star_names
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Path = tuple[int | str, ...]  # into a value: an index, or EACH for what a loop takes from it
+EACH = "*"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """One place that binds a name: the value that it gives, where that is an expression, and which part of it."""
+
+    node: ast.AST  # the statement
+    value: ast.expr | None = None
+    path: Path = ()
+    qualified: str = ""  # of an import
+    parameter: bool = False
+    added: bool = False  # by an augmented assignment
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A module, function or class, and what is bound in it."""
+
+    node: ast.AST
+    parent: "Scope | None"
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    globals: set[str] = field(default_factory=set)
+
+
+class Names:
+    """The scopes of one script; nothing in it is run."""
+
+    def __init__(self, tree: ast.Module, *, conventional: bool) -> None:
+        """Read the tree; `conventional` lets names that are nowhere bound mean what they do in most texts."""
+        self.tree = tree
+        self.conventional = conventional
+        self.module = Scope(tree, None)
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.scopes: dict[ast.AST, Scope] = {}
+        self.order: dict[ast.AST, int] = {}  # by text
+        self.attributes: dict[
+            str, list[tuple[Scope, Binding]]
+        ] = {}  # `self.model`, `args.rank`, by their text
+        self.nodes: list[ast.AST] = []  # all, by text
+        self.functions: list[Function] = []
+        self.returns: dict[Function, list[ast.Return]] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.calls: list[ast.Call] = []
+        self.loaded: list[ast.Name] = []
+        self.stars: list[str] = []
+        self.bound: set[str] = set()  # names, in any scope
+        self._qualified: dict[ast.AST, str | None] = {}
+        self._read(tree, self.module)
+
+    def qualify(self, node: ast.AST | None) -> str | None:
+        """The full name of what an expression names by imports and aliases, such as `torch.nn.DataParallel`."""
+        if node is None:
+            return None
+        if node not in self._qualified:
+            self._qualified[node] = None  # a name that is bound to itself has none
+            self._qualified[node] = self._qualify(node)
+        return self._qualified[node]
+
+    def _qualify(self, node: ast.AST) -> str | None:
+        if isinstance(node, ast.Attribute):
+            base = self.qualify(node.value)
+            return canonical_name(f"{base}.{node.attr}") if base else None
+        if not isinstance(node, ast.Name):
+            return None
+        bindings = self.bindings_of(node)
+        imports = [binding.qualified for binding in bindings if binding.qualified]
+        if imports:
+            return canonical_name(imports[0])
+        if len(bindings) == 1:
+            value = bindings[0].value
+            return (
+                self.qualify(value)
+                if isinstance(value, ast.Name | ast.Attribute) and not bindings[0].path
+                else None
+            )
+        if bindings or node.id in self.bound:
+            return None
+        for module in self.stars:
+            if node.id in star_names(module):
+                return canonical_name(f"{module}.{node.id}")
+        if self.conventional and node.id in CONVENTIONAL_NAMES:
+            return canonical_name(CONVENTIONAL_NAMES[node.id])
+        return None
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The scope in which a node is evaluated."""
+        current: ast.AST | None = node
+        while current is not None:
+            if current in self.scopes:
+                return self.scopes[current]
+            current = self.parents.get(current)
+        return self.module
+
+    def bindings_of(self, node: ast.Name) -> list[Binding]:
+        """All that binds a name in the scope that it comes from."""
+        scope = self.find_scope(node)
+        return scope.bindings[node.id] if scope is not None else []
+
+    def find_scope(self, node: ast.Name) -> Scope | None:
+        """The scope that a name comes from; None where nothing in the script binds it there."""
+        scope: Scope | None = self.scope_of(node)
+        first = True
+        while scope is not None:
+            skipped = isinstance(scope.node, ast.ClassDef) and not first
+            if node.id in scope.bindings and not skipped:
+                return scope
+            scope, first = scope.parent, False
+        return None
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, from the innermost out."""
+        current = self.parents.get(node)
+        while current is not None:
+            yield current
+            current = self.parents.get(current)
+
+    def function_around(self, node: ast.AST) -> Function | None:
+        """The function that a node stands in."""
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, Function)), None)
+
+    def class_around(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class whose method a node stands in."""
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, ast.ClassDef)), None)
+
+    def statement_of(self, node: ast.AST) -> ast.stmt | None:
+        """The statement that a node is part of."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, ast.stmt)), None)
+
+    # Reading the tree. ------------------------------------------------------------------------------------------
+
+    def _read(self, node: ast.AST, scope: Scope) -> None:
+        """Read what is in a node, each child in the scope in which it is evaluated."""
+        for child in ast.iter_child_nodes(node):
+            self.parents[child] = node
+            self._read_child(child, scope)
+
+    def _read_child(self, node: ast.AST, scope: Scope) -> None:
+        self.order[node] = len(self.order)
+        self.nodes.append(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            self._read_function(node, scope)
+            return
+        if isinstance(node, ast.ClassDef):
+            self._bind(scope, node.name, Binding(node))
+            self.classes.setdefault(node.name, node)
+            self.scopes[node] = Scope(node, scope)
+            self._read(node, self.scopes[node])
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self._read_import(node, scope)
+        elif isinstance(node, ast.Call):
+            self.calls.append(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            self.loaded.append(node)
+        elif isinstance(node, ast.Return) and isinstance(scope.node, Function):
+            self.returns.setdefault(scope.node, []).append(node)
+        elif isinstance(node, ast.Global):
+            scope.globals |= set(node.names)
+        else:
+            self._read_bindings(node, scope)
+        self._read(node, scope)
+
+    def _read_function(self, node: Function, scope: Scope) -> None:
+        inner = Scope(node, scope)
+        self.scopes[node] = inner
+        self.functions.append(node)
+        if not isinstance(node, ast.Lambda):
+            self._bind(scope, node.name, Binding(node))
+        arguments = node.args
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            self._bind(inner, argument.arg, Binding(argument, parameter=True))
+        for rest in (arguments.vararg, arguments.kwarg):
+            if rest is not None:
+                self._bind(inner, rest.arg, Binding(rest, parameter=True, path=("rest",)))
+        self._read(node, inner)
+
+    def _read_import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                bound = name.asname or name.name.split(".")[0]
+                qualified = name.name if name.asname else name.name.split(".")[0]
+                self._bind(scope, bound, Binding(node, qualified=qualified))
+            return
+        module = "." * node.level + (node.module or "")
+        for name in node.names:
+            if name.name == "*":
+                self.stars.append(module)
+            else:
+                self._bind(scope, name.asname or name.name, Binding(node, qualified=f"{module}.{name.name}"))
+
+    def _read_bindings(self, node: ast.AST, scope: Scope) -> None:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind_target(target, node, node.value, (), scope)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                self._bind_target(node.target, node, node.value, (), scope)
+        elif isinstance(node, ast.AugAssign):
+            self._bind_target(node.target, node, node.value, (), scope, added=True)
+        elif isinstance(node, ast.NamedExpr):
+            self._bind_target(node.target, node, node.value, (), scope)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            self._bind_target(node.target, node, node.iter, (EACH,), scope)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._bind_target(node.optional_vars, node, node.context_expr, (), scope)
+        elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+            isinstance(node, ast.MatchAs | ast.MatchStar) and node.name
+        ):
+            self._bind(scope, node.name, Binding(node))
+
+    def _bind_target(
+        self,
+        target: ast.expr,
+        node: ast.AST,
+        value: ast.expr,
+        path: Path,
+        scope: Scope,
+        *,
+        added: bool = False,
+    ) -> None:
+        if isinstance(target, ast.Name):
+            self._bind(scope, target.id, Binding(node, value, path, added=added))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for place, part in enumerate(target.elts):
+                if isinstance(part, ast.Starred):
+                    self._bind_target(part.value, node, value, (*path, "rest"), scope)
+                else:
+                    self._bind_target(part, node, value, (*path, place), scope)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            key = f"{target.value.id}.{target.attr}"
+            self.attributes.setdefault(key, []).append((scope, Binding(node, value, path, added=added)))
+
+    def _bind(self, scope: Scope, name: str, binding: Binding) -> None:
+        self.bound.add(name)
+        home = self.module if name in scope.globals else scope
+        home.bindings.setdefault(name, []).append(binding)

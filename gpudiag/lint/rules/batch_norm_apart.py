@@ -1,0 +1,69 @@
+"""BatchNorm whose statistics each rank keeps for itself."""
+
+import re
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_MODELS = re.compile(r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)")  # fmt: skip
+
+
+def has_batch_norm(program: Program) -> bool:
+    """Whether a model of this script surely has BatchNorm."""
+    if program.mentions("SyncBatchNorm", "convert_sync_batchnorm", "FrozenBatchNorm2d"):
+        return False
+    return any(re.fullmatch(r"BatchNorm[123]d", name) for name, _ in program.calls_within("torch.nn")) or any(
+        _MODELS.match(f"torchvision.models.{name}") for name, _ in program.calls_within("torchvision.models")
+    )
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or not has_batch_norm(program):
+        return
+    for step in program.ddp_steps:
+        yield Mistake(step.node, "the model has BatchNorm, and each rank normalises by its own batch", "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # before DDP")  # fmt: skip
+        return
+
+
+RULE = Rule(
+    code="lint.batch_norm_apart",
+    severity=Severity.NOTE,
+    title="BatchNorm is not synchronised",
+    why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and rank 0's running means are what is saved. That is well with large batches for each rank, and bad with small ones.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+model = DistributedDataParallel(net)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+model = DistributedDataParallel(net)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
+)
+model = DistributedDataParallel(net)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,183 @@
+"""Gradients that are clipped before they are whole, or while they are scaled."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.model.lint import Severity
+
+_CLIPS = (
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.nn.utils.clip_grad_norm",
+)
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for step in program.calls(*_CLIPS):
+        if step.node in told or program.owner:
+            continue
+        found = _judge(program, step)
+        if found is not None:
+            told.add(step.node)
+            yield found
+
+
+def _judge(program: Program, step: Step) -> Mistake | None:
+    text = program.statement_text(step.node)
+    if _is_scaled(program, step):
+        scaler = _scaler_name(program)
+        optimizer = _stepped(program, scaler)
+        return Mistake(
+            step.node,
+            "the gradients are clipped while they are still scaled",
+            f"{scaler}.unscale_({optimizer}); {text}",
+        )
+    if _reduced_later(program, step):
+        return Mistake(
+            step.node,
+            "the gradients are clipped before they are averaged over the ranks",
+            f"{text}  # after the all_reduce",
+        )
+    if _is_horovod(program, step):
+        return Mistake(
+            step.node,
+            "the gradients are clipped before Horovod has averaged them",
+            f"optimizer.synchronize(); {text}",
+        )
+    if program.values.kinds(_model_of(step)) == {"fsdp1"}:
+        model = _model_of(step)
+        return Mistake(step.node, "each rank clips by the norm of its own shard", f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_(max_norm)")  # fmt: skip
+    return None
+
+
+def _scaler_name(program: Program) -> str:
+    for step in program.methods.get("scale", []):
+        if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute):
+            return ast.unparse(step.node.func.value)
+    return "scaler"
+
+
+def _stepped(program: Program, scaler: str) -> str:
+    for step in program.methods.get("step", []):
+        if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) and ast.unparse(step.node.func.value) == scaler and step.node.args:  # fmt: skip
+            return ast.unparse(step.node.args[0])
+    return "optimizer"
+
+
+def _is_scaled(program: Program, step: Step) -> bool:
+    """Whether a GradScaler's step follows in the same loop, and nothing ever unscales."""
+    if program.mentions("unscale_", "unscale_gradients", "unscale_grads") or program.uses_accelerate:
+        return False
+    for other in program.methods.get("step", []):
+        call = other.node
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+            continue
+        if other.where.loops[-1:] != step.where.loops[-1:] or other.where.stack != step.where.stack:
+            continue
+        if "scaler" not in program.values.kinds(call.func.value):
+            continue
+        apart = {(ast.unparse(g.test), g.holds) for g in other.where.guards}
+        if not any((ast.unparse(g.test), not g.holds) in apart for g in step.where.guards):
+            return True
+    return False
+
+
+def _reduced_later(program: Program, step: Step) -> bool:
+    """Whether an all_reduce of gradients follows, before the optimizer's step."""
+    place = program.steps.index(step)
+    for other in program.steps[place + 1 :]:
+        call = other.node
+        if not isinstance(call, ast.Call) or other.where.entry is not step.where.entry:
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "backward") and other.where.loops[:1] == step.where.loops[:1]:  # fmt: skip
+            return False
+        if program.names.qualify(call.func) == "torch.distributed.all_reduce":
+            given = argument(call, 0, "tensor")
+            return given is not None and (
+                "grad" in program.values.kinds(given) or ".grad" in ast.unparse(given)
+            )
+    return False
+
+
+def _is_horovod(program: Program, step: Step) -> bool:
+    """Whether Horovod's optimizer is to average in its step, which follows in the same loop."""
+    if program.mentions("synchronize", "skip_synchronize") or not any(n == "DistributedOptimizer" for n, _ in program.calls_within("horovod.torch")):  # fmt: skip
+        return False
+    return any(
+        b.where.loops == step.where.loops
+        and program.names.order.get(b.node, 0) < program.names.order.get(step.node, 0)
+        for b in program.backwards
+    )
+
+
+def _model_of(step: Step) -> ast.expr | None:
+    given = argument(step.node, 0, "parameters")
+    if (
+        isinstance(given, ast.Call)
+        and isinstance(given.func, ast.Attribute)
+        and given.func.attr == "parameters"
+    ):
+        return given.func.value
+    return None
+
+
+RULE = Rule(
+    code="lint.clip_before_sync",
+    severity=Severity.FINDING,
+    title="gradients are clipped before they are whole, or while they are scaled",
+    why="A limit on the norm means nothing for gradients that are still multiplied by the GradScaler, are not yet averaged over the ranks, or of which this rank has only its shard: nearly all is clipped away, or each rank clips differently.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for batch in batches:
+        optimizer.zero_grad()
+        scaler.scale(model(batch).sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for batch in batches:
+        optimizer.zero_grad()
+        scaler.scale(model(batch).sum()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    near_miss="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+    find=_find,
+)

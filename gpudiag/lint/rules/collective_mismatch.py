@@ -1,0 +1,112 @@
+"""Ranks that meet in different collectives, or name different sources."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules.collective_on_one_rank import collectives_of
+from gpudiag.lint.trace import Step
+from gpudiag.model.lint import Severity
+
+_SOURCES = {"broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduce": (1, "dst"), "gather": (2, "dst"), "scatter": (2, "src")}  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    yield from _find_branches(program)
+    told = set()
+    for name, (place, word) in _SOURCES.items():
+        for step in program.calls(f"torch.distributed.{name}"):
+            given = argument(step.node, place, word)
+            kinds = program.values.kinds(given)
+            own = bool(kinds) and kinds <= {
+                "rank",
+                "spawn_index",
+                "local_rank",
+                "rank_name",
+                "local_rank_name",
+            }
+            if given is None or not own or step.node in told or program.which_ranks(step) is not None:
+                continue
+            if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
+                continue
+            told.add(step.node)
+            mend = program.statement_text(step.node).replace(ast.unparse(given), "0") if isinstance(given, ast.Name) else f"dist.{name}(..., {word}=0)"  # fmt: skip
+            yield Mistake(step.node, f"each rank names itself as the {word} of {name}", mend)
+
+
+def _find_branches(program: Program) -> Iterator[Mistake]:
+    """`if rank == 0: all_reduce .. else: broadcast ..`: the sequences of the two branches differ."""
+    by_call: dict[ast.AST, tuple[str, Step]] = {}
+    for name, step in collectives_of(program):
+        text = ast.unparse(step.node)
+        if "group" not in text:
+            by_call.setdefault(step.node, (name, step))
+    for node in program.nodes:
+        if not isinstance(node, ast.If) or not node.orelse:
+            continue
+        found = []
+        for body in (node.body, node.orelse):
+            calls = [n for statement in body for n in ast.walk(statement) if n in by_call]
+            found.append(
+                [by_call[call] for call in sorted(calls, key=lambda n: program.names.order.get(n, 0))]
+            )
+        ours, theirs = found
+        if not ours or not theirs or ours[0][0] == theirs[0][0]:
+            continue
+        which = program.ranks.of(ours[0][1].where)
+        if which not in (Which.ONE, Which.OTHERS) or (
+            len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        ):
+            continue
+        if ours[0][1].where.loops != theirs[0][1].where.loops:
+            continue
+        names = (ours[0][0], theirs[0][0])
+        yield Mistake(theirs[0][1].node, f"the ranks meet in different collectives: {names[0]} and {names[1]}", f"{ast.unparse(ours[0][1].node)}  # the same call on every rank")  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.collective_mismatch",
+    severity=Severity.FINDING,
+    title="ranks call different collectives, or each names itself as the source",
+    why="The ranks of a group must call the same collectives, in one order, with one source. Else they hang, or one takes what was meant for another call.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.zeros(1)
+if dist.get_rank() == 0:
+    dist.broadcast(value, src=0)
+else:
+    dist.all_reduce(value)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.zeros(1)
+dist.broadcast(value, src=0)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.zeros(1)
+if dist.get_rank() == 0:
+    dist.gather(
+        value, [torch.zeros(1) for _ in range(dist.get_world_size())], dst=0
+    )
+else:
+    dist.gather(value, dst=0)
+for source in range(dist.get_world_size()):
+    dist.broadcast(value, src=source)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

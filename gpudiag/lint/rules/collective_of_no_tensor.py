@@ -1,0 +1,98 @@
+"""A collective that is given something else than a tensor."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_PLACES = {
+    "broadcast": (0, "tensor"),
+    "all_reduce": (0, "tensor"),
+    "reduce": (0, "tensor"),
+    "reduce_scatter_tensor": (1, "input"),
+    "all_gather": (1, "tensor"),
+    "gather": (0, "tensor"),
+    "send": (0, "tensor"),
+    "recv": (0, "tensor"),
+}
+_WORDS = {
+    "state_dict": "a state_dict",
+    "parameters": "an iterator over parameters",
+    "module": "a model",
+    "ddp": "a model",
+    "number": "a number of Python",
+    "int": "a number of Python",
+    "float": "a number of Python",
+    "optimizer": "an optimizer",
+}
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for name, (place, keyword) in _PLACES.items():
+        for step in program.calls(f"torch.distributed.{name}"):
+            given = argument(step.node, place, keyword)
+            kinds = program.values.kinds(given)
+            if given is None or step.node in told or not kinds or not kinds <= set(_WORDS):
+                continue
+            told.add(step.node)
+            kind = sorted(kinds)[0]
+            yield Mistake(
+                step.node,
+                f"{name} takes a tensor, and is given {_WORDS[kind]}",
+                _mend(step.node, name, given, kind),
+            )
+
+
+def _mend(call: ast.AST, name: str, given: ast.expr, kind: str) -> str:
+    text, shown = ast.unparse(call), ast.unparse(given)
+    if kind == "state_dict":
+        inside = text.replace(shown, "tensor", 1)
+        return f"for tensor in {shown}.values(): {inside}"
+    if kind == "parameters":
+        return f"for parameter in {shown}: {text.replace(shown, 'parameter.data', 1)}"
+    if kind in ("module", "ddp"):
+        return f"for parameter in {shown}.parameters(): {text.replace(shown, 'parameter.data', 1)}"
+    if shown.endswith(".item()"):
+        return text.replace(shown, shown.removesuffix(".item()") + ".detach()", 1)
+    return f"value = torch.tensor(float({shown}), device=device); {text.replace(shown, 'value', 1)}"
+
+
+RULE = Rule(
+    code="lint.collective_of_no_tensor",
+    severity=Severity.FINDING,
+    title="a collective is given a state_dict, a model or a number in place of a tensor",
+    why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP itself broadcasts the start and averages the gradients; by hand it is done tensor by tensor.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+dist.broadcast(model.state_dict(), src=0)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+for tensor in model.state_dict().values():
+    dist.broadcast(tensor, src=0)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+states = [model.state_dict()]
+dist.broadcast_object_list(states, src=0)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,142 @@
+"""A collective that only some ranks come to."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint import vocabulary as known
+from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Guard, Step
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner == "torch's RPC":  # its workers are of several kinds
+        return
+    steps = [(name, step) for name, step in collectives_of(program) if not _is_of_a_part(program, step)]
+    one_sided = [
+        (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+    ]
+    told = set()
+    for name, step in one_sided:
+        if step.node in told or step.where.handling:
+            continue
+        which = program.which_ranks(step)
+        guard = _deciding(program, step)
+        if guard is None or any(
+            _answers(program, step, other, which) for short, other in steps if short == name
+        ):
+            continue
+        if _has_other_side(guard, steps):
+            continue
+        if _is_paired_elsewhere(program, name, which, steps) or _starts_alone(program, step):
+            continue
+        told.add(step.node)
+        line = program.line_at(guard.test.lineno).number
+        comes, opens = ("only one rank comes", "only one rank opens") if which is Which.ONE else ("all ranks but one come", "all ranks but one open")  # fmt: skip
+        if name == "init_process_group":
+            text = f"{opens} the process group (line {line}); the wait ends with a timeout"
+        else:
+            text = f"{comes} to {name} (line {line}); the rest never do, and the job hangs"
+        yield Mistake(step.node, text, f"{program.statement_text(step.node)}  # on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
+
+
+def collectives_of(program: Program) -> Iterator[tuple[str, Step]]:
+    """The collectives that a script comes to, in order, by their names."""
+    for step in program.steps:
+        if not isinstance(step.node, ast.Call):
+            continue
+        name = program.names.qualify(step.node.func) or ""
+        package, _, short = name.rpartition(".")
+        if (
+            (package == "torch.distributed" and short in known.TORCH_COLLECTIVES)
+            or name == known.INIT
+            or (package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES)
+        ):
+            yield short, step
+        elif (
+            isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES
+        ) and "accelerator" in program.values.kinds(step.node.func.value):
+            yield step.node.func.attr, step
+
+
+def _is_of_a_part(program: Program, step: Step) -> bool:
+    """Whether the collective is one of a smaller group."""
+    group = keyword(step.node, "group") or keyword(step.node, "process_set")
+    return group is not None or (isinstance(step.node, ast.Call) and any("group" in ast.unparse(a).lower() for a in step.node.args[1:]))  # fmt: skip
+
+
+def _deciding(program: Program, step: Step) -> Guard | None:
+    return next(
+        (g for g in step.where.guards if program.ranks.of_guard(g) in (Which.ONE, Which.OTHERS)), None
+    )
+
+
+def _answers(program: Program, step: Step, other: Step, which: Which | None) -> bool:
+    """Whether another collective is the counterpart that the remaining ranks come to."""
+    theirs = program.which_ranks(other)
+    opposite = Which.OTHERS if which is Which.ONE else Which.ONE
+    if theirs is not opposite:
+        return False
+    return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
+
+
+def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
+    """Whether the other branch of the same condition has a collective too: then they differ, which another rule tells."""
+    return any(
+        (theirs.test, theirs.holds) == (guard.test, not guard.holds)
+        for _, other in steps
+        for theirs in other.where.guards
+    )
+
+
+def _is_paired_elsewhere(
+    program: Program, name: str, which: Which | None, steps: list[tuple[str, Step]]
+) -> bool:
+    """Whether there is a counterpart whose condition nobody can tell: then nothing is certain."""
+    return any(program.which_ranks(other) is Which.PERHAPS and short == name for short, other in steps)
+
+
+def _starts_alone(program: Program, step: Step) -> bool:
+    """Whether the condition also tests that there is one process."""
+    return any("world_size" in ast.unparse(g.test) and "1" in ast.unparse(g.test) for g in step.where.guards)
+
+
+RULE = Rule(
+    code="lint.collective_on_one_rank",
+    severity=Severity.FINDING,
+    title="a barrier or another collective that not all ranks come to",
+    why="A collective ends when every rank of the group has called it. Called by some, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
+    wrong="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    print("saved")
+    dist.barrier()
+dist.destroy_process_group()
+""",
+    right="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    print("saved")
+dist.barrier()
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if rank != 0:
+    dist.barrier()
+print("rank 0 downloads, the others find it there")
+if rank == 0:
+    dist.barrier()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,69 @@
+"""DataParallel under the name of DDP."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import DATA_PARALLEL
+from gpudiag.model.lint import Severity
+
+_DDP_WORD = re.compile(
+    r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$|^distributed_model$", re.IGNORECASE
+)
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    for node in program.nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in ("torch.nn", "torch.nn.parallel"):
+            for name in node.names:
+                if name.name == "DataParallel" and name.asname and _DDP_WORD.search(name.asname):
+                    yield _mistake(node, name.asname, f"from torch.nn.parallel import DistributedDataParallel as {name.asname}")  # fmt: skip
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            if not _DDP_WORD.search(called):
+                continue
+            if program.names.qualify(node.value) == DATA_PARALLEL:
+                yield _mistake(
+                    node, called, f"{ast.unparse(target)} = torch.nn.parallel.DistributedDataParallel"
+                )
+            elif isinstance(node.value, ast.Call) and program.names.qualify(node.value.func) == DATA_PARALLEL:
+                model = ast.unparse(node.value.args[0]) if node.value.args else "model"
+                yield _mistake(node, called, f"{ast.unparse(target)} = DistributedDataParallel({model}, device_ids=[local_rank])")  # fmt: skip
+
+
+def _mistake(node: ast.AST, called: str, mend: str) -> Mistake:
+    return Mistake(node, f"{called} is DataParallel, and not DDP", mend)
+
+
+RULE = Rule(
+    code="lint.data_parallel_called_ddp",
+    severity=Severity.FINDING,
+    title="DataParallel is called DDP",
+    why="DataParallel splits each batch over the GPUs of one process and never talks to another: over several processes each trains a model of its own. DistributedDataParallel is what averages gradients.",
+    wrong="""\
+import torch.nn as nn
+
+model = nn.Linear(4, 4)
+ddp_model = nn.DataParallel(model)
+""",
+    right="""\
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+model = nn.Linear(4, 4)
+ddp_model = DistributedDataParallel(model)
+""",
+    near_miss="""\
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def wrap(model, distributed):
+    ddp_model = DDP(model) if distributed else nn.DataParallel(model)
+    return ddp_model
+""",
+    find=_find,
+)

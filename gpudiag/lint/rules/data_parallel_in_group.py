@@ -1,0 +1,98 @@
+"""DataParallel in a script that opens a process group."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Guard
+from gpudiag.lint.vocabulary import DATA_PARALLEL
+from gpudiag.model.lint import Severity
+
+_ABOUT_GPUS = re.compile(r"device_count|is_available|n_?gpus?|num_gpus?|cuda", re.IGNORECASE)
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.ddp_steps
+        or program.mentions("DistributedDataParallel", "DDP")
+    ):
+        return
+    opened = [
+        step for step in program.opens_group if step.where.entry is None or not _branches(step.where.guards)
+    ]
+    if not opened:
+        return
+    allowed = {(ast.unparse(guard.test), guard.holds) for guard in opened[0].where.guards}
+    for step in program.calls(DATA_PARALLEL):
+        if not isinstance(step.node, ast.Call) or (
+            step.where.entry is not None and step.where.entry is not opened[0].where.entry
+        ):
+            continue
+        others = [g for g in step.where.guards if (ast.unparse(g.test), g.holds) not in allowed]
+        if any(not _ABOUT_GPUS.search(ast.unparse(guard.test)) or not guard.holds for guard in others):
+            continue
+        model = ast.unparse(step.node.args[0]) if step.node.args else "model"
+        mend = program.statement_text(step.node).replace(
+            ast.unparse(step.node), f"DistributedDataParallel({model}, device_ids=[local_rank])"
+        )
+        yield Mistake(
+            step.node,
+            "DataParallel is used beside init_process_group: no gradient crosses the processes",
+            mend,
+        )
+        return
+
+
+def _branches(guards: tuple[Guard, ...]) -> bool:
+    return any("__name__" not in ast.unparse(guard.test) for guard in guards)
+
+
+RULE = Rule(
+    code="lint.data_parallel_in_group",
+    severity=Severity.FINDING,
+    title="DataParallel is used in a process that has joined a process group",
+    why="Every process then takes all GPUs and trains a model of its own; the group is opened and never averages a gradient.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+dist.init_process_group("nccl", init_method="env://")
+model = nn.DataParallel(nn.Linear(4, 4)).cuda()
+dist.destroy_process_group()
+""",
+    right="""\
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl", init_method="env://")
+local_rank = int(os.environ["LOCAL_RANK"])
+model = DistributedDataParallel(
+    nn.Linear(4, 4).to(local_rank), device_ids=[local_rank]
+)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+
+def main(args):
+    model = nn.Linear(4, 4).cuda()
+    if args.distributed:
+        dist.init_process_group("nccl")
+    else:
+        model = nn.DataParallel(model)
+    return model
+""",
+    find=_find,
+)

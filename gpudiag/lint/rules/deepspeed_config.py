@@ -1,0 +1,72 @@
+"""DeepSpeed's configuration under a name that initialize() does not have."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import keyword_node
+from gpudiag.model.lint import Severity
+
+_PARAMETERS = frozenset({
+    "args", "model", "optimizer", "model_parameters", "training_data", "lr_scheduler", "distributed_port", "mpu",
+    "dist_init_required", "collate_fn", "config", "mesh_param", "config_params",
+})  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for step in program.calls("deepspeed.initialize"):
+        call = step.node
+        if not isinstance(call, ast.Call) or call in told:
+            continue
+        told.add(call)
+        for given in call.keywords:
+            if given.arg is None or given.arg in _PARAMETERS:
+                continue
+            if "conf" in given.arg:
+                yield Mistake(call, f"initialize() has no argument {given.arg}; the configuration is given as config", f"deepspeed.initialize(..., config={ast.unparse(given.value)})")  # fmt: skip
+            else:
+                yield Mistake(call, f"initialize() has no argument {given.arg}", "deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)")  # fmt: skip
+        old = keyword(call, "config_params")
+        if old is not None and keyword(call, "config") is None:
+            node = keyword_node(call, "config_params")
+            edits = program.edit_span(node.lineno, node.col_offset, node.col_offset + len("config_params"), "config") if node is not None else ()  # fmt: skip
+            yield Mistake(call, "config_params is the old name of config", f"deepspeed.initialize(..., config={ast.unparse(old)})", edits, Severity.NOTE)  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.deepspeed_config",
+    severity=Severity.FINDING,
+    title="deepspeed.initialize is given an argument that it does not have",
+    why="Python refuses an unknown keyword with a TypeError. `config_params` is only the old name of `config` and still works: a note.",
+    wrong="""\
+import deepspeed
+
+
+def build(model, settings):
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, ds_config=settings
+    )
+    return engine
+""",
+    right="""\
+import deepspeed
+
+
+def build(model, settings):
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, config=settings
+    )
+    return engine
+""",
+    near_miss="""\
+from mylib import deepspeed_wrapper
+
+
+def build(model, settings):
+    return deepspeed_wrapper.initialize(model=model, ds_config=settings)
+""",
+    find=_find,
+    fixes=True,
+)

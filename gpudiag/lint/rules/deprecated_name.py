@@ -1,0 +1,98 @@
+"""What torch 2.13 says it will take away."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import DDP_CLASSES, FSDP1
+from gpudiag.model.lint import Severity
+
+_INSTEAD = {
+    FSDP1: "torch.distributed.fsdp.fully_shard (FSDP2)",
+    "torch.distributed.all_gather_into_tensor": "torch.distributed.all_gather_single",
+    "torch.distributed.reduce_scatter_tensor": "torch.distributed.reduce_scatter_single",
+    "torch.distributed._all_gather_base": "torch.distributed.all_gather_single",
+    "torch.distributed._reduce_scatter_base": "torch.distributed.reduce_scatter_single",
+    "torch.distributed.all_reduce_coalesced": "torch.distributed.all_reduce on each tensor",
+    "torch.distributed.all_gather_coalesced": "torch.distributed.all_gather on each tensor",
+    "torch.distributed.reduce_op": "torch.distributed.ReduceOp",
+    "torch.nn.parallel.DistributedDataParallelCPU": "torch.nn.parallel.DistributedDataParallel",
+}
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for node in program.nodes:
+        if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
+            continue
+        parent = program.names.parents.get(node)
+        name = program.names.qualify(node)
+        if name not in _INSTEAD or name in told:
+            continue
+        if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
+            continue
+        told.add(name)
+        instead = _INSTEAD[name]
+        short = name.rsplit(".", 1)[1]
+        mend = program.statement_text(node).replace(short, instead.rsplit(".", 1)[1]) if " " not in instead else f"{instead}  # in place of {short}"  # fmt: skip
+        yield Mistake(node, f"{short} is deprecated; use {instead}", mend)
+    yield from _find_scripted(program)
+
+
+def _find_scripted(program: Program) -> Iterator[Mistake]:
+    """TorchScript around DDP, in either order."""
+    for step in program.calls("torch.jit.script", "torch.jit.trace"):
+        if "ddp" in program.values.kinds(argument(step.node, 0, "obj")):
+            yield Mistake(
+                step.node,
+                "TorchScript around DDP is deprecated; use torch.compile",
+                "model = torch.compile(model)",
+            )
+    for step in program.calls(*sorted(DDP_CLASSES)):
+        inner = argument(step.node, 0, "module")
+        makers = (
+            [b.value for b in program.values.reaching(inner)]
+            if isinstance(inner, ast.Name | ast.Attribute)
+            else [inner]
+        )
+        if any(
+            isinstance(m, ast.Call)
+            and program.names.qualify(m.func) in ("torch.jit.script", "torch.jit.trace")
+            for m in makers
+        ):
+            yield Mistake(
+                step.node,
+                "DDP around a TorchScript module is deprecated; use torch.compile",
+                "model = torch.compile(DistributedDataParallel(model))",
+            )
+
+
+RULE = Rule(
+    code="lint.deprecated_name",
+    severity=Severity.NOTE,
+    title="a class or function that torch 2.13 deprecates",
+    why="It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under their old names, reduce_op, TorchScript around DDP.",
+    wrong="""\
+import torch.distributed as dist
+
+
+def total(tensor):
+    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
+""",
+    right="""\
+import torch.distributed as dist
+
+
+def total(tensor):
+    dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+""",
+    near_miss="""\
+import mylib.distributed as dist
+
+
+def total(tensor):
+    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
+""",
+    find=_find,
+)

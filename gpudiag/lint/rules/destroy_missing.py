@@ -1,0 +1,61 @@
+"""A process group that is never closed."""
+
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate or program.uses_deepspeed or not program.opens_group:
+        return
+    if program.mentions(
+        "destroy_process_group", "cleanup\\w*", "destroy\\w*", "teardown\\w*", "shutdown", "finalize"
+    ):
+        return
+    first = next((step for step in program.opens_group if step.where.entry is None), None)
+    if first is None or not (program.training_loops() or program.ddp_steps):
+        return
+    yield Mistake(
+        first.node, "the process group is never closed", "dist.destroy_process_group()  # last, on every rank"
+    )
+
+
+RULE = Rule(
+    code="lint.destroy_missing",
+    severity=Severity.NOTE,
+    title="the process group is never closed",
+    why="torch warns at the end, and a rank that leaves while others still send may let them hang or abort. Well-known projects live without it.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.randn(2, 4)).sum().backward()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.randn(2, 4)).sum().backward()
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from launching import cleanup
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.randn(2, 4)).sum().backward()
+cleanup()
+""",
+    find=_find,
+)

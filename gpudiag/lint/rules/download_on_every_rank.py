@@ -1,0 +1,115 @@
+"""A data set that every rank downloads into one folder."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
+
+_PACKAGES = ("torchvision.datasets", "torchaudio.datasets", "torchtext.datasets")
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or not _has_ranks(program):
+        return
+    calls = [(name, step) for package in _PACKAGES for name, step in program.calls_within(package)]
+    guarded = {name for name, step in calls if program.which_ranks(step) in (Which.ONE, Which.PERHAPS)}
+    told = set()
+    if any(
+        program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+        for step in program.calls("torch.distributed.barrier")
+    ):
+        return  # ranks wait for one another here: rank 0 first, most likely
+    for name, step in calls:
+        download = keyword(step.node, "download")
+        if step.node in told or not is_constant(download, True) or name in guarded or step.where.handling:
+            continue
+        root = argument(step.node, 0, "root")
+        if program.which_ranks(step) is not None or not _in_a_rank(program, step):
+            continue
+        if program.values.depends_on(root, RANKS | {"rank_text", "local_rank_text"}) or _is_done_before(
+            program, name, step
+        ):
+            continue
+        told.add(step.node)
+        yield Mistake(step.node, "every rank downloads the data set into one folder, all at once", ast.unparse(step.node).replace("download=True", f"download={_first(program)}") + "  # rank 0 first, then a barrier")  # fmt: skip
+        return
+
+
+def _first(program: Program) -> str:
+    return "hvd.local_rank() == 0" if program.uses_horovod else "(local_rank == 0)"
+
+
+def _has_ranks(program: Program) -> bool:
+    return bool(
+        program.opens_group or program.calls("accelerate.Accelerator", "deepspeed.initialize")
+    ) or any(name == "init" for name, _ in program.calls_within("horovod.torch"))
+
+
+def _in_a_rank(program: Program, step: Step) -> bool:
+    """Whether the step surely runs in a rank: the group is opened in the same process, in the same run."""
+    opened = program.opens_group
+    if not opened:
+        return step.where.entry is None
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in opened
+    )
+
+
+def _is_done_before(program: Program, name: str, step: Step) -> bool:
+    """Whether the process that starts the ranks, or a barrier's side, has downloaded it already."""
+    for package in _PACKAGES:
+        for other in program.calls(f"{package}.{name}"):
+            if other is not step and step.where.spawned and not other.where.spawned:
+                return True
+    return program.mentions(
+        "FileLock",
+        "filelock",
+        "torch_distributed_zero_first",
+        "main_process_first",
+        "local_main_process_first",
+    )
+
+
+RULE = Rule(
+    code="lint.download_on_every_rank",
+    severity=Severity.FINDING,
+    title="every rank downloads the data set into one folder",
+    why="The ranks write the same archive at the same time and unpack what is half written: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
+    wrong="""\
+import torch.distributed as dist
+from torchvision import datasets
+
+dist.init_process_group("gloo")
+data = datasets.MNIST("data", train=True, download=True)
+dist.destroy_process_group()
+""",
+    right="""\
+import os
+
+import torch.distributed as dist
+from torchvision import datasets
+
+dist.init_process_group("gloo")
+local_rank = int(os.environ["LOCAL_RANK"])
+if local_rank == 0:
+    datasets.MNIST("data", train=True, download=True)
+dist.barrier()
+data = datasets.MNIST("data", train=True, download=False)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+from torchvision import datasets
+
+dist.init_process_group("gloo")
+data = datasets.MNIST(f"data-{dist.get_rank()}", train=True, download=True)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

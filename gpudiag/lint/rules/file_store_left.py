@@ -1,0 +1,80 @@
+"""A file:// store in a fixed place that nothing removes."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.mentions(
+        "unlink",
+        "remove",
+        "rmtree",
+        "tempfile",
+        "mkdtemp",
+        "NamedTemporaryFile",
+        "uuid",
+        "uuid4",
+        "SLURM_JOB_ID",
+    ):
+        return
+    for step in program.opens_group:
+        given = argument(step.node, 1, "init_method")
+        values = [v.node for v in program.values.of(given)] if given is not None else []
+        if (
+            len(values) == 1
+            and isinstance(values[0], ast.Constant)
+            and str(values[0].value).startswith("file://")
+        ):
+            path = str(values[0].value).removeprefix("file://")
+            yield Mistake(step.node, f"{path} is left where a run is killed, and the next run then waits or fails", f'os.path.exists("{path}") and os.remove("{path}")  # before the ranks start')  # fmt: skip
+            return
+
+
+RULE = Rule(
+    code="lint.file_store_left",
+    severity=Severity.NOTE,
+    title="a file:// store in a fixed place may be left from the last run",
+    why="The file must not be there when the ranks meet. A run that is killed leaves it, and the next one takes the old addresses for those of its own ranks. Use a name of its own for each run.",
+    wrong="""\
+import torch.distributed as dist
+
+
+def run(rank):
+    dist.init_process_group(
+        "gloo", init_method="file:///shared/store", rank=rank, world_size=2
+    )
+    dist.destroy_process_group()
+""",
+    right="""\
+import os
+
+import torch.distributed as dist
+
+
+def run(rank):
+    store = f"file:///shared/store-{os.environ['SLURM_JOB_ID']}"
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=2
+    )
+    dist.destroy_process_group()
+""",
+    near_miss="""\
+import tempfile
+
+import torch.distributed as dist
+
+PLACE = tempfile.mkdtemp()
+
+
+def run(rank):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{PLACE}/store", rank=rank, world_size=2
+    )
+    dist.destroy_process_group()
+""",
+    find=_find,
+)

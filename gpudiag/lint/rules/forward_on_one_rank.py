@@ -1,0 +1,78 @@
+"""A DDP model with buffers that one rank alone calls."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, is_constant, keyword
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules.batch_norm_apart import has_batch_norm
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if (
+        program.owner
+        or not program.ddp_steps
+        or not (has_batch_norm(program) or program.mentions("SyncBatchNorm", "register_buffer"))
+    ):
+        return
+    if any(is_constant(keyword(step.node, "broadcast_buffers"), False) for step in program.ddp_steps):
+        return
+    for step in program.steps:
+        call = step.node
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or step.where.handling:
+            continue
+        if program.values.kinds(call.func) == {"ddp"} and program.which_ranks(step) is Which.ONE:
+            name = call.func.id
+            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", program.statement_text(call).replace(f"{name}(", f"{name}.module(", 1))  # fmt: skip
+            return
+
+
+RULE = Rule(
+    code="lint.forward_on_one_rank",
+    severity=Severity.FINDING,
+    title="a DDP model with buffers is called on one rank only",
+    why="DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without gradients. Called on rank 0 alone it runs into a broadcast that the others do not make. Evaluate `model.module` there.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+net = torch.nn.Linear(4, 4)
+net.register_buffer("mean", torch.zeros(4))
+model = DistributedDataParallel(net)
+if dist.get_rank() == 0:
+    model.eval()
+    print(model(torch.randn(2, 4)))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+net = torch.nn.Linear(4, 4)
+net.register_buffer("mean", torch.zeros(4))
+model = DistributedDataParallel(net)
+if dist.get_rank() == 0:
+    model.eval()
+    print(model.module(torch.randn(2, 4)))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+if dist.get_rank() == 0:
+    model.eval()
+    print(model(torch.randn(2, 4)))
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,117 @@
+"""A function that is taken for its answer."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_QUESTIONS = frozenset({
+    "torch.distributed.is_initialized", "torch.distributed.is_available", "torch.distributed.get_rank",
+    "torch.distributed.get_world_size", "torch.distributed.is_nccl_available", "torch.cuda.is_available",
+    "torch.cuda.device_count", "torch.distributed.is_torchelastic_launched",
+    *(f"horovod.{p}.{f}" for p in ("torch", "tensorflow", "tensorflow.keras", "keras") for f in ("rank", "local_rank", "size", "is_initialized")),
+})  # fmt: skip
+_PROPERTIES = frozenset({"is_main_process", "is_local_main_process", "process_index", "local_process_index", "num_processes", "is_last_process"})  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    tested = {node for statement in program.nodes for node in _questions(statement)}
+    for node in sorted(tested, key=lambda n: program.names.order.get(n, 0)):
+        name = program.names.qualify(node)
+        function = program.values.function_of(node) if isinstance(node, ast.Name) else None
+        is_question = name in _QUESTIONS or (function is not None and _asks_for_ranks(program, function))
+        if is_question:
+            shown = ast.unparse(node)
+            edits = program.edit(node, f"{shown}()")
+            mend = program.edited_line(edits) if edits else f"{shown}()"
+            yield Mistake(
+                node, f"{shown} is not called here: a function is always true, and no number", mend, edits
+            )
+    for call in program.names.calls:
+        func = call.func
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr in _PROPERTIES
+            and not call.args
+            and "accelerator" in program.values.kinds(func.value)
+        ):
+            edits = program.edit(call, ast.unparse(func))
+            yield Mistake(
+                call,
+                f"{func.attr} is no function: calling it raises a TypeError",
+                program.edited_line(edits) if edits else ast.unparse(func),
+                edits,
+            )
+
+
+def _questions(node: ast.AST) -> Iterator[ast.expr]:
+    """The bare names that a statement takes for a truth or a number."""
+    tests: list[ast.expr] = []
+    if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+        tests.append(node.test)
+    elif isinstance(node, ast.BoolOp):
+        tests += node.values
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        tests.append(node.operand)
+    elif isinstance(node, ast.Compare) and not any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+        sides = [node.left, *node.comparators]
+        if any(isinstance(side, ast.Constant) for side in sides):
+            tests += sides
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.Mult | ast.Div | ast.FloorDiv):
+        tests += [node.left, node.right]
+    yield from (test for test in tests if isinstance(test, ast.Name | ast.Attribute))
+
+
+def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
+    """Whether a function of this script answers whether this is the first rank, or which rank it is."""
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return False
+    name = function.name
+    return any(word in name for word in ("main_process", "is_main", "is_master", "get_rank", "get_world_size", "is_rank", "is_distributed", "is_primary", "is_chief"))  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.function_not_called",
+    severity=Severity.FINDING,
+    title="a function that asks for the rank is not called",
+    why="`if is_main_process:` tests the function itself, which is always true: every rank takes the branch. `dist.get_rank == 0` is never true. Accelerate's is_main_process is the other way round, a property.",
+    wrong="""\
+import torch.distributed as dist
+
+
+def is_main_process():
+    return dist.get_rank() == 0
+
+
+dist.init_process_group("gloo")
+if is_main_process:
+    print("once")
+dist.destroy_process_group()
+""",
+    right="""\
+import torch.distributed as dist
+
+
+def is_main_process():
+    return dist.get_rank() == 0
+
+
+dist.init_process_group("gloo")
+if is_main_process():
+    print("once")
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+is_main_process = accelerator.is_main_process
+if is_main_process and accelerator.is_local_main_process:
+    print("once", dist.is_available)
+""",
+    find=_find,
+    fixes=True,
+)

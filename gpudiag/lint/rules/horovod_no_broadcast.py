@@ -1,0 +1,82 @@
+"""Horovod's ranks that start from different weights."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_PACKAGES = ("torch", "tensorflow", "tensorflow.keras", "keras")
+_BROADCASTS = ("broadcast_parameters", "broadcast_variables", "broadcast_global_variables", "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "elastic", "TorchState", "broadcast_object", "broadcast_")  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner:
+        return
+    wraps = [
+        step
+        for package in _PACKAGES
+        for name, step in program.calls_within(f"horovod.{package}")
+        if name in ("DistributedOptimizer", "DistributedGradientTape")
+    ]
+    if not wraps:
+        return
+    inner = argument(wraps[0].node, 0, "optimizer")
+    optimizer = ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "optimizer"
+    if not program.mentions(*_BROADCASTS, "\\w*broadcast\\w*"):
+        yield Mistake(wraps[0].node, "the ranks start from different weights: rank 0's are never broadcast", "hvd.broadcast_parameters(model.state_dict(), root_rank=0)")  # fmt: skip
+    elif program.calls("horovod.torch.broadcast_parameters") and not program.mentions(
+        "broadcast_optimizer_state", "elastic", "broadcast_object"
+    ):
+        yield Mistake(
+            wraps[0].node,
+            "the optimizer's state is not broadcast: after a restart from a checkpoint that rank 0 reads, the ranks differ",
+            f"hvd.broadcast_optimizer_state({optimizer}, root_rank=0)",
+            severity=Severity.NOTE,
+        )
+
+
+RULE = Rule(
+    code="lint.horovod_no_broadcast",
+    severity=Severity.FINDING,
+    title="Horovod's ranks do not start from one state",
+    why="Horovod averages gradients and nothing else. Models that start apart stay apart, and the averages fit none of them. Where only the optimizer's state is not broadcast it is a note.",
+    wrong="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+""",
+    right="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+""",
+    near_miss="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+""",
+    find=_find,
+)

@@ -1,0 +1,112 @@
+"""A learning rate that does not follow the number of Horovod's ranks."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import optimizer_calls
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    wraps = [step for package in ("torch", "tensorflow", "tensorflow.keras", "keras") for name, step in program.calls_within(f"horovod.{package}") if name in ("DistributedOptimizer",)]  # fmt: skip
+    if (
+        not wraps
+        or program.owner
+        or program.mentions("Adasum", "lr_scaler", "base_lr", "linear_scaling", "scale_lr")
+        or _scales(program)
+    ):
+        return
+    for call in _optimizers(program):
+        rate = keyword(call, "lr") or keyword(call, "learning_rate") or _placed_rate(call)
+        shown = ast.unparse(rate) if rate is not None else "0.001"
+        mended = f"{shown} * hvd.size()"
+        text = (
+            ast.unparse(call).replace(f"={shown}", f"={mended}", 1) if rate is not None else ast.unparse(call)
+        )
+        yield Mistake(call, "the learning rate is the same for any number of ranks", text)
+        return
+
+
+def _optimizers(program: Program) -> Iterator[ast.Call]:
+    for step in optimizer_calls(program):
+        if isinstance(step.node, ast.Call) and argument(step.node, 1, "lr") is not None:
+            yield step.node
+    for name, step in program.calls_within("tensorflow.keras.optimizers"):
+        if name[:1].isupper() and isinstance(step.node, ast.Call):
+            yield step.node
+
+
+def _placed_rate(call: ast.Call) -> ast.expr | None:
+    place = 1 if any("parameters" in ast.unparse(a) for a in call.args[:1]) else 0
+    return call.args[place] if len(call.args) > place else None
+
+
+def _scales(program: Program) -> bool:
+    """Whether the number of ranks goes into any product or quotient, or is given to a function that may scale by it."""
+    for node in program.nodes:
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
+            node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow
+        ):
+            sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.value]
+            if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):
+                return True
+            if "batch" in ast.unparse(node) and isinstance(node.op, ast.Div | ast.FloorDiv):
+                return True  # the batch of all ranks, shared out among them
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+            "sqrt",
+            "LearningRateWarmupCallback",
+        ):
+            return True
+    return False
+
+
+RULE = Rule(
+    code="lint.horovod_rate_unscaled",
+    severity=Severity.FINDING,
+    title="the learning rate does not grow with the number of Horovod's ranks",
+    why="Horovod averages over all ranks, so the batch grows with them. With the rate of one GPU training takes as many epochs fewer steps and learns less; the usual cure is the rate times hvd.size(), with a warm-up.",
+    wrong="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+""",
+    right="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+""",
+    near_miss="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+world = hvd.size()
+batch_size = 512 // world
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters()
+)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+""",
+    find=_find,
+)

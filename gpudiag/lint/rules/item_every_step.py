@@ -1,0 +1,79 @@
+"""A number read from the GPU in every step."""
+
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import training_loaders
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if not (program.opens_group or program.ddp_steps) or program.owner:
+        return
+    steps = {(loop, step.node): step for _, loop, step in training_loaders(program)}
+    for (loop, _), backward in steps.items():
+        for step in program.methods.get("item", []):
+            same = step.where.loops == backward.where.loops and step.where.loops[-1:] == (loop,)
+            if same and len(step.where.guards) == len(backward.where.guards):
+                yield Mistake(step.node, "a value is read from the GPU in every step, which waits for the GPU", "if step % 50 == 0: print(loss.item())")  # fmt: skip
+                return
+
+
+RULE = Rule(
+    code="lint.item_every_step",
+    severity=Severity.NOTE,
+    title="a value is read from the GPU in every step",
+    why="`.item()` waits until the GPU has done all that was queued, so the next step cannot be prepared meanwhile. Add up the detached loss on the GPU, and read it every so many steps. Well-known projects do it all the same.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, sampler=torch.utils.data.DistributedSampler(data))
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    loss = model(inputs).sum()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, sampler=torch.utils.data.DistributedSampler(data))
+for step, (inputs,) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = model(inputs).sum()
+    loss.backward()
+    optimizer.step()
+    if step % 50 == 0:
+        print(loss.item())
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+with torch.no_grad():
+    for (inputs,) in DataLoader(data):
+        print(model(inputs).sum().item())
+dist.destroy_process_group()
+""",
+    find=_find,
+)

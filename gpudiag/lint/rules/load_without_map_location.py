@@ -1,0 +1,74 @@
+"""A checkpoint that every rank loads onto the GPU from which it was saved."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import INIT
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.uses_deepspeed
+        or not (program.opens_group and program.ddp_steps)
+    ):
+        return
+    if any(is_constant(argument(step.node, 0, "backend"), "gloo", "mpi") for step in program.calls(INIT)):
+        return
+    for step in program.calls("torch.load"):
+        if (
+            argument(step.node, 1, "map_location") is None
+            and not has_star(step.node)
+            and program.which_ranks(step) is None
+        ):
+            given = argument(step.node, 0, "f")
+            shown = ast.unparse(given) if given is not None else "path"
+            yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", f'torch.load({shown}, map_location="cpu")')  # fmt: skip
+            return
+
+
+RULE = Rule(
+    code="lint.load_without_map_location",
+    severity=Severity.NOTE,
+    title="a checkpoint is loaded without map_location",
+    why="Tensors come back to the GPU that they were saved from, GPU 0 for most: every rank takes memory there, and with many ranks it runs out.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(
+    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
+)
+model.load_state_dict(torch.load("weights.pt"))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(
+    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
+)
+model.load_state_dict(torch.load("weights.pt", map_location="cpu"))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+model.load_state_dict(torch.load("weights.pt"))
+dist.destroy_process_group()
+""",
+    find=_find,
+)

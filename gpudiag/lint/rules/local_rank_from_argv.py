@@ -1,0 +1,136 @@
+"""The local rank taken from the command line alone, where torchrun does not put it."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import keyword_node
+from gpudiag.lint.values import argument_name
+from gpudiag.model.lint import Edit, Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate or program.uses_deepspeed or program.uses_horovod:
+        return
+    if not program.opens_group or program.starts_processes:
+        return
+    if program.mentions("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "get_node_local_rank"):
+        return
+    yield from _find_argv(program)
+    for call in program.names.calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
+            continue
+        name = argument_name(call)
+        if name != "local_rank" or not _is_used(program, name) or _is_overridden(program, name):
+            continue
+        edits = _edits(program, call)
+        mended = _mended(call)
+        yield Mistake(
+            call,
+            "the local rank is taken from --local_rank alone, which torchrun does not pass: every rank gets the default",
+            program.edited_line(edits) if edits and not edits[0].before else mended,
+            edits,
+        )
+
+
+def _find_argv(program: Program) -> Iterator[Mistake]:
+    """`local_rank = int(sys.argv[1])`."""
+    for node in program.nodes:
+        if (
+            not isinstance(node, ast.Assign)
+            or len(node.targets) != 1
+            or not isinstance(node.targets[0], ast.Name)
+        ):
+            continue
+        name = node.targets[0].id
+        reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
+        if reads and name.lower() in ("local_rank", "localrank"):
+            yield Mistake(node, f"{name} is taken from the command line alone, where torchrun does not put it", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
+
+
+def _is_used(program: Program, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load)
+        for node in program.nodes
+    )
+
+
+def _is_overridden(program: Program, name: str) -> bool:
+    return any(key.endswith(f".{name}") and not key.startswith("self.") for key in program.names.attributes)
+
+
+def _default(call: ast.Call) -> str:
+    given = keyword(call, "default")
+    return ast.unparse(given) if given is not None else "0"
+
+
+def _mended(call: ast.Call) -> str:
+    default = ast.parse(f'int(os.environ.get("LOCAL_RANK", {_default(call)}))', mode="eval").body
+    keywords = [k for k in call.keywords if k.arg not in ("default", "required")]
+    return ast.unparse(ast.Call(call.func, call.args, [*keywords, ast.keyword("default", default)]))
+
+
+def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
+    """Put the variable in the default's place, and import os where nothing does."""
+    given = keyword_node(call, "default")
+    if given is None or not isinstance(given.value, ast.Constant | ast.UnaryOp):
+        return ()
+    edits = program.edit(given.value, f'int(os.environ.get("LOCAL_RANK", {_default(call)}))')
+    if edits and "os" not in program.names.module.bindings:
+        first = next((s for s in program.tree.body if isinstance(s, ast.Import | ast.ImportFrom) and getattr(s, "module", "") != "__future__"), None)  # fmt: skip
+        if first is None:
+            return ()
+        edits = (*edits, Edit(program.line_at(first.lineno).number, 0, 0, "import os", before=True))
+    return edits
+
+
+RULE = Rule(
+    code="lint.local_rank_from_argv",
+    severity=Severity.FINDING,
+    title="the local rank is taken from the command line alone",
+    why="torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use GPU 0, or none knows its own.",
+    wrong="""\
+import argparse
+
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=0)
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl")
+dist.destroy_process_group()
+""",
+    right="""\
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument(
+    "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0))
+)
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl")
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import argparse
+
+import deepspeed
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+deepspeed.init_distributed()
+print(args.local_rank)
+""",
+    find=_find,
+    fixes=True,
+)

@@ -1,0 +1,81 @@
+"""A log writer, or a run of wandb, on every rank."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
+
+_WRITERS = ("torch.utils.tensorboard.SummaryWriter", "wandb.init", "mlflow.start_run")
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.mentions("WANDB_MODE", "WANDB_DISABLED"):
+        return
+    opened = program.opens_group
+    horovod = [step for name, step in program.calls_within("horovod.torch") if name == "init"]
+    if not opened and not horovod:
+        return
+    told = set()
+    for step in program.calls(*_WRITERS):
+        call = step.node
+        if (
+            not isinstance(call, ast.Call)
+            or call in told
+            or step.where.entry is not None
+            or step.where.handling
+        ):
+            continue
+        if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
+            continue
+        if program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"}) or keyword(call, "group") or argument(call, 99, "mode"):  # fmt: skip
+            continue
+        told.add(call)
+        rank = "hvd.rank()" if horovod else "dist.get_rank()"
+        what = "a run of wandb" if "wandb" in ast.unparse(call.func) else "a log writer"
+        yield Mistake(
+            call, f"every rank opens {what} of its own", f"if {rank} == 0: {program.statement_text(call)}"
+        )
+
+
+def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
+    return any(other.where.spawned == step.where.spawned and other.where.entry is None for other in opened)
+
+
+RULE = Rule(
+    code="lint.log_writer_on_every_rank",
+    severity=Severity.FINDING,
+    title="every rank opens a log writer",
+    why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times over one another, and runs pile up.",
+    wrong="""\
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+
+dist.init_process_group("gloo")
+writer = SummaryWriter("logs")
+dist.destroy_process_group()
+""",
+    right="""\
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+
+dist.init_process_group("gloo")
+writer = SummaryWriter("logs") if dist.get_rank() == 0 else None
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+import wandb
+from torch.utils.tensorboard import SummaryWriter
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+writer = SummaryWriter(f"logs/{rank}")
+wandb.init(project="x", group="all-ranks")
+dist.destroy_process_group()
+""",
+    find=_find,
+)

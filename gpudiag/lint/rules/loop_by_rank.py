@@ -1,0 +1,145 @@
+"""A training loop that ranks leave at different times."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules.collective_on_one_rank import collectives_of
+from gpudiag.lint.trace import Guard, Loop
+from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner:
+        return
+    meeting = _loops_that_meet(program)
+    yield from _find_counts(program, meeting)
+    yield from _find_breaks(program, meeting)
+
+
+def _loops_that_meet(program: Program) -> list[Loop]:
+    """The loops in which ranks wait for each other: by a collective, or in the backward pass of a DDP model."""
+    loops = []
+    for name, step in collectives_of(program):
+        if (
+            name not in ("init_process_group", "new_group")
+            and "group" not in ast.unparse(step.node)
+            and program.which_ranks(step) is None
+        ):
+            loops += list(step.where.loops)
+    if program.ddp_steps and program.opens_group:
+        for step in program.backwards:
+            loops += list(step.where.loops)
+    return loops
+
+
+def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
+    told = set()
+    for loop in meeting:
+        if loop in told or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+            continue
+        over = loop.iter
+        if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
+            told.add(loop)
+            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that go on wait for those that have left", f"for {ast.unparse(loop.target)} in range(steps):  # the same on every rank")  # fmt: skip
+
+
+def _depends(program: Program, part: ast.expr) -> bool:
+    """Whether a bound is a rank, or a choice by rank."""
+    if program.values.kinds(part) and program.values.kinds(part) <= RANKS - {"rank_name", "local_rank_name"}:
+        return True
+    exprs = [part]
+    if isinstance(part, ast.Name):
+        if _is_set_on_one_rank(program, part):
+            return True
+        exprs += [b.value for b in program.values.reaching(part) if b.value is not None and not b.path]
+    return any(
+        isinstance(node, ast.IfExp)
+        and program.ranks.of_guard(Guard(node.test, True)) in (Which.ONE, Which.OTHERS)
+        for node in exprs
+    )
+
+
+def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
+    """Whether one rank alone gives a name another value than the rest have, and nothing sends it to them."""
+    if program.mentions("broadcast", "broadcast_object_list", "all_reduce", "scatter", "scatter_object_list"):
+        return False
+    bindings = program.values.reaching(part)
+    guarded = []
+    for binding in bindings:
+        outer = next((a for a in program.names.ancestors(binding.node) if isinstance(a, ast.If)), None)
+        holds = outer is not None and any(binding.node in set(ast.walk(s)) for s in outer.body)
+        if outer is not None and binding.value is not None:
+            guarded.append(program.ranks.of_guard(Guard(outer.test, holds)))
+    return any(which in (Which.ONE, Which.OTHERS) for which in guarded)
+
+
+def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
+    told = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.Break) or step.node in told or not step.where.loops:
+            continue
+        if step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
+            told.add(step.node)
+            yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "dist.broadcast(stop, src=0)  # then every rank: if stop: break")  # fmt: skip
+
+
+def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
+    """Whether the condition on ranks stands within the loop."""
+    for outer in program.names.ancestors(node):
+        if outer is loop:
+            return False
+        if isinstance(outer, ast.If) and program.ranks.of_guard(Guard(outer.test, True)) in (
+            Which.ONE,
+            Which.OTHERS,
+        ):
+            return True
+    return False
+
+
+RULE = Rule(
+    code="lint.loop_by_rank",
+    severity=Severity.FINDING,
+    title="ranks go round a loop a different number of times",
+    why="In each round the ranks wait for one another. Those that go on wait for those that have left, until the watchdog ends the job.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+steps = 100 if rank == 0 else 50
+for _ in range(steps):
+    dist.all_reduce(torch.zeros(1))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+steps = 100
+for _ in range(steps):
+    dist.all_reduce(torch.zeros(1))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for _ in range(3 if rank == 0 else 2):
+    print("no collective in here")
+for _ in range(10):
+    stop = torch.zeros(1)
+    dist.all_reduce(stop)
+    if stop.item():
+        break
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,170 @@
+"""A running total that keeps the graph of every step."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import without_gradients
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or not (
+        program.opens_group
+        or program.ddp_steps
+        or program.uses_horovod
+        or program.uses_accelerate
+        or program.uses_deepspeed
+    ):
+        return
+    told = set()
+    for step in program.steps:
+        node = step.node
+        target, added = _addition(node)
+        if target is None or added is None or node in told or not step.where.loops:
+            continue
+        if without_gradients(program, step) or not _is_of_the_backward(program, step, added):
+            continue
+        if _is_used_whole(program, target) or _starts_in_the_loop(program, step, target):
+            continue
+        told.add(node)
+        edits = program.edit(added, f"{added.id}.detach()")
+        name = ast.unparse(target)
+        mend = program.edited_line(edits) if edits else f"{name} += {added.id}.detach()"
+        yield Mistake(node, f"{name} keeps the graph of every step, and memory grows", mend, edits)
+
+
+def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
+    """The total and the name that a statement adds to it: `total += loss`, `total = total + loss`, `losses.append(loss)`."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
+        return (
+            (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
+        )
+    if (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and isinstance(node.value.op, ast.Add)
+    ):
+        sides = (node.value.left, node.value.right)
+        for total, added in (sides, sides[::-1]):
+            if isinstance(added, ast.Name) and ast.unparse(total) == ast.unparse(node.targets[0]):
+                return node.targets[0], added
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append" and len(call.args) == 1:
+            return (call.func.value, call.args[0]) if isinstance(call.args[0], ast.Name) else (None, None)
+    return None, None
+
+
+def _is_of_the_backward(program: Program, step: Step, added: ast.Name) -> bool:
+    """Whether what is added is the tensor from which the gradients of this round are computed, and still is it."""
+    for backward in program.backwards:
+        call = backward.node
+        if (
+            backward.where.loops != step.where.loops
+            or not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+        ):
+            continue
+        losses = [call.func.value, *call.args[:1]]
+        for loss in losses:
+            if isinstance(loss, ast.Name) and loss.id == added.id:
+                theirs = {b.node for b in program.values.reaching(loss)}
+                ours = program.values.reaching(added)
+                texts = " ".join(ast.unparse(b.value) for b in ours if b.value is not None)
+                if {b.node for b in ours} == theirs and not any(
+                    w in texts for w in (".item(", "detach", ".data", "float(", "reduce")
+                ):
+                    return True
+    return False
+
+
+def _is_used_whole(program: Program, target: ast.expr) -> bool:
+    """Whether gradients are computed from the total itself."""
+    text = ast.unparse(target)
+    for backward in program.backwards:
+        call = backward.node
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args))
+        ):
+            return True
+    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any(ast.unparse(t) == "loss" for t in n.targets) for n in program.nodes)  # fmt: skip
+
+
+def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
+    """Whether the total begins anew in each round, or is detached there."""
+    loop = step.where.loops[-1]
+    text = ast.unparse(target)
+    return any(
+        isinstance(node, ast.Assign)
+        and any(ast.unparse(t) == text for t in node.targets)
+        and text not in ast.unparse(node.value)
+        and _always(program, node, loop)
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+
+
+def _always(program: Program, node: ast.AST, loop: ast.AST) -> bool:
+    return program.names.parents.get(node) is loop or "detach" in ast.unparse(node)
+
+
+RULE = Rule(
+    code="lint.loss_keeps_graph",
+    severity=Severity.FINDING,
+    title="a running total of the loss keeps every step's graph",
+    why="The loss is a tensor that remembers how it came about. A sum of such tensors holds on to all of their graphs, and memory grows with every step until it runs out.",
+    wrong="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    return total
+""",
+    right="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    return total
+""",
+    near_miss="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    total = 0
+    for batch in batches:
+        part = model(batch).sum()
+        total += part
+    total.backward()
+""",
+    find=_find,
+    fixes=True,
+)

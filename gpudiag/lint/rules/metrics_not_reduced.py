@@ -1,0 +1,119 @@
+"""A figure over a rank's share of the test data that is told as that of all."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
+from gpudiag.model.lint import Severity
+
+_REDUCED = ("\\w*reduce\\w*", "\\w*gather\\w*", "\\w*synchroni[sz]e\\w*", "torchmetrics", "\\w*aggregate\\w*", "send", "AverageMeter\\w*", "sync\\w*", "MetricLogger")  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if (
+        program.owner
+        or program.uses_accelerate
+        or program.uses_deepspeed
+        or not (program.ddp_steps or program.uses_horovod)
+    ):
+        return
+    if program.mentions(*_REDUCED):
+        return
+    training = {loader for loader, _, _ in training_loaders(program)}
+    told = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.For) or step.node in told:
+            continue
+        for loader in loaders_of(program, step.node):
+            if loader in training or not samples_by_rank(program, sampler_of(loader)):
+                continue
+            counted = _counted(program, step)
+            if counted is None:
+                continue
+            told.add(step.node)
+            yield Mistake(counted, "each rank counts only its share of the test data, and nothing adds the shares up", f"dist.all_reduce({ast.unparse(counted.target)})  # a tensor on the rank's GPU, before it is printed")  # fmt: skip
+
+
+def _counted(program: Program, step: Step) -> ast.AugAssign | None:
+    """What the loop adds up, where no gradients are computed in it."""
+    loop = step.node
+    if not isinstance(loop, ast.For) or any(
+        isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop)
+    ):
+        return None
+    for node in ast.walk(loop):
+        if (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.op, ast.Add)
+            and not isinstance(node.value, ast.Constant)
+        ):
+            return node
+    return None
+
+
+RULE = Rule(
+    code="lint.metrics_not_reduced",
+    severity=Severity.FINDING,
+    title="a figure over sharded test data is never reduced over the ranks",
+    why="A DistributedSampler gives each rank a share of the test set. What rank 0 prints is the figure of its share alone. Add the counts up with all_reduce, or test on all data on rank 0.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
+loader = DataLoader(
+    data, 8, sampler=DistributedSampler(data, shuffle=False)
+)
+right = 0
+with torch.no_grad():
+    for inputs, labels in loader:
+        right += (model(inputs).argmax(1) == labels).sum()
+print(right / len(data))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
+loader = DataLoader(
+    data, 8, sampler=DistributedSampler(data, shuffle=False)
+)
+right = torch.zeros(1)
+with torch.no_grad():
+    for inputs, labels in loader:
+        right += (model(inputs).argmax(1) == labels).sum()
+dist.all_reduce(right)
+print(right / len(data))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
+loader = DataLoader(data, 8)
+right = 0
+with torch.no_grad():
+    for inputs, labels in loader:
+        right += (model(inputs).argmax(1) == labels).sum()
+print(right / len(data))
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,119 @@
+"""A model that goes to its GPU only once DDP has wrapped it."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, is_constant
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import root_name
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    for name in ("to", "cuda"):
+        for step in program.methods.get(name, []):
+            call = step.node
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            wrapped = call.func.value
+            values = program.values.of(wrapped)
+            if not values or any(value.kind != "ddp" for value in values) or not _is_a_device(program, call):
+                continue
+            makers = [value.node for value in values if isinstance(value.node, ast.Call)]
+            if any(_was_moved(program, maker) for maker in makers):
+                continue
+            yield Mistake(
+                call, "the model is moved after DDP has wrapped it", _mend(program, makers[0], call)
+            )
+            return
+
+
+def _is_a_device(program: Program, call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda":
+        return True
+    if len(call.args) != 1 or is_constant(call.args[0], "cpu"):
+        return False
+    text = ast.unparse(call.args[0])
+    return not any(word in text for word in ("dtype", "float", "half", "cpu", "memory_format"))
+
+
+def _was_moved(program: Program, maker: ast.Call) -> bool:
+    """Whether the wrapped model was on a device before; then moving it again changes nothing."""
+    if not maker.args:
+        return True
+    inner = maker.args[0]
+    root = root_name(inner)
+    if root is None and not isinstance(inner, ast.Call):
+        return True
+    for node in ast.walk(inner):
+        if isinstance(node, ast.Attribute) and node.attr in ("to", "cuda"):
+            return True
+    if any(k.arg == "device" for n in ast.walk(inner) if isinstance(n, ast.Call) for k in n.keywords):
+        return True
+    if program.mentions("set_default_device", "set_default_tensor_type"):
+        return True
+    if not program.values.kinds(inner) <= {"module"}:
+        return True
+    for name in ("to", "cuda"):
+        for step in program.methods.get(name, []):
+            func = step.node.func if isinstance(step.node, ast.Call) else None
+            before = program.names.order.get(step.node, 0) < program.names.order.get(maker, 0)
+            if (
+                isinstance(func, ast.Attribute)
+                and root_name(func.value) == root
+                and before
+                and root is not None
+            ):
+                return True
+    for binding in program.values.reaching(inner) if isinstance(inner, ast.Name | ast.Attribute) else ():
+        text = ast.unparse(binding.value) if binding.value is not None else ""
+        if ".to(" in text or ".cuda(" in text or "device" in text:
+            return True
+    return False
+
+
+def _mend(program: Program, maker: ast.Call, call: ast.Call) -> str:
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else "to"
+    moved = f"{ast.unparse(maker.args[0])}.{method}({', '.join(ast.unparse(a) for a in call.args)})"
+    return program.statement_text(maker).replace(ast.unparse(maker.args[0]), moved, 1)
+
+
+RULE = Rule(
+    code="lint.model_moved_after_wrapping",
+    severity=Severity.FINDING,
+    title="a model is moved to its device after DDP has wrapped it",
+    why="DDP sorts the parameters into buckets and exchanges them with the other ranks where they lie when it is built: on the CPU NCCL has nothing to exchange, and with device_ids DDP refuses the model.",
+    wrong="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def build(device):
+    model = torch.nn.Linear(4, 4)
+    model = DistributedDataParallel(model)
+    model = model.to(device)
+    return model
+""",
+    right="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def build(device):
+    model = torch.nn.Linear(4, 4)
+    model = model.to(device)
+    model = DistributedDataParallel(model)
+    return model
+""",
+    near_miss="""\
+import torch
+
+
+def build(device):
+    model = torch.nn.Linear(4, 4)
+    model = torch.nn.DataParallel(model)
+    model = model.to(device)
+    return model
+""",
+    find=_find,
+)

@@ -1,0 +1,163 @@
+"""A training step that goes around DDP or the DeepSpeed engine."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import root_name, without_gradients
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told: set[ast.AST] = set()
+    for step in program.steps:
+        call = step.node
+        if not isinstance(call, ast.Call) or call in told or not _goes_into_backward(program, step):
+            continue
+        func = call.func
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr == "module"
+            and "inner" in program.values.kinds(func)
+            and program.values.kinds(func.value) & {"ddp", "engine"}
+            and "dp" not in program.values.kinds(func.value)
+        ):
+            told.add(call)
+            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _mend(program, call, ast.unparse(func.value)))  # fmt: skip
+    yield from _find_raw(program, told)
+
+
+def _find_raw(program: Program, told: set[ast.AST]) -> Iterator[Mistake]:
+    """The model from before it was wrapped, called where the wrapped one has another name."""
+    for raw, wrapped, after, word in _wrappings(program):
+        for step in program.steps:
+            call = step.node
+            if (
+                not isinstance(call, ast.Call)
+                or call in told
+                or program.names.order.get(call, 0) < program.names.order.get(after, 0)
+            ):
+                continue
+            if root_name(call.func) != raw or (
+                isinstance(call.func, ast.Attribute) and not raw.startswith("self.")
+            ):
+                continue
+            if program.names.function_around(call) is not program.names.function_around(after):
+                continue
+            if _goes_into_backward(program, step):
+                told.add(call)
+                yield Mistake(call, f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}", _mend(program, call, wrapped))  # fmt: skip
+
+
+def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
+    """The name of a model, the other name of what wraps it, and where."""
+    for step in program.ddp_steps:
+        statement = program.names.statement_of(step.node)
+        if isinstance(statement, ast.Assign) and statement.value is step.node:
+            raw, wrapped = root_name(argument(step.node, 0, "module")), ast.unparse(statement.targets[0])
+            is_name = isinstance(argument(step.node, 0, "module"), ast.Name)
+            if raw and raw != wrapped and is_name and not _rebound(program, raw, step.node):
+                yield raw, wrapped, step.node, "DDP"
+    for step in program.calls("deepspeed.initialize"):
+        statement = program.names.statement_of(step.node)
+        given = keyword(step.node, "model") or argument(step.node, 1, "model")
+        if isinstance(statement, ast.Assign) and isinstance(given, ast.Name):
+            target = statement.targets[0]
+            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            wrapped = ast.unparse(first)
+            if wrapped not in (given.id, "_") and not _rebound(program, given.id, step.node):
+                yield given.id, wrapped, step.node, "deepspeed.initialize"
+
+
+def _rebound(program: Program, name: str, after: ast.AST) -> bool:
+    """Whether the name gets another value after the wrapping."""
+    statement = program.names.statement_of(after) or after
+    later = program.names.order.get(statement, 0)
+    bindings = program.names.scope_of(after).bindings.get(name, [])
+    return any(program.names.order.get(b.node, 0) > later and not b.parameter for b in bindings)
+
+
+def _goes_into_backward(program: Program, step: Step) -> bool:
+    """Whether the call stands in the same block of steps as a backward pass, with gradients."""
+    if without_gradients(program, step):
+        return False
+    return any(
+        b.where.loops == step.where.loops
+        and b.where.stack == step.where.stack
+        and program.names.order.get(b.node, 0) > program.names.order.get(step.node, 0)
+        and _feeds(program, step.node, b.node)
+        for b in program.backwards
+    )
+
+
+def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
+    """Whether what the call gives goes into the loss, through names."""
+    if not isinstance(backward, ast.Call) or not isinstance(backward.func, ast.Attribute):
+        return False
+    start: list[ast.AST] = [backward.func.value, *backward.args]
+    seen: set[ast.AST] = set()
+    while start:
+        node = start.pop()
+        for part in ast.walk(node):
+            if part is call:
+                return True
+            if isinstance(part, ast.Name) and part not in seen:
+                seen.add(part)
+                start += [
+                    b.value
+                    for b in program.values.reaching(part)
+                    if b.value is not None and b.value not in seen
+                ]
+                seen |= {b.value for b in program.values.reaching(part) if b.value is not None}
+    return False
+
+
+def _mend(program: Program, call: ast.Call, instead: str) -> str:
+    return program.statement_text(call).replace(f"{ast.unparse(call.func)}(", f"{instead}(", 1)
+
+
+RULE = Rule(
+    code="lint.module_in_step",
+    severity=Severity.FINDING,
+    title="the training step calls the model without its wrapper",
+    why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, in silence.",
+    wrong="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in batches:
+        loss = model.module(batch).sum()
+        loss.backward()
+""",
+    right="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in batches:
+        loss = model(batch).sum()
+        loss.backward()
+""",
+    near_miss="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in batches:
+        loss = model(batch).sum()
+        loss.backward()
+        with torch.no_grad():
+            print(model.module(batch).mean())
+    torch.save(model.module.state_dict(), "weights.pt")
+""",
+    find=_find,
+)

@@ -1,0 +1,112 @@
+"""NCCL with tensors that lie on the CPU."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_MAKERS = frozenset({"torch.tensor", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.full", "torch.arange"})  # fmt: skip
+_ON_GPUS = ("cuda", "gpu\\w*", "device_ids?", "set_default_device", "set_default_tensor_type", "npu", "xpu", "hpu", "musa", "accelerator", "init_device_mesh")  # fmt: skip
+_COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "gather": 0, "scatter": 0}
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate:
+        return
+    opened = [
+        step for step in program.opens_group if is_constant(argument(step.node, 0, "backend"), "nccl", "NCCL")
+    ]
+    if not opened or len(opened) != len(program.opens_group):
+        return
+    if _never_uses_gpus(program):
+        call = opened[0].node
+        mend = program.statement_text(call).replace("'nccl'", "'gloo'")
+        yield Mistake(call, "backend nccl, and nothing in this script lies on a GPU", mend)
+        return
+    if program.mentions("set_default_device", "set_default_tensor_type"):
+        return
+    told = set()
+    for name, place in _COLLECTIVES.items():
+        for step in program.calls(f"torch.distributed.{name}"):
+            made = _made_on_cpu(program, argument(step.node, place, "tensor"))
+            if made is not None and step.node not in told and keyword(step.node, "group") is None:
+                told.add(step.node)
+                mended = ast.Call(
+                    made.func, made.args, [*made.keywords, ast.keyword("device", ast.Name("device"))]
+                )
+                yield Mistake(
+                    step.node,
+                    f"{name} of a tensor on the CPU, which NCCL cannot exchange",
+                    ast.unparse(mended),
+                )
+
+
+def _never_uses_gpus(program: Program) -> bool:
+    """Whether no word in the script may bring a model to a GPU, and it trains or exchanges here."""
+    if program.mentions(*_ON_GPUS) or not program.script.whole:
+        return False
+    moves = [step for step in program.methods.get("to", []) if not _to_cpu(program, step.node)]
+    return not moves and bool(program.ddp_steps) and all(
+        program.values.is_only(argument(step.node, 0, "module"), "module") for step in program.ddp_steps
+    )  # fmt: skip
+
+
+def _to_cpu(program: Program, call: ast.AST) -> bool:
+    given = argument(call, 0, "device")
+    values = program.values.of(given)
+    return bool(values) and all(
+        is_constant(v.node, "cpu")
+        or (isinstance(v.node, ast.Call) and v.node.args and is_constant(v.node.args[0], "cpu"))
+        for v in values
+    )
+
+
+def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
+    """The call that makes a tensor without saying where, and that nothing moves since."""
+    made = given
+    if isinstance(given, ast.Name):
+        bindings = program.values.reaching(given)
+        if len(bindings) != 1 or bindings[0].path:
+            return None
+        made = bindings[0].value
+    if not isinstance(made, ast.Call) or program.names.qualify(made.func) not in _MAKERS:
+        return None
+    return None if any(k.arg in ("device", None) for k in made.keywords) else made
+
+
+RULE = Rule(
+    code="lint.nccl_on_cpu",
+    severity=Severity.FINDING,
+    title="NCCL is asked to exchange what lies on the CPU",
+    why="NCCL exchanges memory of GPUs only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("cpu:gloo,cuda:nccl")
+count = torch.tensor(1.0)
+dist.all_reduce(count)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

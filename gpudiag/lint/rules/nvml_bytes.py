@@ -1,0 +1,84 @@
+"""Names from NVML that are decoded though they are text, and an NVML that is never shut down."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_TEXTS = frozenset({"nvmlDeviceGetName", "nvmlSystemGetDriverVersion", "nvmlDeviceGetUUID", "nvmlSystemGetNVMLVersion", "nvmlDeviceGetSerial", "nvmlDeviceGetVbiosVersion", "nvmlDeviceGetPciInfo"})  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    packages = ("pynvml", "py3nvml", "py3nvml.py3nvml")
+    if not program.mentions("isinstance", "hasattr", "bytes") and not any(
+        isinstance(n, ast.Try) for n in program.nodes
+    ):
+        for step in program.methods.get("decode", []):
+            call = step.node
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            makers = _makers(program, call.func.value)
+            if any((program.names.qualify(m.func) or "").rsplit(".", 1)[-1] in _TEXTS for m in makers) and any((program.names.qualify(m.func) or "").startswith(packages) for m in makers):  # fmt: skip
+                edits = program.edit(call, ast.unparse(call.func.value))
+                yield Mistake(call, "NVML's names are text today: decode raises an AttributeError", program.edited_line(edits) if edits else ast.unparse(call.func.value), edits)  # fmt: skip
+    started = [step for package in packages for step in program.calls(f"{package}.nvmlInit")]
+    if (
+        started
+        and program.script.whole
+        and not program.mentions("nvmlShutdown", "shutdown")
+        and started[0].where.entry is None
+    ):
+        yield Mistake(
+            started[0].node,
+            "NVML is started and never shut down",
+            "pynvml.nvmlShutdown()  # last",
+            severity=Severity.NOTE,
+        )
+
+
+def _makers(program: Program, node: ast.expr) -> list[ast.Call]:
+    if isinstance(node, ast.Call):
+        return [node]
+    if isinstance(node, ast.Name):
+        return [
+            b.value for b in program.values.reaching(node) if isinstance(b.value, ast.Call) and not b.path
+        ]
+    return []
+
+
+RULE = Rule(
+    code="lint.nvml_bytes",
+    severity=Severity.FINDING,
+    title="a name from NVML is decoded, though it is text",
+    why="Old versions of pynvml gave bytes; nvidia-ml-py gives str since 11.515, which has no decode. An NVML that is never shut down is a note.",
+    wrong="""\
+import pynvml
+
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+print(pynvml.nvmlDeviceGetName(handle).decode("utf-8"))
+pynvml.nvmlShutdown()
+""",
+    right="""\
+import pynvml
+
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+print(pynvml.nvmlDeviceGetName(handle))
+pynvml.nvmlShutdown()
+""",
+    near_miss="""\
+import pynvml
+
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+name = pynvml.nvmlDeviceGetName(handle)
+if isinstance(name, bytes):
+    name = name.decode()
+pynvml.nvmlShutdown()
+""",
+    find=_find,
+    fixes=True,
+)

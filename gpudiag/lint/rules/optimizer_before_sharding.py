@@ -1,0 +1,87 @@
+"""An optimizer that holds the parameters from before FSDP sharded them."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import Root, owner_of_parameters, roots_through_calls
+from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate:
+        return
+    built: list[tuple[set[Root], Step]] = []
+    told = set()
+    for step in program.steps:
+        if not isinstance(step.node, ast.Call):
+            continue
+        name = program.names.qualify(step.node.func) or ""
+        if name.startswith("torch.optim.") and program.values.is_only(step.node, "optimizer"):
+            built.append((roots_through_calls(program, step, owner_of_parameters(step.node)), step))
+        elif name in (FULLY_SHARD, FSDP1):
+            if name == FSDP1 and is_constant(keyword(step.node, "use_orig_params"), True):
+                continue
+            sharded = roots_through_calls(program, step, argument(step.node, 0, "module"))
+            for roots, optimizer in built:
+                if roots & sharded and optimizer.node not in told and _same_run(optimizer, step):
+                    told.add(optimizer.node)
+                    yield Mistake(
+                        optimizer.node,
+                        f"the optimizer is built before {name.rsplit('.', 1)[1]} shards the model, and keeps the old parameters",
+                        f"{program.statement_text(optimizer.node)}  # after {program.statement_text(step.node)}",
+                    )
+
+
+def _same_run(first: Step, later: Step) -> bool:
+    """Whether whoever comes to the later step has passed the first: no condition parts the two."""
+    return first.where.entry is later.where.entry and not any(
+        ast.unparse(a.test) == ast.unparse(b.test) and a.holds is not b.holds
+        for a in first.where.guards
+        for b in later.where.guards
+    )
+
+
+RULE = Rule(
+    code="lint.optimizer_before_sharding",
+    severity=Severity.FINDING,
+    title="the optimizer is built before FSDP shards the model",
+    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before goes on with the old ones: it steps, and the model does not learn.",
+    wrong="""\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def build(mesh):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    fully_shard(model, mesh=mesh)
+    return model, optimizer
+""",
+    right="""\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def build(mesh):
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return model, optimizer
+""",
+    near_miss="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def build():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = DistributedDataParallel(model)
+    return model, optimizer
+""",
+    find=_find,
+)

@@ -1,0 +1,102 @@
+"""The rank of the job used as the number of a GPU, or the rank of the machine as that of the job."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if (
+        not program.mentions("localhost", "127\\.0\\.0\\.1", "standalone", "single.node")
+        and not program.starts_processes
+    ):
+        yield from _find_devices(program)
+    yield from _find_ranks(program)
+
+
+def _find_devices(program: Program) -> Iterator[Mistake]:
+    uses = [argument(step.node, 0, "device") for step in program.calls("torch.cuda.set_device")]
+    for step in program.calls(*sorted(DDP_CLASSES)):
+        ids = keyword(step.node, "device_ids")
+        uses += list(ids.elts) if isinstance(ids, ast.List) else []
+    uses += [step.node.args[1] for step in program.calls("torch.device") if isinstance(step.node, ast.Call) and len(step.node.args) == 2]  # fmt: skip
+    for use in uses:
+        # A name alone may be a local rank by another name: only what surely is the rank of the job.
+        if use is None or program.values.kinds(use) != {"rank"} or not _is_sure(program, use):
+            continue
+        mend = program.statement_text(use).replace(ast.unparse(use), 'int(os.environ["LOCAL_RANK"])')
+        yield Mistake(
+            use,
+            "the rank of the job is used as the number of a GPU: on a second machine there is no such GPU",
+            mend,
+        )
+        return
+
+
+def _is_sure(program: Program, use: ast.expr) -> bool:
+    made = [ast.unparse(value.node) for value in program.values.of(use) if value.node is not None]
+    return bool(made) and all("get_rank" in text or "'RANK'" in text or "hvd.rank" in text for text in made)
+
+
+def _find_ranks(program: Program) -> Iterator[Mistake]:
+    for name, keyword_name in ((INIT, "rank"), (SAMPLER, "rank")):
+        for step in program.calls(name):
+            given = keyword(step.node, keyword_name) or (
+                argument(step.node, 2, "rank") if name == SAMPLER else None
+            )
+            values = program.values.of(given) if given is not None else frozenset()
+            made = [ast.unparse(value.node) for value in values if value.node is not None]
+            if not values or any(value.kind != "local_rank" for value in values):
+                continue
+            if not all("LOCAL_RANK" in text or "local_rank()" in text or "LOCALID" in text for text in made):
+                continue
+            right = (
+                "hvd.rank()" if any("local_rank()" in text for text in made) else 'int(os.environ["RANK"])'
+            )
+            mend = program.statement_text(step.node).replace(
+                f"rank={ast.unparse(given)}" if given else "", f"rank={right}"
+            )
+            yield Mistake(
+                step.node,
+                "the local rank is used as the rank of the job: each machine has a rank 0 of its own",
+                mend,
+            )
+
+
+RULE = Rule(
+    code="lint.rank_as_device",
+    severity=Severity.FINDING,
+    title="the rank of the job and the rank on the machine are taken for one another",
+    why="On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not there, or two processes call themselves rank 0 and the group never forms.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+dist.destroy_process_group()
+""",
+    right="""\
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,137 @@
+"""Ranks that take turns, or that one process plays one after the other."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Loop, Step
+from gpudiag.lint.values import RANKS
+from gpudiag.lint.vocabulary import INIT
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.uses_horovod or program.owner or not (program.opens_group or program.ddp_steps):
+        return
+    told: set[ast.AST] = set()
+    for step in (*program.backwards, *program.methods.get("step", []), *program.opens_group):
+        for loop in step.where.loops:
+            if not _is_over_ranks(program, loop) or loop in told or step.where.spawned:
+                continue
+            if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
+                told.add(loop)
+                yield Mistake(loop, "one process plays all ranks one after the other: the first waits for the second for ever", "mp.spawn(run, args=(world_size,), nprocs=world_size)")  # fmt: skip
+            elif takes_turns(program, step, loop):
+                told.add(loop)
+                yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "train(rank)  # on every rank at once, without the loop")  # fmt: skip
+
+
+def _is_over_ranks(program: Program, loop: Loop) -> bool:
+    """Whether the loop goes over `range(world_size)`."""
+    over = loop.iter if isinstance(loop, ast.For) else None
+    if not isinstance(over, ast.Call) or getattr(over.func, "id", "") != "range" or not over.args:
+        return False
+    size = over.args[-1]
+    return program.values.kinds(size) == {"world_size"} or "world_size" in ast.unparse(size).lower()
+
+
+def takes_turns(program: Program, step: Step, loop: Loop) -> bool:
+    """Whether the step is under `if rank == r`, with r from the loop."""
+    counter = loop.target.id if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else ""
+    for guard in step.where.guards:
+        test = guard.test
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            continue
+        equal = isinstance(test.ops[0], ast.Eq) if guard.holds else isinstance(test.ops[0], ast.NotEq)
+        sides = (test.left, test.comparators[0])
+        for one, other in (sides, sides[::-1]):
+            if (
+                equal
+                and isinstance(one, ast.Name)
+                and one.id == counter
+                and program.values.kinds(other) & RANKS
+            ):
+                return True
+    return False
+
+
+def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
+    """Whether the group is opened within the loop by a plain call, and not in a process of its own."""
+    if program.names.qualify(step.node.func if isinstance(step.node, ast.Call) else None) != INIT:
+        return False
+    return isinstance(loop, ast.For) and not any(
+        "Process" in ast.unparse(s) or "fork" in ast.unparse(s) for s in loop.body
+    )
+
+
+RULE = Rule(
+    code="lint.ranks_in_a_loop",
+    severity=Severity.FINDING,
+    title="a loop goes over the ranks, so that they do not work at once",
+    why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or plays all ranks in one process, which waits for ever for a second one.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+
+def run(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    world_size = 4
+    for rank in range(world_size):
+        run(rank, world_size)
+""",
+    right="""\
+import os
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def run(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
+    world_size = 4
+    mp.spawn(run, args=(world_size,), nprocs=world_size)
+""",
+    near_miss="""\
+import os
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def run(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    for turn in range(world_size):
+        if rank == turn:
+            print("rank", rank)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        "localhost",
+        "29500",
+    )
+    world_size = 4
+    processes = []
+    for rank in range(world_size):
+        process = mp.Process(target=run, args=(rank, world_size))
+        process.start()
+        processes.append(process)
+""",
+    find=_find,
+)

@@ -1,0 +1,100 @@
+"""What a call gives back, and nobody takes."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, is_constant, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import DDP_CLASSES
+from gpudiag.model.lint import Severity
+
+_HOROVOD = frozenset({"allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "grouped_allreduce", "DistributedOptimizer", "broadcast_object", "allgather_object"})  # fmt: skip
+_ACCELERATE = frozenset({"prepare", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})
+_OTHERS = frozenset({*DDP_CLASSES, "torch.nn.DataParallel", "datasets.distributed.split_dataset_by_node", "torch.distributed.fsdp.FullyShardedDataParallel"})  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    for statement in program.nodes:
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            continue
+        call = statement.value
+        name = program.names.qualify(call.func) or ""
+        package, _, short = name.rpartition(".")
+        text = ast.unparse(call)
+        if "barrier" in text or any(
+            isinstance(part, ast.Constant) and part.value is ... for part in call.args
+        ):
+            continue  # an allreduce that is a barrier; a sketch
+        if name in _OTHERS or (
+            package.startswith("horovod.") and short in _HOROVOD and "tensorflow" not in package
+        ):
+            yield Mistake(
+                call,
+                f"what {short} gives back is not used, and it changes nothing in place",
+                f"{_taker(call)} = {text}",
+            )
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in _ACCELERATE
+            and "accelerator" in program.values.kinds(call.func.value)
+        ):
+            yield Mistake(
+                call,
+                f"what {call.func.attr} gives back is not used, and it changes nothing in place",
+                f"{_taker(call)} = {text}",
+            )
+        elif package == "torch.distributed" and is_constant(keyword(call, "async_op"), True):
+            yield Mistake(call, "the handle of an asynchronous collective is dropped: nothing waits for its end", f"work = {text}; work.wait()  # before the tensor is used")  # fmt: skip
+    for statement in program.nodes:
+        if (
+            isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Call)
+            and program.names.qualify(statement.value.func) == "torch.cuda.device"
+        ):
+            yield Mistake(statement.value, "torch.cuda.device is a context: called and not entered it changes nothing", ast.unparse(statement.value).replace(".device(", ".set_device("), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
+
+
+def _taker(call: ast.Call) -> str:
+    first = [
+        ast.unparse(argument) for argument in call.args if isinstance(argument, ast.Name | ast.Attribute)
+    ]
+    attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return ", ".join(first) if attr == "prepare" and first else (first[0] if first else "result")
+
+
+RULE = Rule(
+    code="lint.result_discarded",
+    severity=Severity.FINDING,
+    title="the result of a collective or a wrapper is discarded",
+    why="Horovod's allreduce, Accelerate's gather and prepare, and DDP give back something new and leave their arguments as they were. An asynchronous collective is not over before its handle has been waited for. torch.cuda.device does nothing unless entered by `with`.",
+    wrong="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+value = torch.ones(1)
+hvd.allreduce(value)
+print(value)
+""",
+    right="""\
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+value = torch.ones(1)
+value = hvd.allreduce(value)
+print(value)
+""",
+    near_miss="""\
+import horovod.torch as hvd
+import torch
+import torch.distributed as dist
+
+hvd.init()
+value = torch.ones(1)
+hvd.allreduce_(value)
+work = dist.all_reduce(value, async_op=True)
+work.wait()
+""",
+    find=_find,
+)

@@ -1,0 +1,151 @@
+"""A training loader without a sampler: every rank reads all of the data."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, hides
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import batch_sampler_of, sampler_of, training_loaders
+from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
+
+_BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
+_BY_HAND = ("split_dataset_by_node", "webdataset", "wds", "get_worker_info", "IterableDataset", "nvidia.dali", "shard", "StatefulDataLoader", "DistributedDataLoader")  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate or program.uses_deepspeed or not _averages(program):
+        return
+    if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
+        return
+    told: set[ast.AST] = set()
+    for loader, _, step in training_loaders(program):
+        if (
+            loader in told
+            or hides(program, loader, "sampler", "batch_sampler")
+            or sampler_of(loader)
+            or batch_sampler_of(loader)
+        ):
+            continue
+        data = argument(loader, 0, "dataset")
+        if data is None or not _is_whole(program, data) or program.which_ranks(step) is not None:
+            continue
+        if program.values.depends_on(loader, _BY_RANK):
+            continue
+        told.add(loader)
+        shown = ast.unparse(data)
+        if program.uses_horovod:
+            sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
+        else:
+            sampler = f"DistributedSampler({shown})"
+        keywords = [k for k in loader.keywords if k.arg != "shuffle"]
+        mended = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
+        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", ast.unparse(mended))  # fmt: skip
+
+
+def _averages(program: Program) -> bool:
+    """Whether the ranks of this script train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
+    return bool(program.ddp_steps and (program.opens_group or not program.script.whole)) or any(
+        name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch")
+    )
+
+
+def _is_whole(program: Program, data: ast.expr) -> bool:
+    """Whether the data set is known, and nothing of it depends on the rank."""
+    values = program.values.of(data)
+    if not values or any(value.kind not in ("dataset", "instance") for value in values):
+        return False
+    for value in values:
+        if isinstance(value.node, ast.ClassDef) and _knows_ranks(program, value.node):
+            return False
+        if isinstance(value.node, ast.Call) and program.values.depends_on(value.node, _BY_RANK):
+            return False
+    return True
+
+
+def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
+    return program.values.derives_from(owner, "torch.utils.data.IterableDataset") or any(
+        isinstance(node, ast.Name | ast.Attribute | ast.Call) and program.values.kinds(node) & _BY_RANK
+        for node in ast.walk(owner)
+        if isinstance(node, ast.expr)
+    )
+
+
+def _seeds_by_rank(program: Program) -> bool:
+    """Whether each rank draws an order of its own."""
+    for name in (
+        "torch.manual_seed",
+        "torch.Generator",
+        "random.seed",
+        "numpy.random.seed",
+        "torch.cuda.manual_seed",
+    ):
+        for step in program.calls(name):
+            if program.values.depends_on(step.node if isinstance(step.node, ast.Call) else None, _BY_RANK):
+                return True
+    return any(
+        isinstance(step.node, ast.Call) and program.values.depends_on(step.node, _BY_RANK)
+        for name in ("manual_seed", "seed_everything", "set_seed")
+        for step in program.methods.get(name, [])
+    )
+
+
+RULE = Rule(
+    code="lint.sampler_missing",
+    severity=Severity.FINDING,
+    title="the training data is not shared out among the ranks",
+    why="Without a DistributedSampler each rank goes through all of the data: an epoch takes as long as on one GPU, and every sample is learned once per rank.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+mine = Subset(data, range(dist.get_rank(), 64, dist.get_world_size()))
+loader = DataLoader(mine, batch_size=8, shuffle=True)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,107 @@
+"""A checkpoint that every rank writes into one file."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.values import RANKS
+from gpudiag.model.lint import Severity
+
+_BY_RANK = RANKS | {"rank_text", "local_rank_text"}
+_SHARDED = ("fully_shard", "FullyShardedDataParallel", "FSDP", "distribute_tensor", "parallelize_module", "checkpoint_wrapper", "rpc")  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate or program.uses_deepspeed or program.mentions(*_SHARDED):
+        return
+    if not (program.opens_group and (program.ddp_steps or program.training_loops())) and not _is_horovod(
+        program
+    ):
+        return
+    told = set()
+    for step in program.calls("torch.save"):
+        path = argument(step.node, 1, "f")
+        if step.node in told or path is None or step.where.entry is not None or step.where.handling:
+            continue
+        if program.which_ranks(step) is not None or not _in_a_rank(program, step):
+            continue
+        if program.values.depends_on(path, _BY_RANK) or _is_elsewhere(program, path):
+            continue
+        told.add(step.node)
+        rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
+        yield Mistake(
+            step.node,
+            "every rank writes this file, all at once",
+            f"if {rank} == 0: {program.statement_text(step.node)}",
+        )
+
+
+def _is_horovod(program: Program) -> bool:
+    return any(name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch"))
+
+
+def _in_a_rank(program: Program, step: Step) -> bool:
+    """Whether the step runs in a rank, and not in the process that starts the ranks."""
+    opened = program.opens_group
+    if not opened:
+        return True
+    return any(other.where.spawned == step.where.spawned for other in opened)
+
+
+def _is_elsewhere(program: Program, path: ast.expr) -> bool:
+    """Whether the file lies in a place of the process's own: temporary, or in memory."""
+    text = ast.unparse(path)
+    if any(word in text.lower() for word in ("temp", "tmp", "buffer", "bytesio", "pid", "uuid", "hostname")):
+        return True
+    for binding in program.values.reaching(path) if isinstance(path, ast.Name | ast.Attribute) else ():
+        made = ast.unparse(binding.value).lower() if binding.value is not None else ""
+        if "bytesio" in made or "tempfile" in made:
+            return True
+    return False
+
+
+RULE = Rule(
+    code="lint.save_on_every_rank",
+    severity=Severity.FINDING,
+    title="every rank saves to one and the same file",
+    why="The ranks write the file at the same time, and what is left may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+torch.save(model.module.state_dict(), "checkpoint.pt")
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), "checkpoint.pt")
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+torch.save(torch.get_rng_state(), f"random_state_{rank}.pt")
+if rank != 0:
+    dist.destroy_process_group()
+    raise SystemExit(0)
+torch.save(model.module.state_dict(), "checkpoint.pt")
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,161 @@
+"""A DistributedSampler that shuffles in one and the same order in every epoch."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, is_constant
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Loop, Step
+from gpudiag.lint.training import (
+    batch_sampler_of,
+    repeats,
+    sampler_of,
+    samples_by_rank,
+    shuffles,
+    training_loaders,
+)
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_accelerate:
+        return
+    told: set[ast.AST] = set()
+    calls = program.methods.get("set_epoch", [])
+    for loader, loop, step in training_loaders(program):
+        samplers = samples_by_rank(program, sampler_of(loader))
+        if not samplers and batch_sampler_of(loader) is not None:
+            samplers = _inner_samplers(program, batch_sampler_of(loader))
+        if not samplers or not all(shuffles(sampler) for sampler in samplers):
+            continue
+        epochs = _loops_around(step, loop)
+        around = [outer for outer in epochs if repeats(program, outer)]
+        if not around or samplers[0] in told:
+            continue
+        told.add(samplers[0])
+        if not calls and not program.mentions("set_epoch"):
+            yield _missing(samplers[0], around[-1])
+        elif calls and all(_is_stuck(program, call, epochs) for call in calls):
+            yield _stuck(program, calls[0], around[-1])
+
+
+def _inner_samplers(program: Program, node: ast.expr | None) -> list[ast.Call]:
+    found = []
+    for value in program.values.of(node) if node is not None else ():
+        if isinstance(value.node, ast.Call) and value.node.args:
+            found += samples_by_rank(program, value.node.args[0])
+    return found
+
+
+def _loops_around(step: Step, loop: Loop) -> list[Loop]:
+    loops = list(step.where.loops)
+    return loops[: loops.index(loop)]
+
+
+def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
+    """Whether a call of set_epoch gives the same number every time: a literal, or a name that never changes."""
+    if not isinstance(call.node, ast.Call) or not call.node.args:
+        return False
+    given = call.node.args[0]
+    inside = [loop for loop in call.where.loops if loop in epochs]
+    if not inside:
+        # Before the loop, in the function that has the loop: the first epoch's number for all.
+        home = program.names.function_around(call.node)
+        return (
+            bool(epochs)
+            and any(program.names.function_around(loop) is home for loop in epochs)
+            and not call.where.loops
+        )
+    if is_constant(given) or isinstance(given, ast.Constant):
+        return True
+    if not isinstance(given, ast.Name):
+        return False
+    bindings = program.names.bindings_of(given)
+    fixed = [b for b in bindings if isinstance(b.value, ast.Constant) and not b.added and not b.path]
+    return bool(bindings) and len(bindings) == len(fixed) == 1 and not any(b.node in set(program.names.ancestors(call.node)) for b in bindings)  # fmt: skip
+
+
+def _epoch_of(loop: Loop) -> str:
+    return ast.unparse(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) and isinstance(loop.target, ast.Name) and loop.target.id != "_" else "epoch"  # fmt: skip
+
+
+def _missing(sampler: ast.Call, loop: Loop) -> Mistake:
+    epoch = _epoch_of(loop)
+    return Mistake(sampler, "set_epoch is never called: every epoch reads the samples in the same order", f"sampler.set_epoch({epoch})  # first in each epoch")  # fmt: skip
+
+
+def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
+    node = call.node
+    receiver = (
+        ast.unparse(node.func.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        else "sampler"
+    )
+    return Mistake(node, "set_epoch is given the same number in every epoch, so that the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})  # inside the loop over epochs")  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.set_epoch_missing",
+    severity=Severity.FINDING,
+    title="the epoch is never told to a DistributedSampler that shuffles",
+    why="The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in one and the same order, and training gets worse without a word.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+loader = DataLoader(data, 8, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 8, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
+loader = DataLoader(data, 8, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,109 @@
+"""A sharded checkpoint, which needs all ranks, taken on one."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.vocabulary import FULLY_SHARD
+from gpudiag.model.lint import Severity
+
+_CHECKPOINT = ("torch.distributed.checkpoint.save", "torch.distributed.checkpoint.async_save", "torch.distributed.checkpoint.load", "torch.distributed.checkpoint.state_dict.get_model_state_dict", "torch.distributed.checkpoint.state_dict.get_state_dict", "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict", "torch.distributed.checkpoint.state_dict.set_model_state_dict")  # fmt: skip
+_ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step")
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for what, step in _needing_all(program):
+        if step.node in told or program.which_ranks(step) is not Which.ONE or step.where.handling:
+            continue
+        if any("world_size" in ast.unparse(guard.test) for guard in step.where.guards):
+            continue
+        told.add(step.node)
+        yield Mistake(
+            step.node,
+            f"{what} needs every rank, and only one comes to it",
+            f"{program.statement_text(step.node)}  # on every rank",
+        )
+
+
+def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
+    for name in _ENGINE:
+        for step in program.methods.get(name, []):
+            receiver = step.node.func.value if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) else None  # fmt: skip
+            if program.values.kinds(receiver) == {"engine"}:
+                yield f"the engine's {name}", step
+    for name in _CHECKPOINT:
+        for step in program.calls(name):
+            yield name.rsplit(".", 1)[1], step
+    sharded = {
+        ast.unparse(given)
+        for step in program.calls(FULLY_SHARD)
+        if (given := argument(step.node, 0, "module")) is not None
+    }
+    for step in program.methods.get("state_dict", []):
+        receiver = (
+            step.node.func.value
+            if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
+            else None
+        )
+        if program.values.kinds(receiver) == {"fsdp1"} and not any(
+            "LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs
+        ):
+            yield "the state_dict of an FSDP model", step
+    if sharded:
+        for step in program.methods.get("full_tensor", []):
+            yield "full_tensor()", step
+
+
+RULE = Rule(
+    code="lint.sharded_save_on_one_rank",
+    severity=Severity.FINDING,
+    title="a sharded model is saved on one rank",
+    why="Each rank has only its shard. Putting a checkpoint together is a collective, so rank 0 alone waits for ever. Let all ranks call it; only what writes the file may stand under `if rank == 0`.",
+    wrong="""\
+import deepspeed
+import torch.distributed as dist
+
+
+def train(model, batches, config):
+    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
+    for batch in batches:
+        loss = engine(batch)
+        engine.backward(loss)
+        engine.step()
+    if dist.get_rank() == 0:
+        engine.save_checkpoint("checkpoints")
+""",
+    right="""\
+import deepspeed
+import torch.distributed as dist
+
+
+def train(model, batches, config):
+    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
+    for batch in batches:
+        loss = engine(batch)
+        engine.backward(loss)
+        engine.step()
+    engine.save_checkpoint("checkpoints")
+    if dist.get_rank() == 0:
+        print("saved")
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(batches):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for batch in batches:
+        model(batch).sum().backward()
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), "weights.pt")
+""",
+    find=_find,
+)

@@ -1,0 +1,78 @@
+"""A DataLoader that is told to shuffle and given a sampler."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import batch_sampler_of, sampler_of
+from gpudiag.lint.vocabulary import LOADER
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for step in program.calls(LOADER):
+        call = step.node
+        if not isinstance(call, ast.Call) or call in told:
+            continue
+        given = argument(call, 2, "shuffle")
+        if given is None or not is_constant(given, True):
+            continue
+        for sampler in (sampler_of(call), batch_sampler_of(call)):
+            kinds = program.values.kinds(sampler) if sampler is not None else frozenset()
+            if not kinds & {"sampler", "other_sampler"} or "unknown" in kinds:
+                continue
+            if _excluded(program, step.where.guards, sampler):
+                continue
+            told.add(call)
+            edits = program.edit(given, "False")
+            mend = (
+                program.edited_line(edits)
+                if edits
+                else ast.unparse(call).replace("shuffle=True", "shuffle=False")
+            )
+            yield Mistake(
+                call, "shuffle=True together with a sampler: DataLoader refuses the two", mend, edits
+            )
+
+
+def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | None) -> bool:
+    """Whether the loader is built only where the sampler is None."""
+    return any(sampler is not None and ast.unparse(sampler) in ast.unparse(getattr(guard, "test", ast.Constant(""))) for guard in guards)  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.shuffle_with_sampler",
+    severity=Severity.FINDING,
+    title="a DataLoader is told to shuffle and has a sampler",
+    why="The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself.",
+    wrong="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def loader(data):
+    sampler = DistributedSampler(data)
+    return DataLoader(data, batch_size=32, shuffle=True, sampler=sampler)
+""",
+    right="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def loader(data):
+    sampler = DistributedSampler(data)
+    return DataLoader(data, batch_size=32, shuffle=False, sampler=sampler)
+""",
+    near_miss="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def loader(data, distributed):
+    sampler = DistributedSampler(data) if distributed else None
+    return DataLoader(
+        data, batch_size=32, shuffle=(sampler is None), sampler=sampler
+    )
+""",
+    find=_find,
+    fixes=True,
+)

@@ -1,0 +1,110 @@
+"""A step of the optimizer, the scheduler or the backward pass on one rank only."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.ranks import Which
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+_STEPPED = {
+    "optimizer": "the optimizer",
+    "hvd_optimizer": "the optimizer",
+    "scheduler": "the scheduler",
+    "scaler": "the scaler",
+}
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
+        return
+    told: set[ast.AST] = set()
+    for step in (*program.methods.get("step", []), *program.methods.get("backward", [])):
+        call = step.node
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call in told
+            or step.where.handling
+        ):
+            continue
+        if program.which_ranks(step) is not Which.ONE or "world_size" in " ".join(
+            ast.unparse(g.test) for g in step.where.guards
+        ):
+            continue
+        what = (
+            "the backward pass"
+            if call.func.attr == "backward" and program.ddp_steps
+            else _what(program, call.func.value)
+        )
+        others = [
+            o
+            for o in program.methods.get(call.func.attr, [])
+            if program.which_ranks(o) in (Which.OTHERS, Which.PERHAPS)
+        ]
+        if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
+            continue
+        told.add(call)
+        yield Mistake(call, f"{what} is stepped on one rank only" if what != "the backward pass" else "one rank alone goes into the backward pass", f"{program.statement_text(call)}  # on every rank")  # fmt: skip
+
+
+def _what(program: Program, receiver: ast.expr) -> str | None:
+    kinds = program.values.kinds(receiver)
+    found = [word for kind, word in _STEPPED.items() if kind in kinds]
+    return found[0] if found and kinds <= set(_STEPPED) else None
+
+
+RULE = Rule(
+    code="lint.step_on_one_rank",
+    severity=Severity.FINDING,
+    title="the optimizer, the scheduler or the backward pass is stepped on one rank only",
+    why="DDP keeps the ranks equal as long as all make the same steps. A scheduler stepped on rank 0 alone gives the ranks different learning rates, and the models drift apart; a backward pass on one rank hangs.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        scheduler.step()
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    if dist.get_rank() == 0:
+        print(scheduler.get_last_lr())
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+profiler = torch.profiler.profile()
+for epoch in range(10):
+    if dist.get_rank() == 0:
+        profiler.step()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,40 @@
+"""A script that no Python reads."""
+
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    """Nothing: what does not parse is told by the reader, before there is a program."""
+    yield from ()
+
+
+RULE = Rule(
+    code="lint.syntax_error",
+    severity=Severity.FINDING,
+    title="the script is no Python that can be read",
+    why="Python refuses the whole file. Of a notebook only the cell is left out; a sketch in a page is no mistake.",
+    wrong="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo"
+""",
+    right="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+
+dist.init_process_group(
+    "gloo",
+)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

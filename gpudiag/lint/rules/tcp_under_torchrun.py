@@ -1,0 +1,106 @@
+"""An address of one's own in a script that torchrun starts."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.vocabulary import INIT
+from gpudiag.model.lint import Severity
+
+_TCP = re.compile(r"tcp://([^:/'\"{]*)")
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    for step in program.calls(INIT):
+        host = _host(program, step)
+        if host is None or program.starts_processes or _is_branch(step):
+            continue
+        if _is_torchrun(program, step):
+            mend = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
+            yield Mistake(step.node, "tcp:// under torchrun, which has opened a store of its own: the ranks wait for one another", ast.unparse(mend))  # fmt: skip
+        elif host in ("localhost", "127.0.0.1", "::1") and not program.mentions("LOCAL_RANK", "device_count"):
+            yield Mistake(step.node, f"{host} as the meeting place serves one machine only", ast.unparse(step.node).replace(host, "MASTER_ADDR"), severity=Severity.NOTE)  # fmt: skip
+
+
+def _host(program: Program, step: Step) -> str | None:
+    """The host of a `tcp://` address that is written in the script."""
+    given = argument(step.node, 1, "init_method")
+    texts = [given]
+    if isinstance(given, ast.Name | ast.Attribute):
+        texts = [v.node if isinstance(v.node, ast.expr) else None for v in program.values.of(given)]
+    for text in texts:
+        if isinstance(text, ast.Constant | ast.JoinedStr):
+            found = _TCP.search(ast.unparse(text))
+            if found:
+                return found[1]
+    return None
+
+
+def _is_branch(step: Step) -> bool:
+    """Whether it is a way out where no launcher has started the script."""
+    return (
+        any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards) or step.where.handling
+    )
+
+
+def _is_torchrun(program: Program, step: Step) -> bool:
+    """Whether the rank comes from the variables that torchrun sets, and from no argument or scheduler."""
+    if program.mentions("torchrun", "torch\\.distributed\\.run"):
+        return True
+    rank = keyword(step.node, "rank")
+    if rank is None:
+        return program.mentions("LOCAL_RANK") and not program.mentions("SLURM_PROCID", "SLURM_NODEID")
+    values = program.values.of(rank)
+    made = [ast.unparse(value.node) for value in values if value.node is not None]
+    return bool(made) and all("environ" in text or "getenv" in text for text in made) and all("RANK" in text and "SLURM" not in text and "OMPI" not in text for text in made)  # fmt: skip
+
+
+RULE = Rule(
+    code="lint.tcp_under_torchrun",
+    severity=Severity.FINDING,
+    title="a script that torchrun starts meets at a tcp:// address of its own",
+    why="torchrun opens the store itself and tells every rank so; a rank that would open one at the address given does not, and all wait. Under torchrun leave init_method out. An address of this machine alone (localhost) where several are meant is a note.",
+    wrong="""\
+import os
+
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+world_size = int(os.environ["WORLD_SIZE"])
+dist.init_process_group(
+    "gloo",
+    init_method="tcp://10.0.0.1:23456",
+    rank=rank,
+    world_size=world_size,
+)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def run(rank, world_size):
+    dist.init_process_group(
+        "gloo",
+        init_method="tcp://localhost:23456",
+        rank=rank,
+        world_size=world_size,
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(run, args=(2,), nprocs=2)
+""",
+    find=_find,
+)

@@ -1,0 +1,116 @@
+"""A device, rank or model by a name that nothing in the script defines."""
+
+import ast
+import builtins
+import difflib
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import owner_of_parameters
+from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
+from gpudiag.model.lint import Severity
+
+_KNOWN = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__builtins__", "get_ipython", "display", "exit", "spark", "dbutils"})  # fmt: skip
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.names.stars or program.mentions("exec", "globals", "locals", "vars") or not _is_whole(program):
+        return
+    if not (
+        program.opens_group
+        or program.ddp_steps
+        or program.uses_horovod
+        or program.calls("torch.nn.DataParallel")
+    ):
+        return
+    told = set()
+    for node, what in _uses(program):
+        if (
+            not isinstance(node, ast.Name)
+            or node.id in program.names.bound
+            or node.id in _KNOWN
+            or node.id in told
+        ):
+            continue
+        if not program.script.whole and node.id in CONVENTIONAL_NAMES:
+            continue
+        near = difflib.get_close_matches(node.id, sorted(program.names.bound), n=1, cutoff=0.6)
+        if not near:
+            near = [
+                name
+                for name in sorted(program.names.bound)
+                if name.startswith(node.id) or node.id.startswith(name)
+            ][:1]
+        if not program.script.whole and not near:
+            continue
+        told.add(node.id)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        mend = program.statement_text(node)
+        yield Mistake(node, f"{node.id}, the {what}, is defined nowhere{meant}", mend.replace(node.id, near[0]) if near else f"{node.id} = ...  # before this line")  # fmt: skip
+
+
+def _is_whole(program: Program) -> bool:
+    """Whether all that may define a name is here: cells that do not parse, or fences of sketches, may hide one."""
+    return program.script.kind == "script" or bool(program.tree.body)
+
+
+def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    for name in ("to", "cuda"):
+        for step in program.methods.get(name, []):
+            if isinstance(step.node, ast.Call) and len(step.node.args) == 1:
+                yield step.node.args[0], "device"
+    for step in program.calls("torch.cuda.set_device"):
+        if isinstance(step.node, ast.Call) and step.node.args:
+            yield step.node.args[0], "device"
+    for step in program.calls(*sorted(DDP_CLASSES), "torch.nn.DataParallel"):
+        ids = keyword(step.node, "device_ids")
+        if isinstance(ids, ast.List):
+            yield from ((part, "device") for part in ids.elts)
+        if isinstance(step.node, ast.Call) and step.node.args:
+            yield step.node.args[0], "model"
+    for step in program.calls("torch.distributed.init_process_group"):
+        for word in ("rank", "world_size"):
+            given = keyword(step.node, word)
+            if given is not None:
+                yield given, word.replace("_", " ")
+    for _, step in program.calls_within("torch.optim"):
+        owner = owner_of_parameters(step.node)
+        if owner is not None:
+            yield owner, "model of the optimizer"
+
+
+RULE = Rule(
+    code="lint.undefined_name",
+    severity=Severity.FINDING,
+    title="a device, rank or model is called by a name that is defined nowhere",
+    why="The script ends with a NameError when it comes to this line, often after the data has been loaded on every rank.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+device = torch.device("cuda", dist.get_rank() % 8)
+model = torch.nn.Linear(4, 4).to(dev)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+device = torch.device("cuda", dist.get_rank() % 8)
+model = torch.nn.Linear(4, 4).to(device)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from settings import *
+
+dist.init_process_group("nccl")
+model = torch.nn.Linear(4, 4).to(dev)
+dist.destroy_process_group()
+""",
+    find=_find,
+)

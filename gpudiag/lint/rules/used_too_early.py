@@ -1,0 +1,116 @@
+"""A model before it exists, or the process group before it is open."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
+from gpudiag.lint.training import optimizer_calls, owner_of_parameters
+from gpudiag.lint.vocabulary import DDP_CLASSES, TORCH_COLLECTIVES
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.script.whole:  # the fences of a page do not run one after the other
+        yield from _find_optimizers(program)
+        yield from _find_group(program)
+
+
+def _find_optimizers(program: Program) -> Iterator[Mistake]:
+    told = set()
+    for step in optimizer_calls(program):
+        owner = owner_of_parameters(step.node)
+        if not isinstance(owner, ast.Name) or step.node in told:
+            continue
+        scope = program.names.find_scope(owner)
+        if scope is None or scope is not program.names.scope_of(owner):
+            continue
+        statement = program.names.statement_of(step.node)
+        bindings = scope.bindings[owner.id]
+        order = program.names.order
+        here = order.get(statement, 0) if statement is not None else 0
+        if any(b.parameter or order.get(b.node, 0) < here for b in bindings):
+            continue
+        loops = [
+            a for a in program.names.ancestors(step.node) if isinstance(a, ast.For | ast.While | ast.AsyncFor)
+        ]
+        if loops or any(isinstance(b.node, ast.FunctionDef) for b in bindings):
+            continue
+        told.add(step.node)
+        line = program.line_at(getattr(bindings[0].node, "lineno", 1)).number
+        yield Mistake(step.node, f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}", f"{program.statement_text(step.node)}  # after {owner.id} is built")  # fmt: skip
+
+
+def _find_group(program: Program) -> Iterator[Mistake]:
+    """DDP, a collective or the rank before init_process_group, all in one run of statements."""
+    opened = [s for s in program.opens_group if not s.where.handling]
+    if len(opened) != 1 or program.owner or program.uses_deepspeed or program.uses_accelerate:
+        return
+    needs = (*sorted(DDP_CLASSES), "torch.distributed.get_rank", "torch.distributed.get_world_size", *(f"torch.distributed.{n}" for n in sorted(TORCH_COLLECTIVES)))  # fmt: skip
+    place = program.steps.index(opened[0])
+    for step in program.calls(*needs):
+        if (
+            program.steps.index(step) < place
+            and _same_run(step, opened[0])
+            and keyword(step.node, "process_group") is None
+        ):
+            what = ast.unparse(step.node.func) if isinstance(step.node, ast.Call) else "this"
+            yield Mistake(step.node, f"{what} is called before the process group is open", f"{program.statement_text(opened[0].node)}  # before this line")  # fmt: skip
+            return
+
+
+def _same_run(step: Step, opened: Step) -> bool:
+    ours, theirs = step.where, opened.where
+    plain = [g for g in ours.guards if "__name__" not in ast.unparse(g.test)]
+    return (
+        not plain
+        and ours.entry is theirs.entry
+        and ours.spawned is theirs.spawned
+        and not ours.handling
+        and not theirs.loops
+    )
+
+
+RULE = Rule(
+    code="lint.used_too_early",
+    severity=Severity.FINDING,
+    title="a model is used before it is built, or the process group before it is open",
+    why="The script ends at this line: with a NameError, or because the default process group has not been initialised.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+model = torch.nn.Linear(4, 4)
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+
+
+def build():
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+rank = dist.get_rank() if dist.is_initialized() else 0
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+optimizer = build()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

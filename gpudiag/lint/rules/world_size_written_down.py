@@ -1,0 +1,77 @@
+"""A process group of one rank, or one in which every process says that it is rank 0."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program, argument, is_constant
+from gpudiag.lint.rule import Rule
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or not program.ddp_steps or program.uses_deepspeed:
+        return
+    for step in program.opens_group:
+        size, rank = argument(step.node, 3, "world_size"), argument(step.node, 4, "rank")
+        if (
+            step.where.handling
+            or len(program.opens_group) > 1
+            or any("__name__" not in ast.unparse(g.test) for g in step.where.guards)
+        ):
+            continue
+        if is_constant(size, 1):
+            yield Mistake(
+                step.node,
+                "world_size is 1: each process forms a group of its own, and nothing is averaged",
+                _mend(step.node),
+            )
+        elif is_constant(rank, 0) and size is not None:
+            yield Mistake(step.node, "every process says that it is rank 0", _mend(step.node))
+
+
+def _mend(call: ast.AST) -> str:
+    if not isinstance(call, ast.Call):
+        return ""
+    keywords = [k for k in call.keywords if k.arg not in ("rank", "world_size")]
+    return ast.unparse(ast.Call(call.func, call.args[:2], keywords)) + "  # rank and size come from torchrun"
+
+
+RULE = Rule(
+    code="lint.world_size_written_down",
+    severity=Severity.FINDING,
+    title="the number of ranks, or the rank, is written into the script",
+    why="With world_size=1 every process forms a group of its own and trains by itself, in silence. With rank=0 in all of them the second cannot open the store, or all wait for rank 1.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,160 @@
+"""A class or function of torch.distributed by a name that it does not have."""
+
+import ast
+import difflib
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.vocabulary import TORCH_COLLECTIVES
+from gpudiag.model.lint import Severity
+
+_CLASSES = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedSampler")
+_FUNCTIONS = (
+    *sorted(TORCH_COLLECTIVES), "init_process_group", "destroy_process_group", "get_rank", "get_world_size",
+    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "is_mpi_available", "send", "recv",
+    "isend", "irecv", "get_backend", "init_device_mesh", "batch_isend_irecv", "all_reduce_multigpu", "broadcast_multigpu",
+    "reduce_multigpu", "all_gather_multigpu", "reduce_scatter_multigpu", "ReduceOp", "ProcessGroup", "P2POp", "Store",
+    "TCPStore", "FileStore", "HashStore", "PrefixStore", "DeviceMesh", "Backend", "GradBucket", "reduce_op", "group",
+    "GroupMember", "new_subgroups", "get_group_rank", "get_global_rank", "Reducer", "Logger", "is_torchelastic_launched",
+    "get_process_group_ranks", "get_node_local_rank", "split_group", "launch", "nn", "rpc", "optim", "utils", "run",
+    "elastic", "fsdp", "tensor", "checkpoint", "algorithms", "autograd", "pipelining", "constants", "rendezvous",
+    "distributed_c10d", "device_mesh", "c10d_logger", "remote_device", "launcher", "argparse_util", "logging_handlers",
+)  # fmt: skip
+_PARALLEL = ("DistributedDataParallel", "DataParallel", "DistributedDataParallelCPU", "parallel_apply", "replicate", "data_parallel", "scatter", "gather", "distributed", "comm", "scatter_gather")  # fmt: skip
+_MEMBERS = {
+    "torch.nn.parallel": _PARALLEL,
+    "torch.distributed": _FUNCTIONS,
+    "torch.utils.data.distributed": ("DistributedSampler",),
+}
+# Names that are right, and stand in another module than people write.
+_ELSEWHERE = {
+    "torch.nn.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.DistributedSampler": "torch.utils.data.distributed.DistributedSampler",
+    "torch.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.DataParallel": "torch.nn.DataParallel",
+    "torch.nn.parallel.DDP": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.DistributedSampler": "torch.utils.data.distributed.DistributedSampler",
+    "torch.nn.parallel.DistributedSampler": "torch.utils.data.distributed.DistributedSampler",
+}
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    yield from _find_imports(program)
+    yield from _find_attributes(program)
+    yield from _find_undefined(program)
+
+
+def _find_imports(program: Program) -> Iterator[Mistake]:
+    for node in program.nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for name in node.names:
+                yield from _judge(program, node, node.module, name.name)
+
+
+def _find_attributes(program: Program) -> Iterator[Mistake]:
+    for node in program.nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            module = program.names.qualify(node.value)
+            if module is not None and not _is_tested(program, node):
+                yield from _judge(program, node, module, node.attr)
+
+
+def _is_tested(program: Program, node: ast.AST) -> bool:
+    """Whether the script asks first whether there is such a name."""
+    return any(isinstance(outer, ast.Try) for outer in program.names.ancestors(node)) or program.mentions(
+        "hasattr"
+    )
+
+
+def _judge(program: Program, node: ast.AST, module: str, name: str) -> Iterator[Mistake]:
+    right = _ELSEWHERE.get(f"{module}.{name}")
+    if right is not None:
+        yield from _mistake(program, node, f"{module}.{name}", f"{module} has no {name}", right)
+        return
+    known = _MEMBERS.get(module)
+    if module in ("torch.nn", "torch.utils.data") and name[:1].isupper():
+        known = _CLASSES
+    if known is None or name in known or name.startswith("_"):
+        return
+    near = _nearest(name, known)
+    if near is not None:
+        yield from _mistake(program, node, name, f"{module} has no {name}; it has {near}", near)
+
+
+def _find_undefined(program: Program) -> Iterator[Mistake]:
+    """A class's name that nothing imports: no import can have brought it."""
+    for node in program.names.loaded:
+        if node.id in program.names.bound or node.id in (*_CLASSES, "DDP", "FSDP", "DP"):
+            continue
+        near = _nearest(node.id, _CLASSES)
+        if near is not None and len(node.id) > 8:
+            yield from _mistake(program, node, node.id, f"{node.id} is no name of torch; it is {near}", near)
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str | None:
+    """The name that was meant: one that differs by a slip, and not by a word."""
+    if len(name) < 5:
+        return None
+    for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):
+        if candidate != name and abs(len(candidate) - len(name)) <= 3:
+            return candidate
+    bare = name.replace("_", "").lower()
+    return next((c for c in known if c.replace("_", "").lower() == bare and c != name), None)
+
+
+def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: str) -> Iterator[Mistake]:
+    if isinstance(node, ast.ImportFrom):
+        number = node.lineno
+        text = program.line_at(number).text
+        place = text.find(wrong.rsplit(".", 1)[-1])
+        if "." in right or place < 0 or node.lineno != node.end_lineno:
+            name = right.rsplit(".", 1)
+            mend = (
+                f"from {name[0]} import {name[1]}" if len(name) == 2 else f"from {node.module} import {right}"
+            )
+            yield Mistake(node, message, mend)
+            return
+        begin = len(text[:place].encode())
+        edits = program.edit_span(number, begin, begin + len(wrong.encode()), right)
+        yield Mistake(node, message, text.replace(wrong, right).strip(), edits)
+        return
+    if isinstance(node, ast.Attribute) and "." not in right and node.end_lineno == node.lineno:
+        end = node.end_col_offset or 0
+        edits = program.edit_span(node.lineno, end - len(node.attr.encode()), end, right)
+    else:
+        edits = program.edit(node, right) if not isinstance(node, ast.Attribute) or program.names.qualify(ast.Name("torch")) else ()  # fmt: skip
+        if isinstance(node, ast.Attribute) and not program.imports("torch"):
+            edits = ()
+    shown = program.statement_text(node).replace(ast.unparse(node), right if not isinstance(node, ast.Attribute) or "." in right else f"{ast.unparse(node.value)}.{right}")  # fmt: skip
+    yield Mistake(node, message, program.edited_line(edits) if edits else shown, edits)
+
+
+RULE = Rule(
+    code="lint.wrapper_misspelt",
+    severity=Severity.FINDING,
+    title="a class or function of torch.distributed is called by a name that it does not have",
+    why="Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, often only after the data has been loaded.",
+    wrong="""\
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParalled as DDP
+
+dist.init_process_group("nccl")
+""",
+    right="""\
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+""",
+    near_miss="""\
+import torch.distributed as dist
+from mylib.parallel import DistributedDataParallelWrapper as DDP
+
+dist.init_process_group("nccl")
+dist.destroy_process_group()
+""",
+    find=_find,
+    fixes=True,
+)

@@ -1,0 +1,116 @@
+"""Gradients that are added up over all steps."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import repeats
+from gpudiag.model.lint import Severity
+
+
+def _find(program: Program) -> Iterator[Mistake]:
+    if program.owner or program.uses_deepspeed or not _is_distributed(program):
+        return
+    if program.mentions(
+        "zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"
+    ):
+        return
+    if _clears_by_hand(program):
+        return
+    told = set()
+    for step in program.methods.get("step", []):
+        call = step.node
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+            continue
+        if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(
+            call.func.value
+        ):
+            continue
+        loops = [loop for loop in step.where.loops if repeats(program, loop)]
+        backward = [
+            b for b in program.backwards if b.where.loops and step.where.loops[-1:] == b.where.loops[-1:]
+        ]
+        if loops and backward:
+            told.add(call)
+            name = ast.unparse(call.func.value)
+            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all steps before", f"{name}.zero_grad()  # before the backward pass")  # fmt: skip
+
+
+def _is_distributed(program: Program) -> bool:
+    return bool(program.opens_group or program.ddp_steps or program.uses_horovod or program.uses_accelerate)
+
+
+def _is_named_so(node: ast.expr) -> bool:
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return name in ("optimizer", "optim", "opt")
+
+
+def _clears_by_hand(program: Program) -> bool:
+    """Whether gradients are set to None or zeroed one by one."""
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Attribute) and t.attr == "grad" for t in node.targets
+        ):
+            return True
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("zero_", "fill_")
+            and "grad" in ast.unparse(node.value)
+        ):
+            return True
+    return False
+
+
+RULE = Rule(
+    code="lint.zero_grad_missing",
+    severity=Severity.FINDING,
+    title="the gradients are never set to zero",
+    why="backward() adds to what is there. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
+    wrong="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    right="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    near_miss="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(100):
+    for parameter in model.parameters():
+        parameter.grad = None
+    loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    find=_find,
+)

@@ -1,0 +1,210 @@
+"""In what order a script would come to its statements, under which conditions, and by whose call. Nothing is run."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpudiag.lint.names import Function
+from gpudiag.lint.values import Values
+
+MAX_STEPS = 20_000  # of one script; what comes later is not told
+_MAX_DEPTH = 8
+_MAX_VISITS = 6  # of one function
+
+Loop = ast.For | ast.AsyncFor | ast.While
+_JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """A condition under which something runs, and whether it must hold or not."""
+
+    test: ast.expr
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Where:
+    """What surrounds a step, over all calls that lead to it, from the outermost in."""
+
+    guards: tuple[Guard, ...] = ()
+    withs: tuple[ast.expr, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    stack: tuple[Function, ...] = ()
+    entry: Function | None = (
+        None  # a function that nothing in the script calls; None from the script's beginning
+    )
+    spawned: bool = False  # in a function that was handed over to another, which may start processes
+    handling: bool = False  # in a handler of an exception
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A statement or a call that the script comes to, and where that is."""
+
+    node: ast.AST
+    where: Where
+
+
+def trace_script(values: Values) -> list[Step]:
+    """The steps from the script's beginning, then from each function that nothing in it calls."""
+    return _Tracer(values).trace()
+
+
+class _Tracer:
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._names = values.names
+        self._visits: dict[Function, int] = {}
+        self._steps: list[Step] = []
+
+    def trace(self) -> list[Step]:
+        self._block(self._names.tree.body, Where())
+        for function in self._names.functions:
+            if isinstance(function, ast.Lambda) or self._visits.get(function):
+                continue
+            self._visits[function] = self._visits.get(function, 0) + 1
+            self._block(function.body, Where(stack=(function,), entry=function))
+        return self._steps
+
+    def _add(self, node: ast.AST, where: Where) -> None:
+        if len(self._steps) < MAX_STEPS:
+            self._steps.append(Step(node, where))
+
+    def _block(self, body: list[ast.stmt], where: Where) -> None:
+        for statement in body:
+            if len(self._steps) >= MAX_STEPS:
+                return
+            self._statement(statement, where)
+            if isinstance(statement, _JUMPS):
+                return
+            if isinstance(statement, ast.If):
+                ends, other_ends = _leaves(statement.body), _leaves(statement.orelse)
+                if ends and not other_ends:
+                    where = replace(where, guards=(*where.guards, Guard(statement.test, False)))
+                elif other_ends and not ends:
+                    where = replace(where, guards=(*where.guards, Guard(statement.test, True)))
+
+    def _statement(self, node: ast.stmt, where: Where) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                self._expression(decorator, where)
+        elif isinstance(node, ast.ClassDef):
+            self._block(
+                [s for s in node.body if not isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef)], where
+            )
+        elif isinstance(node, ast.If):
+            self._expression(node.test, where)
+            self._block(node.body, replace(where, guards=(*where.guards, Guard(node.test, True))))
+            self._block(node.orelse, replace(where, guards=(*where.guards, Guard(node.test, False))))
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            self._loop(node, where)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                self._expression(item.context_expr, where)
+                self._add(item, where)
+            inside = (*where.withs, *(item.context_expr for item in node.items))
+            self._block(node.body, replace(where, withs=inside))
+        elif isinstance(node, ast.Try | ast.TryStar):
+            self._block(node.body, where)
+            for handler in node.handlers:
+                self._block(handler.body, replace(where, handling=True))
+            self._block(node.orelse, where)
+            self._block(node.finalbody, where)
+        elif isinstance(node, ast.Match):
+            self._expression(node.subject, where)
+            for case in node.cases:
+                self._block(case.body, replace(where, guards=(*where.guards, Guard(node.subject, True))))
+        else:
+            self._simple(node, where)
+
+    def _simple(self, node: ast.stmt, where: Where) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._expression(child, where)
+        self._add(node, where)
+
+    def _loop(self, node: Loop, where: Where) -> None:
+        self._expression(node.test if isinstance(node, ast.While) else node.iter, where)
+        self._add(node, where)
+        self._block(node.body, replace(where, loops=(*where.loops, node)))
+        self._block(node.orelse, where)
+
+    def _expression(self, node: ast.expr | ast.AST, where: Where) -> None:
+        """Add the calls in an expression, in the order in which they are made."""
+        if isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, ast.IfExp):
+            self._expression(node.test, where)
+            self._expression(node.body, replace(where, guards=(*where.guards, Guard(node.test, True))))
+            self._expression(node.orelse, replace(where, guards=(*where.guards, Guard(node.test, False))))
+            return
+        if isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self._expression(value, where)
+                where = replace(where, guards=(*where.guards, Guard(value, isinstance(node.op, ast.And))))
+            return
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr_context | ast.operator):
+                self._expression(child, where)
+        if isinstance(node, ast.Call):
+            self._add(node, where)
+            self._enter(node, where)
+
+    def _enter(self, call: ast.Call, where: Where) -> None:
+        """Go on inside the function of this script that is called, or that is handed to what is called."""
+        function = self._values.function_of(call.func)
+        owner = (
+            self._values.class_of(call.func) if function is None and isinstance(call.func, ast.Name) else None
+        )
+        if owner is not None:
+            function = self._values.method_of(owner, "__init__")
+        if function is None and isinstance(call.func, ast.Name | ast.Attribute):
+            called = self._values.class_of(call.func)  # an object: __call__, or a module's forward
+            if called is not None:
+                function = self._values.method_of(called, "__call__") or self._values.method_of(
+                    called, "forward"
+                )
+        if function is not None:
+            self._inside(function, where)
+            return
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(argument, ast.Name | ast.Attribute):
+                passed = self._values.function_of(argument)
+                if passed is not None:
+                    # Who takes a function runs it elsewhere: in ranks (mp.spawn, a launcher's object), or in this process.
+                    self._inside(passed, replace(where, spawned=True))
+
+    def _inside(self, function: Function, where: Where) -> None:
+        visits = self._visits.get(function, 0)
+        if function in where.stack or len(where.stack) >= _MAX_DEPTH or visits >= _MAX_VISITS:
+            return
+        if isinstance(function, ast.Lambda):
+            return
+        self._visits[function] = visits + 1
+        self._block(function.body, replace(where, stack=(*where.stack, function)))
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether whoever enters the block never comes to what follows it."""
+    if not body:
+        return False
+    last = body[-1]
+    if isinstance(last, _JUMPS):
+        return True
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        func = last.value.func
+        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        return name in ("exit", "_exit", "quit", "abort")
+    return False
+
+
+def statements_of(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a block, those within others too."""
+    for statement in body:
+        yield statement
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                yield from statements_of([child])

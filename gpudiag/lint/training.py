@@ -1,0 +1,161 @@
+"""Which loops train, what feeds them, and how often they go round."""
+
+import ast
+from collections.abc import Iterator
+
+from gpudiag.lint.program import Program, argument, is_constant
+from gpudiag.lint.trace import Loop, Step
+from gpudiag.lint.values import argument_of
+
+
+def iterated(node: ast.expr) -> ast.expr:
+    """What a loop goes over, without the `enumerate` or the progress bar around it."""
+    while isinstance(node, ast.Call) and node.args:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name not in ("enumerate", "tqdm", "trange", "track", "iter", "islice", "auto", "notebook", "tqdm_notebook", "progress_bar", "log_every"):  # fmt: skip
+            break
+        node = node.args[0]
+    return node
+
+
+def loaders_of(program: Program, loop: Loop) -> list[ast.Call]:
+    """The calls of DataLoader whose batches a loop takes."""
+    if not isinstance(loop, ast.For | ast.AsyncFor):
+        return []
+    over = iterated(loop.iter)
+    return [v.node for v in program.values.of(over) if v.kind == "loader" and isinstance(v.node, ast.Call)]
+
+
+def training_loaders(program: Program) -> Iterator[tuple[ast.Call, Loop, Step]]:
+    """Each loader whose batches go into a backward pass, with the loop over it and that pass."""
+    seen = set()
+    for step in program.backwards:
+        for loop in step.where.loops:
+            for loader in loaders_of(program, loop):
+                if (loader, loop) not in seen:
+                    seen.add((loader, loop))
+                    yield loader, loop, step
+
+
+def repeats(program: Program, loop: Loop) -> bool:
+    """Whether a loop goes round more than once, as far as one can tell: not `range(1)`."""
+    if isinstance(loop, ast.While):
+        return True
+    over = iterated(loop.iter)
+    if (
+        isinstance(over, ast.Call)
+        and getattr(over.func, "id", "") in ("range", "trange")
+        and len(over.args) == 1
+    ):
+        return not _is_one(program, over.args[0])
+    return not (isinstance(over, ast.Tuple | ast.List) and len(over.elts) < 2)
+
+
+def _is_one(program: Program, node: ast.expr) -> bool:
+    if is_constant(node, 0, 1):
+        return True
+    values = program.values.of(node)
+    return bool(values) and all(value.kind == "int" and is_constant(value.node, 0, 1) for value in values)
+
+
+def sampler_of(loader: ast.Call) -> ast.expr | None:
+    """The sampler that a loader is given, by its name or its place."""
+    return argument(loader, 3, "sampler")
+
+
+def batch_sampler_of(loader: ast.Call) -> ast.expr | None:
+    """The batch sampler that a loader is given."""
+    return argument(loader, 4, "batch_sampler")
+
+
+def samples_by_rank(program: Program, node: ast.expr | None) -> list[ast.Call]:
+    """The calls of DistributedSampler that an expression may hold."""
+    if node is None:
+        return []
+    return [v.node for v in program.values.of(node) if v.kind == "sampler" and isinstance(v.node, ast.Call)]
+
+
+def shuffles(sampler: ast.Call) -> bool:
+    """Whether a DistributedSampler shuffles: it does, unless told not to."""
+    return not is_constant(argument(sampler, 3, "shuffle"), False)
+
+
+def optimizer_calls(program: Program) -> list[Step]:
+    """The steps that build an optimizer of torch."""
+    return [
+        step
+        for name, step in program.calls_within("torch.optim")
+        if name[:1].isupper()
+        and isinstance(step.node, ast.Call)
+        and program.values.is_only(step.node, "optimizer")
+    ]
+
+
+def owner_of_parameters(optimizer: ast.AST) -> ast.expr | None:
+    """`model` of `Adam(model.parameters())`, with lists, filters and groups around it looked through."""
+    given = argument(optimizer, 0, "params")
+    if given is None:
+        return None
+    for node in ast.walk(given):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("parameters", "named_parameters")
+        ):
+            return node.func.value
+    return None
+
+
+def root_name(node: ast.AST | None) -> str | None:
+    """The first name of `model.module.fc`, of `self.model` the whole; None of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return f"self.{node.attr}"
+        return root_name(node.value)
+    return None
+
+
+Root = tuple[object, str]  # of a name: the scope that it comes from
+
+
+def roots_through_calls(program: Program, step: Step, node: ast.expr | None) -> set[Root]:
+    """Where an expression's first name comes from, and what callers give for it where it is a parameter."""
+    roots = _root(program, node)
+    if isinstance(node, ast.Name) and step.where.stack:
+        function = step.where.stack[-1]
+        for call in program.values.callers.get(function, []):
+            roots |= _root(program, argument_of(function, node.id, call))
+    return roots
+
+
+def _root(program: Program, node: ast.expr | None) -> set[Root]:
+    name = root_name(node)
+    if node is None or name is None:
+        return set()
+    first = next((part for part in ast.walk(node) if isinstance(part, ast.Name)), None)
+    scope = program.names.find_scope(first) if first is not None and not name.startswith("self.") else None
+    return {(scope.node if scope is not None else None, name)}
+
+
+def without_gradients(program: Program, step: Step) -> bool:
+    """Whether a step stands under torch.no_grad or inference_mode, or in a function so decorated or named."""
+    words = " ".join(ast.unparse(item) for item in step.where.withs)
+    if "no_grad" in words or "inference_mode" in words or "set_grad_enabled" in words:
+        return True
+    for function in step.where.stack:
+        decorators = " ".join(ast.unparse(d) for d in getattr(function, "decorator_list", []))
+        name = getattr(function, "name", "")
+        if "no_grad" in decorators or "inference_mode" in decorators:
+            return True
+        if any(word in name.lower() for word in ("eval", "valid", "test", "infer", "predict", "sample")):
+            return True
+    return False
+
+
+def keyword_node(call: ast.AST, name: str) -> ast.keyword | None:
+    """The keyword of a call, with its place."""
+    if not isinstance(call, ast.Call):
+        return None
+    return next((k for k in call.keywords if k.arg == name), None)

@@ -1,0 +1,543 @@
+"""What an expression may hold: a wrapped model, a sampler, a rank. What cannot be told holds `unknown`."""
+
+import ast
+import re
+from dataclasses import dataclass
+
+from gpudiag.lint import vocabulary as known
+from gpudiag.lint.flow import Flow
+from gpudiag.lint.names import EACH, Binding, Function, Names, Path
+
+_DEPTH = 12  # of names that stand for names; deeper is not told
+
+RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
+_RANK_NAMES = frozenset(
+    {"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"}
+)
+_LOCAL_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
+_WORLD_NAMES = frozenset({"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"})
+_ENVIRONMENT = {
+    "RANK": "rank",
+    "SLURM_PROCID": "rank",
+    "OMPI_COMM_WORLD_RANK": "rank",
+    "PMI_RANK": "rank",
+    "LOCAL_RANK": "local_rank",
+    "SLURM_LOCALID": "local_rank",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "local_rank",
+    "MPI_LOCALRANKID": "local_rank",
+    "WORLD_SIZE": "world_size",
+    "SLURM_NTASKS": "world_size",
+    "OMPI_COMM_WORLD_SIZE": "world_size",
+}
+_CALLS = {
+    **dict.fromkeys(known.DDP_CLASSES, "ddp"),
+    known.DATA_PARALLEL: "dp",
+    known.FSDP1: "fsdp1",
+    known.LOADER: "loader",
+    known.SAMPLER: "sampler",
+    "torch.distributed.get_rank": "rank",
+    "torch.distributed.get_node_local_rank": "local_rank",
+    "torch.distributed.get_world_size": "world_size",
+    "accelerate.Accelerator": "accelerator",
+    "torch.cuda.amp.GradScaler": "scaler",
+    "argparse.ArgumentParser": "parser",
+    "torch.device": "device",
+    "torch.utils.tensorboard.SummaryWriter": "writer",
+    "torch.utils.data.TensorDataset": "dataset",
+    "torch.utils.data.Subset": "subset",
+    "torch.utils.data.random_split": "dataset",
+    "torch.utils.data.ConcatDataset": "dataset",
+    "datasets.load_dataset": "dataset",
+    "torch.nn.Sequential": "module",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "module",
+}
+_SAME = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "detach", "contiguous", "compile", "requires_grad_"})  # fmt: skip
+_SAME_CALLS = frozenset({"int", "torch.compile", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "list", "copy.deepcopy", "torch.nn.SyncBatchNorm.convert_sync_batchnorm"})  # fmt: skip
+_MAIN_WORDS = re.compile(
+    r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
+    r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
+    re.IGNORECASE,
+)
+_LAYERS = re.compile(r"^torch\.nn\.(?:[A-Z]\w+)$")
+_LOSSES = re.compile(r"^torch\.nn\.\w*Loss$")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One thing that an expression may hold, and the expression that made it."""
+
+    kind: str
+    node: ast.AST | None = None
+
+
+UNKNOWN = frozenset({Value("unknown")})
+
+
+class Values(Flow):
+    """What the expressions of one script hold."""
+
+    def __init__(self, names: Names) -> None:
+        """Of the script whose names are these."""
+        self.names = names
+        self.arguments = _declared_arguments(names)
+        self.callers: dict[ast.AST, list[ast.Call]] = {}
+        self.spawned: dict[ast.AST, list[ast.Call]] = {}
+        self._known: dict[tuple[ast.AST, Path], frozenset[Value]] = {}
+        self._open: set[tuple[ast.AST, Path]] = set()
+        self._find_callers()
+
+    def of(self, node: ast.AST | None, path: Path = ()) -> frozenset[Value]:
+        """What the expression, or the part of it at `path`, may hold."""
+        if node is None or not isinstance(node, ast.expr):
+            return UNKNOWN
+        key = (node, path)
+        if key in self._known:
+            return self._known[key]
+        if key in self._open or len(self._open) > _DEPTH * 8:
+            return frozenset()
+        self._open.add(key)
+        try:
+            found = self._evaluate(node, path)
+        finally:
+            self._open.discard(key)
+        if not self._open:  # what was found within a circle is not the whole of it
+            self._known[key] = found
+        return found
+
+    def kinds(self, node: ast.AST | None) -> frozenset[str]:
+        """The kinds of what the expression may hold."""
+        return frozenset(value.kind for value in self.of(node))
+
+    def is_only(self, node: ast.AST | None, *kinds: str) -> bool:
+        """Whether it holds one of these kinds, whatever way the script takes."""
+        found = self.kinds(node)
+        return bool(found) and found <= set(kinds)
+
+    def depends_on(self, node: ast.AST | None, kinds: frozenset[str], depth: int = 6) -> bool:
+        """Whether something of these kinds goes into the expression, through names and arguments too."""
+        if node is None or depth < 0:
+            return False
+        for part in ast.walk(node):
+            if not isinstance(part, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+                continue
+            if self.kinds(part) & kinds:
+                return True
+            if isinstance(part, ast.Name | ast.Attribute) and isinstance(
+                getattr(part, "ctx", None), ast.Load
+            ):
+                bindings = self.reaching(part)
+                if any(
+                    self.depends_on(binding.value, kinds, depth - 1) for binding in bindings if binding.value
+                ):
+                    return True
+        return False
+
+    def function_of(self, node: ast.AST | None) -> Function | None:
+        """The function of this script that an expression names: by its name, by self, by an object's class."""
+        if isinstance(node, ast.Lambda):
+            return node
+        if isinstance(node, ast.Name):
+            for binding in self.names.bindings_of(node):
+                if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    return binding.node
+            return None
+        if isinstance(node, ast.Attribute):
+            owner = self.class_of(node.value)
+            return self.method_of(owner, node.attr) if owner is not None else None
+        return None
+
+    def class_of(self, node: ast.AST | None) -> ast.ClassDef | None:
+        """The class of this script whose object, or which itself, an expression is."""
+        if isinstance(node, ast.Name) and node.id in ("self", "cls"):
+            return self.names.class_around(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
+            around = self.names.class_around(node)
+            bases = [self.class_of(base) for base in around.bases] if around is not None else []
+            return next((base for base in bases if base is not None), None)
+        if isinstance(node, ast.Name):
+            for binding in self.names.bindings_of(node):
+                if isinstance(binding.node, ast.ClassDef):
+                    return binding.node
+        if not isinstance(node, ast.expr):
+            return None
+        return next((v.node for v in self.of(node) if v.kind in ("instance", "module") and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
+
+    def method_of(self, owner: ast.ClassDef, name: str, depth: int = 4) -> Function | None:
+        """The method of a class, its own or of a base in this script."""
+        for statement in owner.body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
+                return statement
+        for base in owner.bases if depth else ():
+            above = self.class_of(base)
+            found = self.method_of(above, name, depth - 1) if above is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def derives_from(self, owner: ast.ClassDef, *qualified: str, depth: int = 5) -> bool:
+        """Whether a class of this script derives from one of the named ones; a `.` at the end takes a whole package."""
+        for base in owner.bases:
+            name = self.names.qualify(base) or ""
+            if any(
+                name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for wanted in qualified
+            ):
+                return True
+            above = self.class_of(base) if depth else None
+            if (
+                above is not None
+                and above is not owner
+                and self.derives_from(above, *qualified, depth=depth - 1)
+            ):
+                return True
+        return False
+
+    # Evaluating. ------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, node: ast.expr, path: Path) -> frozenset[Value]:
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self._name(node, path)
+        if isinstance(node, ast.Call):
+            return self._call(node, path)
+        if isinstance(node, ast.IfExp):
+            return self.of(node.body, path) | self.of(node.orelse, path)
+        if isinstance(node, ast.BoolOp):
+            return frozenset().union(*(self.of(part, path) for part in node.values))
+        if isinstance(node, ast.NamedExpr | ast.Await | ast.Starred):
+            return self.of(node.value, path)
+        if isinstance(node, ast.Constant):
+            return frozenset({Value("none" if node.value is None else type(node.value).__name__, node)})
+        if isinstance(node, ast.JoinedStr):
+            return frozenset({Value("str", node)})
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node, path)
+        if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
+            return self._container(node, path)
+        if isinstance(node, ast.Compare | ast.UnaryOp):
+            return frozenset({Value("test", node)})
+        if isinstance(node, ast.Lambda):
+            return frozenset({Value("function", node)})
+        return UNKNOWN
+
+    def _container(self, node: ast.Tuple | ast.List | ast.Set | ast.Dict, path: Path) -> frozenset[Value]:
+        parts = node.values if isinstance(node, ast.Dict) else node.elts
+        if not path:
+            return frozenset({Value("container", node)})
+        first, rest = path[0], path[1:]
+        if isinstance(first, int) and not isinstance(node, ast.Dict | ast.Set) and first < len(parts):
+            return self.of(parts[first], rest)
+        if isinstance(first, int) and isinstance(node, ast.Tuple):
+            return frozenset()  # past its end: a parameter that keeps its default
+        if isinstance(node, ast.Dict) and isinstance(first, str) and first != EACH:
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == first:
+                    return self.of(value, rest)
+        return frozenset().union(*(self.of(part, rest) for part in parts)) if parts else UNKNOWN
+
+    def _subscript(self, node: ast.Subscript, path: Path) -> frozenset[Value]:
+        if self.names.qualify(node.value) == "os.environ":
+            return self._environment(node.slice, node)
+        index = node.slice
+        if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
+            return self.of(node.value, (index.value, *path))
+        return self.of(node.value, (EACH, *path))
+
+    def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in _ENVIRONMENT:
+            return frozenset({Value(f"{_ENVIRONMENT[name.value]}_text", node)})
+        return frozenset({Value("str", node)})
+
+    def _name(self, node: ast.Name | ast.Attribute, path: Path) -> frozenset[Value]:
+        bindings = self.reaching(node)
+        if isinstance(node, ast.Attribute) and not bindings:
+            return self._attribute(node, path)
+        if not bindings:
+            return self._by_convention(node.id if isinstance(node, ast.Name) else node.attr, node)
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        found = [self._bound(binding, name, path, node) for binding in bindings]
+        return frozenset().union(*found)
+
+    def _bound(self, binding: Binding, name: str, path: Path, use: ast.AST) -> frozenset[Value]:
+        if binding.parameter:
+            return self._parameter(binding, name, path)
+        if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return frozenset({Value("function", binding.node)})
+        if isinstance(binding.node, ast.ClassDef):
+            return frozenset({Value("class", binding.node)})
+        if binding.added or binding.value is None:
+            return self._by_convention(name, use) if binding.added else UNKNOWN
+        found = self.of(binding.value, (*binding.path, *path))
+        if found == UNKNOWN:
+            return self._by_convention(name, use)
+        return found
+
+    def _parameter(self, binding: Binding, name: str, path: Path) -> frozenset[Value]:
+        argument = binding.node
+        arguments = self.names.parents.get(argument)
+        function = self.names.parents.get(arguments) if arguments is not None else None
+        if not isinstance(function, Function) or not isinstance(argument, ast.arg) or binding.path:
+            return UNKNOWN
+        found: set[Value] = set()
+        for call in self.callers.get(function, []):
+            value = argument_of(function, argument.arg, call)
+            if value is not None:
+                found |= self.of(value, path)
+        for call in self.spawned.get(function, []):
+            found |= self._spawned_argument(function, argument.arg, call, path)
+        default = _default_of(function, argument.arg)
+        if not found:
+            convention = self._by_convention(name, argument)
+            if default is not None and convention == UNKNOWN:
+                return self.of(default, path) | UNKNOWN
+            return convention
+        if default is not None and any(argument_of(function, argument.arg, call) is None for call in self.callers.get(function, [])):  # fmt: skip
+            found |= self.of(default, path)
+        if found == set(UNKNOWN):
+            return self._by_convention(name, argument)
+        return frozenset(found)
+
+    def _spawned_argument(
+        self, function: Function, name: str, call: ast.Call, path: Path
+    ) -> frozenset[Value]:
+        """What `mp.spawn(fn, args=(..))` gives to a parameter: the first is the index of the process."""
+        positional = [*function.args.posonlyargs, *function.args.args]
+        place = next((i for i, argument in enumerate(positional) if argument.arg == name), None)
+        by_spawn = self.names.qualify(call.func) in known.SPAWN
+        given = next(
+            (k.value for k in call.keywords if k.arg == "args"), call.args[1] if len(call.args) > 1 else None
+        )
+        if place is None:
+            return UNKNOWN
+        if by_spawn and place == 0:
+            return frozenset({Value("spawn_index", call)})
+        return self.of(given, (place - by_spawn, *path)) if given is not None else UNKNOWN
+
+    def _attribute(self, node: ast.Attribute, path: Path) -> frozenset[Value]:
+        base = self.of(node.value)
+        kinds = {value.kind for value in base}
+        if node.attr == "module" and kinds & {"ddp", "dp", "fsdp1", "engine"}:
+            return frozenset({Value("inner", node)})
+        if "accelerator" in kinds or (isinstance(node.value, ast.Name) and node.value.id == "accelerator"):
+            special = {
+                "is_main_process": "main_process",
+                "is_local_main_process": "main_process",
+                "is_last_process": "main_process",
+                "process_index": "rank",
+                "local_process_index": "local_rank",
+                "num_processes": "world_size",
+                "device": "device",
+            }
+            if node.attr in special:
+                return frozenset({Value(special[node.attr], node)})
+        if node.attr in self.arguments:
+            return self._argv(self.arguments[node.attr])
+        if node.attr in ("grad",):
+            return frozenset({Value("grad", node)})
+        if node.attr == "data":
+            return base
+        if node.attr in ("T", "real"):
+            return base
+        return self._by_convention(node.attr, node)
+
+    def _argv(self, call: ast.Call) -> frozenset[Value]:
+        """What a declared argument gives: text, unless its type says otherwise."""
+        name = argument_name(call)
+        kind = {"rank": "rank", "local_rank": "local_rank", "world_size": "world_size"}.get(name)
+        typed = any(keyword.arg in ("type", "action", "nargs") for keyword in call.keywords)
+        if kind is None:
+            return frozenset({Value("argv", call)})
+        return frozenset({Value(kind if typed else f"{kind}_text", call)})
+
+    def _by_convention(self, name: str, node: ast.AST) -> frozenset[Value]:
+        lowered = name.lower().lstrip("_")
+        if lowered in _RANK_NAMES:
+            return frozenset({Value("rank_name", node)})
+        if lowered in _LOCAL_NAMES:
+            return frozenset({Value("local_rank_name", node)})
+        if lowered in _WORLD_NAMES:
+            return frozenset({Value("world_size", node)})
+        if _MAIN_WORDS.match(name):
+            return frozenset({Value("main_process", node)})
+        return UNKNOWN
+
+    def _call(self, node: ast.Call, path: Path) -> frozenset[Value]:
+        name = self.names.qualify(node.func)
+        if name is not None:
+            found = self._known_call(node, name, path)
+            if found is not None:
+                return found
+        if isinstance(node.func, ast.Attribute):
+            found = self._method(node, node.func, path)
+            if found is not None:
+                return found
+        if isinstance(node.func, ast.Name) and node.func.id in _SAME_CALLS and node.args:
+            return self._converted(node, path)
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "enumerate"
+            and node.args
+            and path[:1] == (EACH,)
+        ):
+            return (
+                self.of(node.args[0], (EACH, *path[2:]))
+                if path[1:2] == (1,)
+                else frozenset({Value("int", node)})
+            )
+        if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
+            return self.of(node.args[path[1]], (EACH, *path[2:]))
+        if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
+            return frozenset({Value("number", node)})
+        function = self.function_of(node.func)
+        if function is not None and not isinstance(function, ast.Lambda):
+            return self._returned(function, path)
+        owner = self.class_of(node.func) if isinstance(node.func, ast.Name) else None
+        if owner is not None and not path:
+            is_module = self.derives_from(owner, "torch.nn.Module", "torch.nn.Sequential", "torch.nn.modules.Module", "lightning.")  # fmt: skip
+            kind = "module" if is_module else "instance"
+            if self.derives_from(owner, "torch.utils.data.", "torchvision.datasets."):
+                return frozenset({Value("dataset", owner), Value("instance", owner)})
+            return frozenset({Value(kind, owner)})
+        return self._by_name_of_function(node)
+
+    def _by_name_of_function(self, node: ast.Call) -> frozenset[Value]:
+        """What a function of another file gives, where its name says it: `get_rank()`, `is_main_process()`."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        bare = re.sub(r"^_?(?:get_|read_)?", "", name)
+        return self._by_convention(bare, node) if bare else UNKNOWN
+
+    def _converted(self, node: ast.Call, path: Path) -> frozenset[Value]:
+        inner = self.of(node.args[0], path)
+        if isinstance(node.func, ast.Name) and node.func.id == "int":
+            return frozenset(Value(v.kind.removesuffix("_text"), v.node) for v in inner)
+        return inner
+
+    def _known_call(self, node: ast.Call, name: str, path: Path) -> frozenset[Value] | None:
+        if name in _CALLS:
+            if name == known.SAMPLER and path:
+                return UNKNOWN
+            if _CALLS[name] == "rank" and (node.args or node.keywords):  # of a group
+                return UNKNOWN
+            return frozenset({Value(_CALLS[name], node)})
+        if name in _SAME_CALLS and node.args:
+            return self._converted(node, path)
+        if name.startswith("horovod."):
+            special = {"rank": "rank", "local_rank": "local_rank", "size": "world_size", "DistributedOptimizer": "hvd_optimizer"}  # fmt: skip
+            kind = special.get(name.rsplit(".", 1)[1])
+            return frozenset({Value(kind, node)}) if kind else None
+        if name == "deepspeed.initialize":
+            parts = {0: "engine", 1: "engine_optimizer", 2: "engine_loader", 3: "engine_scheduler"}
+            kind = parts.get(path[0]) if path and isinstance(path[0], int) else None
+            return frozenset({Value(kind, node)}) if kind else UNKNOWN
+        if name in ("os.environ.get", "os.getenv") and node.args:
+            found = self._environment(node.args[0], node)
+            return found | (self.of(node.args[1]) if len(node.args) > 1 else frozenset({Value("none")}))
+        if name.startswith("torch.optim.lr_scheduler."):
+            return frozenset({Value("scheduler", node)})
+        if name.startswith("torch.optim.") and name.rsplit(".", 1)[1][:1].isupper():
+            return frozenset({Value("optimizer", node)})
+        if name.startswith("torch.utils.data.") and name.endswith("Sampler"):
+            return frozenset({Value("other_sampler", node)})
+        if name.startswith(("torchvision.datasets.", "torchtext.datasets.", "torchaudio.datasets.")):
+            return frozenset({Value("dataset", node)})
+        if name.startswith("torchvision.models.") and not name.rsplit(".", 1)[1][:1].isupper():
+            return frozenset({Value("module", node)})
+        if _LOSSES.match(name):
+            return frozenset({Value("criterion", node)})
+        if _LAYERS.match(name) and name != "torch.nn.Parameter":
+            return frozenset({Value("module", node)})
+        return None
+
+    def _method(self, node: ast.Call, func: ast.Attribute, path: Path) -> frozenset[Value] | None:
+        base = self.of(func.value)
+        kinds = {value.kind for value in base}
+        if func.attr == "state_dict":
+            return frozenset({Value("state_dict", node)})
+        if func.attr in ("parameters", "named_parameters"):
+            if path[:1] == (EACH,) and (func.attr == "parameters" or path[1:2] == (1,)):
+                return frozenset({Value("parameter", node)})
+            return frozenset({Value("parameters", node)})
+        if func.attr == "item" and not node.args:
+            return frozenset({Value("number", node)})
+        if func.attr == "parse_args":
+            return frozenset({Value("arguments", node)})
+        if func.attr == "prepare" and (
+            "accelerator" in kinds or getattr(func.value, "id", "") == "accelerator"
+        ):
+            place = path[0] if path and isinstance(path[0], int) else 0
+            return frozenset({Value("prepared", node.args[place] if place < len(node.args) else node)})
+        if kinds & {"module", "ddp", "dp", "fsdp1", "prepared", "inner"} and func.attr in _SAME:
+            return base
+        if func.attr == "clone" or (func.attr in _SAME and kinds & {"grad", "parameter"}):
+            return base
+        if kinds & {"container"} and func.attr in ("values",):
+            return frozenset().union(*(self.of(v.node, path) for v in base if isinstance(v.node, ast.Dict)))
+        return None
+
+    def _returned(self, function: Function, path: Path) -> frozenset[Value]:
+        found: set[Value] = set()
+        for node in self.names.returns.get(function, ()):
+            found |= self.of(node.value, path) if node.value is not None else {Value("none")}
+        return frozenset(found) or UNKNOWN
+
+    def _find_callers(self) -> None:
+        for call in self.names.calls:
+            function = self.function_of(call.func)
+            if function is None and isinstance(call.func, ast.Name):
+                owner = self.class_of(call.func)
+                function = self.method_of(owner, "__init__") if owner is not None else None
+            if function is not None:
+                self.callers.setdefault(function, []).append(call)
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                passed = (
+                    self.function_of(argument) if isinstance(argument, ast.Name | ast.Attribute) else None
+                )
+                if passed is not None and not isinstance(passed, ast.Lambda):
+                    self.spawned.setdefault(passed, []).append(call)
+        self._known.clear()  # found before all callers were
+
+
+def argument_of(function: Function, name: str, call: ast.Call) -> ast.expr | None:
+    """The expression that a call gives to a parameter; None where it gives none, or by a star."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    if name not in names:
+        return None
+    bound = names[:1] in (["self"], ["cls"])
+    place = names.index(name) - bound
+    if 0 <= place < len(call.args) and not any(
+        isinstance(argument, ast.Starred) for argument in call.args[: place + 1]
+    ):
+        return call.args[place]
+    return None
+
+
+def _default_of(function: Function, name: str) -> ast.expr | None:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    defaults = function.args.defaults
+    for argument, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
+        if argument.arg == name:
+            return default
+    for argument, keyword_default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if argument.arg == name:
+            return keyword_default
+    return None
+
+
+def argument_name(call: ast.Call) -> str:
+    """The name under which a declared argument is found: its `dest`, or its first long flag."""
+    for keyword in call.keywords:
+        if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
+    flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    long = [flag for flag in flags if flag.startswith("--")] or flags
+    return long[0].lstrip("-").replace("-", "_") if long else ""
+
+
+def _declared_arguments(names: Names) -> dict[str, ast.Call]:
+    """The calls of `add_argument`, by the name that the argument gets."""
+    return {
+        argument_name(call): call
+        for call in names.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args
+    }

@@ -1,0 +1,119 @@
+"""The names of distributed training: what they are called in full, and what they do. Facts of torch 2.13."""
+
+from functools import cache
+
+_CANONICAL = {
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.data_parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.nn.DataParallel": "torch.nn.DataParallel",
+    "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
+    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.distributed._composable.fsdp.fully_shard": "torch.distributed.fsdp.fully_shard",
+    "torch.distributed._composable.fsdp.fully_shard.fully_shard": "torch.distributed.fsdp.fully_shard",
+    "torch.multiprocessing.spawn.spawn": "torch.multiprocessing.spawn",
+    "torch.utils.tensorboard.writer.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
+    "tensorboardX.SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
+    "accelerate.accelerator.Accelerator": "accelerate.Accelerator",
+    "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.amp.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "torch.distributed.device_mesh.init_device_mesh": "torch.distributed.init_device_mesh",
+}
+_PREFIXES = (
+    ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("deepspeed.comm.", "torch.distributed."),
+    ("pytorch_lightning.", "lightning.pytorch."),
+    ("tf_keras.", "tensorflow.keras."),
+    ("tensorflow.python.keras.", "tensorflow.keras."),
+    ("keras.", "tensorflow.keras."),
+    ("tensorflow.compat.v2.", "tensorflow."),
+)
+
+# What a fence that imports nothing means by a name.
+CONVENTIONAL_NAMES = {
+    "torch": "torch",
+    "nn": "torch.nn",
+    "optim": "torch.optim",
+    "dist": "torch.distributed",
+    "DDP": "torch.nn.parallel.DistributedDataParallel",
+    "DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "DataParallel": "torch.nn.DataParallel",
+    "DataLoader": "torch.utils.data.DataLoader",
+    "DistributedSampler": "torch.utils.data.DistributedSampler",
+    "SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
+    "hvd": "horovod.torch",
+    "deepspeed": "deepspeed",
+    "mp": "torch.multiprocessing",
+    "os": "os",
+    "tf": "tensorflow",
+    "argparse": "argparse",
+    "wandb": "wandb",
+    "Accelerator": "accelerate.Accelerator",
+    "fully_shard": "torch.distributed.fsdp.fully_shard",
+    "torchvision": "torchvision",
+}
+
+DDP_CLASSES = frozenset({
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallelCPU",
+    "apex.parallel.DistributedDataParallel",
+})  # fmt: skip
+DATA_PARALLEL = "torch.nn.DataParallel"
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+INIT = "torch.distributed.init_process_group"
+DESTROY = "torch.distributed.destroy_process_group"
+LOADER = "torch.utils.data.DataLoader"
+SAMPLER = "torch.utils.data.DistributedSampler"
+SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
+
+# What every rank of the group must call; sends and receives are between two.
+TORCH_COLLECTIVES = frozenset({
+    "barrier", "monitored_barrier", "all_reduce", "all_reduce_coalesced", "broadcast", "broadcast_object_list", "reduce",
+    "all_gather", "all_gather_object", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced", "gather",
+    "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all", "all_to_all_single", "new_group",
+})  # fmt: skip
+HOROVOD_COLLECTIVES = frozenset({
+    "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_",
+    "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_variables", "alltoall",
+    "reducescatter", "barrier",
+})  # fmt: skip
+ACCELERATE_COLLECTIVES = frozenset({"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})  # fmt: skip
+
+_TORCH_DISTRIBUTED = frozenset({
+    *TORCH_COLLECTIVES, "init_process_group", "destroy_process_group", "get_rank", "get_world_size", "is_initialized",
+    "is_available", "send", "recv", "isend", "irecv", "ReduceOp",
+})  # fmt: skip
+
+
+@cache
+def canonical_name(name: str) -> str:
+    """The one name of what has several, such as `torch.utils.data.DistributedSampler`."""
+    for prefix, instead in _PREFIXES:
+        if name.startswith(prefix):
+            name = instead + name[len(prefix) :]
+            break
+    if (
+        name.startswith("torch.optim.")
+        and name.count(".") == 3
+        and not name.startswith("torch.optim.lr_scheduler.")
+    ):
+        name = "torch.optim." + name.rsplit(".", 1)[1]  # torch.optim.adam.Adam
+    return _CANONICAL.get(name, name)
+
+
+def star_names(module: str) -> frozenset[str]:
+    """The names of interest that `from MODULE import *` brings."""
+    known = {
+        "torch.distributed": _TORCH_DISTRIBUTED,
+        "torch.nn.parallel": frozenset({"DistributedDataParallel", "DataParallel"}),
+        "torch.nn": frozenset({"DataParallel"}),
+        "torch.utils.data": frozenset({"DataLoader", "DistributedSampler"}),
+        "torch.utils.data.distributed": frozenset({"DistributedSampler"}),
+        "torch.optim": frozenset({"SGD", "Adam", "AdamW", "RMSprop"}),
+    }
+    return known.get(module, frozenset())

@@ -1,0 +1,69 @@
+"""What `gpudiag lint` found in training scripts: mistakes, each with its line, why, and the mended line."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Severity(StrEnum):
+    """Whether a mistake fails a lint: a finding does, a note does not."""
+
+    FINDING = "finding"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A part of one line of a file, and what stands there once it is mended; columns count characters from 0.
+
+    `line` is a number from 1, `column` the first character that goes, `end_column` the first that stays.
+    An edit with `before` puts whole lines in front of its line and takes nothing away.
+    """
+
+    line: int
+    column: int
+    end_column: int
+    text: str
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LintFinding:
+    """One mistake in one file: where it stands, what it does to a run, and how the line should read."""
+
+    code: str
+    severity: Severity
+    path: str
+    line: int  # from 1, of the file, also in a notebook or a page
+    column: int  # from 1, in characters
+    source: str  # the line, without what stands before its first word
+    message: str
+    why: str
+    mend: str  # the line as it should read
+    edits: tuple[Edit, ...] = ()  # of a mend that is certain, for --fix
+    cell: int | None = None  # of a notebook, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class LintedFile:
+    """One file that was given: what was read of it, or why it was not read."""
+
+    path: str
+    programs: int  # the scripts in it: one, or the fences of a page
+    remark: str | None = None  # why it was not read, or what of it was left out
+    ignored: int = 0  # mistakes that a comment of the file asks to be silent about
+
+
+@dataclass(frozen=True, slots=True)
+class LintReport:
+    """`gpudiag.lint/1`: the mistakes of distributed training that were found in files, by file and line."""
+
+    SCHEMA: ClassVar[str] = "gpudiag.lint/1"
+
+    files: tuple[LintedFile, ...]
+    findings: tuple[LintFinding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is a finding that is more than a note."""
+        return any(finding.severity is Severity.FINDING for finding in self.findings)

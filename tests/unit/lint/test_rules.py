@@ -1,0 +1,99 @@
+"""Every rule is proved by its own examples, and all together by the corpus."""
+
+import ast
+from collections import Counter
+
+from gpudiag.lint.linter import lint_file, lint_text
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules import RULES
+from gpudiag.model.lint import Severity
+from tests.corpus.linted import corpus_files, expected_places
+from tests.walking import walk
+
+
+def code_of(rule: Rule) -> str:
+    return rule.code
+
+
+@walk(RULES, code_of)
+def test_the_wrong_example_is_found_and_nothing_else(rule: Rule) -> None:
+    assert {finding.code for finding in lint_text(rule.wrong).findings} == {rule.code}
+
+
+@walk(RULES, code_of)
+def test_the_right_example_and_the_near_miss_are_clean(rule: Rule) -> None:
+    assert lint_text(rule.right).findings == ()
+    assert lint_text(rule.near_miss).findings == ()
+
+
+@walk(RULES, code_of)
+def test_the_mistake_is_found_in_a_function_and_in_a_page(rule: Rule) -> None:
+    if rule.code not in ("lint.syntax_error", "lint.destroy_missing", "lint.undefined_name"):
+        page = f"# A page\n\n- item\n\n  ```{{.python}}\n{indented(rule.wrong, '  ')}  ```\n"
+        if rule.code not in SCRIPTS_ONLY:
+            assert rule.code in {finding.code for finding in lint_text(page, suffix=".md").findings}
+    with_crlf = rule.wrong.replace("\n", "\r\n")
+    assert [f.line for f in lint_text(with_crlf).findings] == [f.line for f in lint_text(rule.wrong).findings]
+
+
+# What a page leaves out stands elsewhere, or its fences do not run one after the other.
+SCRIPTS_ONLY = {"lint.used_too_early", "lint.nccl_on_cpu", "lint.spawn_mistake"}
+
+
+@walk(RULES, code_of)
+def test_the_entry_of_the_catalogue_is_whole(rule: Rule) -> None:
+    assert rule.why.endswith(".")
+    assert not rule.title.endswith(".")
+    assert rule.wrong != rule.right
+    ast.parse(rule.right)
+    ast.parse(rule.near_miss)
+    for finding in lint_text(rule.wrong).findings:
+        assert finding.severity in Severity
+        assert finding.mend or rule.code == "lint.syntax_error"
+        assert not finding.message.endswith(".")
+        assert finding.source in rule.wrong
+
+
+def test_there_is_one_rule_for_each_file() -> None:
+    assert [code for code, count in Counter(rule.code for rule in RULES).items() if count > 1] == []
+    assert len(RULES) > 50
+
+
+@walk(corpus_files(), lambda path: path.name)
+def test_what_is_planted_is_found_and_nothing_else(path) -> None:
+    found = Counter((finding.line, finding.code) for finding in lint_file(path).findings)
+    assert found == expected_places(path)
+
+
+def test_the_corpus_has_wrong_and_right_scripts() -> None:
+    planted = [path for path in corpus_files() if expected_places(path)]
+    assert len(planted) > 15
+    assert len(corpus_files()) - len(planted) > 7
+
+
+def test_what_rules_share_finds_aliases_and_helpers() -> None:
+    """The same mistake under another name, behind a function, a class and a lambda's argument."""
+    text = """
+import torch.distributed as td
+from torch.distributed import barrier as meet
+
+def rank_of():
+    return td.get_rank()
+
+class Job:
+    def __init__(self):
+        self.first = rank_of() == 0
+
+    def run(self):
+        if self.first:
+            meet()
+
+td.init_process_group("gloo")
+Job().run()
+td.destroy_process_group()
+"""
+    assert [(f.line, f.code) for f in lint_text(text).findings] == [(14, "lint.collective_on_one_rank")]
+
+
+def indented(text: str, margin: str) -> str:
+    return "".join(f"{margin}{line}".rstrip() + "\n" for line in text.splitlines())

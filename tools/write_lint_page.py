@@ -1,0 +1,92 @@
+"""Writes docs/lint.md: every rule of the linter with its examples, a copy of the catalogue that a test compares."""
+
+from pathlib import Path
+
+from gpudiag.lint.rule import Rule
+from gpudiag.lint.rules import RULES
+from gpudiag.model.lint import Severity
+
+PAGE = Path(__file__).parents[1] / "docs" / "lint.md"
+
+_HEAD = """# gpudiag lint
+
+    gpudiag lint train.py                   the mistakes of distributed training in a script, which is never run
+    gpudiag lint scripts/ a.ipynb b.md      folders, notebooks, and the fences of pages
+    gpudiag lint --diff train.py            what --fix would change
+    gpudiag lint --fix train.py             shows that diff, then writes it; only mends that are certain
+    gpudiag lint --format sarif src/        SARIF 2.1.0; also json (gpudiag.lint/1) and github (annotations)
+    gpudiag explain lint.set_epoch_missing  a rule, with a wrong and a right script
+
+Exit status: 0 where there is nothing but notes, 1 for a finding, 2 for a file that is not there, 3 where a file that was given
+could not be read and there is no finding: nobody has looked into it.
+
+## How it decides
+
+- It follows names through imports and aliases, values through assignments, arguments and `self`, and conditions through calls:
+  a function that is only called under `if rank == 0` is rank 0's. What it cannot follow it does not guess.
+- It knows who owns the loop. Lightning, Hugging Face's Trainer, Ray, Composer and their like wrap, shard and save by themselves;
+  Accelerate's `prepare`, DeepSpeed's engine and Horovod's optimizer do their part.
+- What is absent counts only where the whole file lacks it: `set_epoch` in another function, or in another cell, is enough.
+- A **finding** is wrong for certain where the script runs on several ranks. A **note** may be meant so, and never fails.
+- Of a page, a fence that imports a framework begins a script, and those after it go on with it. A sketch that does not parse
+  is no mistake there. A cell of a notebook that does not parse costs only itself; `%%writefile x.py` is a script of its own.
+- A launcher's command that a page shows is a note, one that a notebook or a script runs a finding.
+- Syntax of newer Pythons than the one that runs gpudiag is read where it does not matter to a rule; Python 2 is told as such.
+- Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.
+
+## Silence
+
+`# gpudiag: ignore[lint.CODE]` at the end of a line silences a code there, alone on a line for the next one, and alone before the
+first statement for the whole file (`ignore-file[..]` does so anywhere). Several codes are parted by commas; without a code all
+are silent. Markdown takes it as `<!-- gpudiag: ignore[..] -->`.
+
+## pre-commit and CI
+
+```yaml
+repos:
+  - repo: https://github.com/OWNER/gpudiag
+    rev: v0.1.0
+    hooks:
+      - id: gpudiag-lint
+```
+
+`gpudiag lint --format github src/` prints annotations beside the lines of a pull request.
+
+## Rules
+
+Written by `python -m tools.write_lint_page` from `gpudiag/lint/rules`; the examples are their tests.
+
+| code | | |
+| --- | --- | --- |
+"""
+
+
+def page_text() -> str:
+    """The whole page."""
+    rows = "".join(
+        f"| [`{rule.code}`](#{_anchor(rule.code)}) | {rule.severity.value} | {rule.title} |\n"
+        for rule in RULES
+    )
+    return _HEAD + rows + "".join(_entry(rule) for rule in RULES)
+
+
+def _anchor(code: str) -> str:
+    return code.replace(".", "")
+
+
+def _entry(rule: Rule) -> str:
+    kind = "A finding" if rule.severity is Severity.FINDING else "A note"
+    fixes = "; `--fix` mends it where that is certain" if rule.fixes else ""
+    return (
+        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{rule.wrong}```\n\n"
+        f"Right:\n\n```python\n{rule.right}```\n\nRight too, though it looks alike:\n\n```python\n{rule.near_miss}```\n"
+    )
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page_text())
+
+
+if __name__ == "__main__":
+    main()
