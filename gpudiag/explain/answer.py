@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
+from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -15,19 +17,6 @@ MAX_UNKNOWN = 3
 
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_KINDS = (
-    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, does not hold"),
-    (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran"),
-    (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?"),
-    (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders"),
-    (r"Errno 98|ddress already in use", "a port that another program has: `ss -ltnp` shows which"),
-    (r"Errno 111|Connection refused", "nothing listens at that address"),
-    (r"Errno 104|Connection reset", "the other end closed the connection"),
-    (r"gaierror|resolve host|Name or service not known|name resolution", "a host name that the resolver does not know"),
-    (r"[Tt]imed? ?out", "something waited for too long; the frame says for what"),
-    (r"MemoryError|out of memory", "memory ran out"),
-    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is seldom the reason"),
-)  # fmt: skip
 
 
 def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExplanation:
@@ -41,7 +30,12 @@ def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExp
             facts.append((name, shown))
     sightings = _sightings(facts)
     unknown = _unknown(facts, any(sighting.role is not Role.SYMPTOM for sighting in sightings))
-    return LogExplanation(tuple(logs), tuple(_echoes_last(sightings, unknown)), tuple(unknown[:MAX_UNKNOWN]))
+    return LogExplanation(
+        tuple(logs),
+        tuple(_echoes_last(sightings, unknown)),
+        tuple(unknown[:MAX_UNKNOWN]),
+        judge(facts) if facts else None,
+    )
 
 
 def _read(name: str, lines: LogLines | LogRefused) -> tuple[LogRead, LogFacts | None]:
@@ -152,7 +146,7 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
     for (name, stream), raised in last.items():
         error = UnknownError(
             text=mask_text(raised.text)[:500], log=name, line=raised.number, count=counts[_shape(raised.text)], where=mask_text(raised.where)[:300],
-            rank=stream, meaning=_meaning(raised.text),
+            rank=stream, meaning=meaning_of(raised.text),
         )  # fmt: skip
         told.setdefault(_shape(raised.text), error)
     if told or has_cause:
@@ -161,12 +155,8 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
         line = shown.last_error
         if line is not None and not shown.found and not shown.went_on(line.number):
             text = mask_text(line.body.strip())[:500]
-            return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=_meaning(text))]
+            return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=meaning_of(text))]
     return []
-
-
-def _meaning(text: str) -> str:
-    return next((meaning for kind, meaning in _KINDS if re.search(kind, text)), "")
 
 
 def _shape(text: str) -> str:

@@ -1,0 +1,287 @@
+"""Whom the ranks of a job waited for: from what launchers and watchdogs say, and from who stays silent."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpudiag.explain.events import Event, Standing, on_calendar
+from gpudiag.explain.identity import Identities
+from gpudiag.explain.log import step_of
+from gpudiag.explain.talk import Watchdog
+
+_FEW = 0.34  # of all ranks: more than that are not told as the odd ones
+_FINGERPRINT_WORDS = re.compile(r"(?:SequenceNumber|TensorShape|TensorDtypes|TensorDeviceTypes)=")
+_COLLECTIVE = re.compile(r"OpType=(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Whom the others waited for, and how that is known."""
+
+    ranks: tuple[int, ...]
+    how: str
+    log: str
+    line: int
+    differs: bool = False  # it is in another collective
+    never_came: bool = False  # it was not there when the ranks met
+
+
+def find_waited(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that others waited for in vain; None where nothing tells."""
+    for find in (
+        _by_fingerprints,
+        _by_names,
+        _by_watchdogs,
+        _by_lines_of_code,
+        _by_count,
+        _by_steps,
+        _by_silence,
+    ):
+        waited = find(job, events)
+        if waited is not None:
+            return waited
+    return None
+
+
+def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
+    """Every rank of the job that is known of."""
+    known = {event.rank for event in events if event.rank is not None} | set(job.hosts)
+    for log in job.logs:
+        talk = log.facts.talk
+        known |= {gone.rank for gone in talk.exits if gone.rank is not None} | {
+            dog.rank for dog in talk.watchdogs.values()
+        }
+        known |= {
+            rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
+        }
+        known |= set(log.ranks_of_local.values()) | ({log.rank} if log.rank is not None else set())
+        known |= {rank for absence in talk.absences for rank in absence.ranks}
+    size = max(job.world_size, max(known, default=-1) + 1)
+    return set(range(size)) if size <= 65536 else known
+
+
+def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
+    """Of ranks that say what they run, the one that runs something else."""
+    said: dict[int, tuple[str, str, int]] = {}
+    for log in job.logs:
+        for line, rank, what in log.facts.talk.fingerprints:
+            said.setdefault(rank, (what, log.name, line))
+    if len(said) < 2:
+        return None
+    kinds = Counter(what for what, _, _ in said.values())
+    if len(kinds) < 2:
+        return None
+    usual = kinds.most_common(1)[0]
+    odd = tuple(sorted(rank for rank, (what, _, _) in said.items() if what != usual[0]))
+    if usual[1] == 1:  # each says another: both are named
+        odd = tuple(sorted(said))
+    words = "; ".join(f"rank {rank} runs {_short_fingerprint(said[rank][0])}" for rank in sorted(said)[:4])
+    _, log_name, line = said[odd[-1]]
+    return Waited(odd, words, log_name, line, differs=True)
+
+
+def _short_fingerprint(text: str) -> str:
+    kind = _COLLECTIVE.search(text)
+    shape = re.search(r"TensorShape=(\[[^\]]*\])", text)
+    return f"{kind[1] if kind else text[:40]}{f' of {shape[1]}' if shape else ''}"
+
+
+def _by_names(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that lines of torch name as missing."""
+    complaining = _complaining(events)
+    named: dict[int, tuple[str, int, str]] = {}
+    for log in job.logs:
+        for absence in log.facts.talk.absences:
+            for rank in absence.ranks:
+                named.setdefault(rank, (log.name, absence.line, absence.text))
+    ranks = tuple(sorted(set(named) - complaining)) or tuple(sorted(named)) if named else ()
+    if not ranks:
+        return None
+    name, line, text = named[ranks[0]]
+    return Waited(
+        ranks, f"`{text[:160]}`", name, line, never_came="keys: /" in text or "ncclUniqueId" in text
+    )
+
+
+def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
+    """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
+    groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
+    for log in job.logs:
+        for (rank, group), dog in log.facts.talk.watchdogs.items():
+            groups[group].setdefault(rank, (dog, log.name))
+    if not groups:
+        return None
+    for dogs in sorted(groups.values(), key=len, reverse=True):
+        waited = _behind(dogs) or _in_another(dogs)
+        if waited is not None:
+            return waited
+    dogs = max(groups.values(), key=len)
+    silent = all_ranks(job, events) - {rank for found in groups.values() for rank in found}
+    if silent and len(silent) <= max(1, _FEW * (len(silent) + len(dogs))):
+        dog, name = next(iter(dogs.values()))
+        return Waited(
+            tuple(sorted(silent)), f"{_ranks(dogs)} timed out in a collective, it did not", name, dog.line
+        )
+    return None
+
+
+def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
+    for field in ("enqueued", "work"):
+        numbers = {rank: getattr(dog, field) for rank, (dog, _) in dogs.items() if getattr(dog, field) >= 0}
+        if len(numbers) < 2:
+            continue
+        usual = Counter(numbers.values()).most_common(1)[0][0]
+        lowest = min(numbers.values())
+        behind = tuple(sorted(rank for rank, number in numbers.items() if number == lowest))
+        works = {rank: dog.work for rank, (dog, _) in dogs.items() if dog.work >= 0}
+        waited_for = max(works.values(), default=-1)
+        if (
+            lowest < usual
+            and (field == "work" or lowest < waited_for)
+            and len(behind) <= max(1, _FEW * len(dogs))
+        ):
+            dog, name = dogs[behind[0]]
+            how = f"its last {'enqueued collective' if field == 'enqueued' else 'collective that timed out'} is {lowest}, that of the others {usual}"
+            return Waited(behind, how, name, dog.line)
+    return None
+
+
+def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
+    """The ranks that timed out in another operation than most, under the same number."""
+    kinds = {rank: dog.operation for rank, (dog, _) in dogs.items() if dog.operation}
+    counted = Counter(kinds.values()).most_common()
+    if len(counted) < 2 or counted[0][1] == counted[1][1]:
+        return None
+    odd = tuple(sorted(rank for rank, kind in kinds.items() if kind != counted[0][0]))
+    dog, name = dogs[odd[0]]
+    return Waited(
+        odd, f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}", name, dog.line, differs=True
+    )
+
+
+def _by_lines_of_code(job: Identities, events: list[Event]) -> Waited | None:
+    """Of ranks that waited in collectives, the one that waited at another line of the script."""
+    waiting = {
+        event.rank: event for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO) and event.rank is not None and event.where and "imed out" in event.text
+    }  # fmt: skip
+    counted = Counter(_place(event) for event in waiting.values()).most_common()
+    if len(counted) < 2 or counted[0][1] == counted[1][1] or len(waiting) < 3:
+        return None
+    odd = tuple(sorted(rank for rank, event in waiting.items() if _place(event) != counted[0][0]))
+    event = waiting[odd[0]]
+    return Waited(
+        odd, f"it waited at {event.where}, the others at {counted[0][0]}", event.log, event.line, differs=True
+    )
+
+
+def _place(event: Event) -> str:
+    return event.where.split(" in ")[0]
+
+
+def _by_count(job: Identities, events: list[Event]) -> Waited | None:
+    """How many came to the rendezvous, and which ranks are in no log."""
+    for log in job.logs:
+        for absence in log.facts.talk.absences:
+            if absence.joined and absence.joined[0] < absence.joined[1]:
+                came, wanted = absence.joined
+                seen = _seen(job, events)
+                missing = set(range(wanted)) - seen
+                ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
+                return Waited(
+                    ranks,
+                    f"{came} of {wanted} came to the rendezvous",
+                    log.name,
+                    absence.line,
+                    never_came=True,
+                )
+    return None
+
+
+def _by_steps(job: Identities, events: list[Event]) -> Waited | None:
+    """The rank whose last step, or last line, is behind that of the others."""
+    last = last_steps(job)
+    complaining = _complaining(events)
+    if len(last) < 3:
+        return None
+    steps = {rank: step for rank, (step, _, _, _) in last.items() if step is not None}
+    usual = Counter(steps.values()).most_common(1)[0][0] if steps else 0
+    behind = tuple(sorted(rank for rank, step in steps.items() if step < usual and rank not in complaining))
+    if behind and len(behind) <= max(1, _FEW * len(last)):
+        step, name, line, _ = last[behind[0]]
+        return Waited(behind, f"its last step is {step}, that of the others {usual}", name, line)
+    return None
+
+
+def last_steps(job: Identities) -> dict[int, tuple[int | None, str, int, datetime | None]]:
+    """The last step that each rank told: its number, where it stands, and when."""
+    last: dict[int, tuple[int | None, str, int, datetime | None]] = {}
+    for log in job.logs:
+        for line in log.facts.last_lines:
+            rank = job.rank_of(log, line.speaker)
+            if rank is not None:
+                last[rank] = (
+                    step_of(line.body),
+                    log.name,
+                    line.number,
+                    on_calendar(line.at, line.at, line.at) if line.at else None,
+                )
+    return last
+
+
+def _by_silence(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that say nothing while all others tell that they waited or lost a connection."""
+    everyone, complaining = all_ranks(job, events), _complaining(events)
+    silent = everyone - complaining
+    if not complaining or not silent or len(silent) > max(1, _FEW * len(everyone)):
+        return None
+    first = next(
+        event
+        for event in events
+        if event.rank in complaining and event.standing in (Standing.ABSENT, Standing.ECHO)
+    )
+    return Waited(
+        tuple(sorted(silent)),
+        f"{_ranks(complaining)} waited for others or lost them, it says nothing",
+        first.log,
+        first.line,
+    )
+
+
+def _complaining(events: list[Event]) -> set[int]:
+    """Ranks that tell that they waited for others or lost them."""
+    told = (Standing.ABSENT, Standing.ECHO)
+    return {
+        event.rank for event in events
+        if event.standing in told and event.rank is not None and not event.is_driver and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
+    }  # fmt: skip
+
+
+def _seen(job: Identities, events: list[Event]) -> set[int]:
+    seen = {event.rank for event in events if event.rank is not None} | {
+        log.rank for log in job.logs if log.rank is not None
+    }
+    for log in job.logs:
+        seen |= {
+            rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
+        }
+    return seen
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return name_ranks(tuple(sorted(ranks)))
+
+
+def name_ranks(ranks: tuple[int, ...]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts, first = [], 0
+    for place, rank in enumerate(ranks):
+        if place + 1 == len(ranks) or ranks[place + 1] != rank + 1:
+            parts.append(str(rank) if ranks[first] == rank else f"{ranks[first]}-{rank}")
+            first = place + 1
+    more = f" and {len(parts) - 8} more ranges" if len(parts) > 8 else ""
+    return f"ranks {', '.join(parts[:8])}{more}"
