@@ -92,10 +92,19 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that lines of torch name as missing."""
     complaining = _complaining(events)
     named: dict[int, tuple[str, int, str]] = {}
-    for log in job.logs:
-        for absence in log.facts.talk.absences:
-            for rank in absence.ranks:
-                named.setdefault(rank, (log.name, absence.line, absence.text))
+    all_absences = [(absence, log) for log in job.logs for absence in log.facts.talk.absences]
+    all_absences.sort(key=lambda pair: "failed to pass" not in pair[0].text)
+    for absence, log in all_absences:
+        if (
+            named
+            and "failed to pass" in next(iter(named.values()))[2]
+            and "failed to pass" not in absence.text
+        ):
+            break  # rank 0 knows who is missing; the others only know that rank 0 waits
+        for rank in absence.ranks:
+            named.setdefault(rank, (log.name, absence.line, absence.text))
+    if any(absence.joined for absence, _ in all_absences):
+        named.pop(0, None)  # it has the store, and waits there itself
     ranks = tuple(sorted(set(named) - complaining)) or tuple(sorted(named)) if named else ()
     if not ranks:
         return None

@@ -81,8 +81,34 @@ def events_of(job: Identities) -> list[Event]:
         found += _known(job, log, number)
         found += _raised(job, log, number)
         found += _last_error(job, log, number)
-    found += _exits(job, found)
-    return _weigh(job, _on_one_calendar(job, found))
+    exits = _exits(job, found)
+    if any(
+        event.rank is not None for event in exits
+    ):  # lines that only say that some rank was ended say less
+        found = [
+            event
+            for event in found
+            if event.standing is not Standing.ENDED or event.rank is not None or event.pod
+        ]
+    return _weigh(job, _on_one_calendar(job, [*_dated(job, found), *exits]))
+
+
+def _dated(job: Identities, found: list[Event]) -> list[Event]:
+    """The events, with the time at which the launcher saw their rank end where their logs have no time."""
+    ended: dict[tuple[int, bool], datetime] = {}
+    for log in job.logs:
+        for gone in log.facts.talk.exits:
+            rank = _rank_of_exit(job, log, gone)
+            if rank is not None and gone.at is not None:
+                for is_last in (True, False):
+                    pick = max if is_last else min
+                    ended[rank, is_last] = pick(ended.get((rank, is_last), gone.at), gone.at)
+    return [
+        replace(event, at=ended[event.rank, event.attempt > 0])
+        if event.at is None and event.rank is not None and (event.rank, event.attempt > 0) in ended
+        else event
+        for event in found
+    ]
 
 
 def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:

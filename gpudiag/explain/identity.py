@@ -69,6 +69,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
         _learn(job, log.facts.talk)
     _name_hosts(job)
     _name_ranks(job)
+    _count_ranks(job)
     _number_tasks(job)
     _place_ranks(job)
     return job
@@ -107,7 +108,9 @@ def _name_hosts(job: Identities) -> None:
         guessed = (
             ""
             if len(spoken) > 1
-            else log.place.host or (f"node{log.place.node}" if log.place.node is not None else "")
+            else f"node{log.place.node}"
+            if log.place.node is not None
+            else log.place.host
         )
         log.host = named or of_pod or row or log.facts.talk.own_host or alone or guessed
     by_folder = {log.place.folder: log.host for log in job.logs if log.host and log.place.attempt is not None}
@@ -151,6 +154,17 @@ def _name_ranks(job: Identities) -> None:
         local, node = log.place.local_rank, _node_of(job, log)
         if local is not None and local not in log.ranks_of_local and node is not None and local_size:
             log.ranks_of_local[local] = node * local_size + local
+
+
+def _count_ranks(job: Identities) -> None:
+    """At least as many ranks as the hosts of launchers have each."""
+    hosts = {
+        log.host for log in job.logs if log.host and (log.facts.talk.exits or log.place.attempt is not None)
+    }
+    told = {rank for log in job.logs for rank in log.ranks_of_local.values()}
+    size = _local_world_size(job)
+    if size > 0 and len(hosts) * size > max(told, default=-1):
+        job.world_size = max(job.world_size, len(hosts) * size)
 
 
 def _local_world_size(job: Identities) -> int:

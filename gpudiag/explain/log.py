@@ -361,7 +361,7 @@ class _Reader:
         before = self._last.get(line.stream)
         goes_on = before is not None and line.number - before.raised_at <= _MESSAGE_LINES
         if candidates and self._match(line, candidates, ended):
-            if before is not None and goes_on:
+            if before is not None and goes_on and (ended is before or line.at is None):
                 self._explained.add(before.raised_at)
             return
         if (

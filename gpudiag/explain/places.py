@@ -40,13 +40,17 @@ def read_place(name: str) -> LogPlace:
     attempt = next((place for place, part in enumerate(parts) if _ATTEMPT.match(part)), None)
     rank = local = node = None
     host = pod = ""
+    of_names = (
+        parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
+    )  # a run's own folder has no host's name
     for part in reversed(parts[-5:]):
         local = _first(local, _LOCAL_RANK, part)
         rank = _first(rank, _RANK, _LOCAL_RANK.sub("", part))
         rank = _first(rank, _TASK, part)
         node = _first(node, _NODE, part)
         pod = pod or next((match[1] for match in _POD.finditer(part.removesuffix(".log"))), "")
-        host = host or next((match[1] for match in _HOST.finditer(part.split(".")[0])), "")
+        if part in of_names and not _NODE.search(part):
+            host = host or next((match[1] for match in _HOST.finditer(part.split(".")[0])), "")
     if attempt is not None:
         below = parts[attempt + 1] if attempt + 1 < len(parts) - 1 else ""
         local = int(below) if below.isdecimal() else local

@@ -9,7 +9,7 @@ from gpudiag.explain.lines import LogLine, Speaker, read_time
 
 # A line without one of these words is not looked at.
 MARKS = re.compile(
-    rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
+    rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |traceback : |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
     rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|node[_-]rank|"
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
