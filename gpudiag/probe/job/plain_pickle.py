@@ -71,7 +71,7 @@ class _Machine:
             return f"it is no pickle, or a damaged one: byte {self.position - 1} is {code:#04x}"
         named = ""
         if code in b"ci":  # GLOBAL and INST name what they import in two lines
-            module, function = (self.data[self.position : self.position + 400].split(b"\n") + [b"", b""])[:2]
+            module, function, *_ = [*self.data[self.position : self.position + 400].split(b"\n"), b"", b""]
             named = f" {module.decode(errors='replace')[:80]}.{function.decode(errors='replace')[:80]}"
         elif code == 0x93 and len(self.stack) > 1:
             named = f" {str(self.stack[-2])[:80]}.{str(self.stack[-1])[:80]}"
