@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cache
 
 from gpudiag.checks.gpu.bursts import outcome_of
-from gpudiag.explain.files import LogLines
 from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
@@ -152,7 +151,7 @@ def _is_later(line: LogLine, at: datetime | None) -> bool:
     return at is None or line.at is None or line.at >= at
 
 
-def read_facts(lines: LogLines) -> LogFacts:
+def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     """What a log shows, line by line; memory stays the same however long it is."""
     reader = _Reader()
     lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)

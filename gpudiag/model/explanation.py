@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from gpudiag.model.finding import Owner
+from gpudiag.model.nccl_log import NcclLog
 
 MAX_LINE_NUMBERS = 20  # of one failure; `count` says how many there are
 
@@ -83,3 +84,4 @@ class LogExplanation:
     logs: tuple[LogRead, ...]
     sightings: tuple[Sighting, ...]
     unknown: tuple[UnknownError, ...]  # the earliest first
+    nccl: NcclLog | None = None  # what NCCL's own lines show, where there are any
