@@ -7,6 +7,7 @@ from gpudiag.checks import BUILTIN
 from gpudiag.checks.fleet import VERSIONS_DIFFER
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import Check, FindingKind
+from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _TOLD_LIMITS = 3
@@ -16,6 +17,7 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
         "nccl-test": COLLECTIVE_FINDINGS,
         "train": TRAINING_RUN_FINDINGS,
         "merge": (VERSIONS_DIFFER,),
+        "explain": NCCL_LOG_FINDINGS,
     }
 )
 

@@ -7,8 +7,13 @@ from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
+<<<<<<< HEAD
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.verdict import judge
+=======
+from gpudiag.explain.nccl.reader import NcclReader
+from gpudiag.explain.nccl.report import report_nccl
+>>>>>>> nccl-log
 from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -23,8 +28,9 @@ def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExp
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
+    nccl = NcclReader()
     for name, lines in sources:
-        read, shown = _read(name, lines)
+        read, shown = _read(name, lines, nccl)
         logs.append(read)
         if shown is not None:
             facts.append((name, shown))
@@ -34,15 +40,19 @@ def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExp
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
+<<<<<<< HEAD
         judge(facts) if facts else None,
+=======
+        report_nccl(nccl.facts),
+>>>>>>> nccl-log
     )
 
 
-def _read(name: str, lines: LogLines | LogRefused) -> tuple[LogRead, LogFacts | None]:
+def _read(name: str, lines: LogLines | LogRefused, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
     try:
-        shown = read_facts(lines)
+        shown = read_facts(nccl.watch(name, lines))
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown

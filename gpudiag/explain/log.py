@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cache
 
 from gpudiag.checks.gpu.bursts import outcome_of
+<<<<<<< HEAD
 from gpudiag.explain.files import LogLines
 from gpudiag.explain.lines import (
     HEADER,
@@ -22,6 +23,9 @@ from gpudiag.explain.lines import (
     read_time,
 )  # fmt: skip
 from gpudiag.explain.talk import MARKS, RankTalk
+=======
+from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
+>>>>>>> nccl-log
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
@@ -225,7 +229,7 @@ def _is_later(line: LogLine, at: datetime | None) -> bool:
     return at is None or line.at is None or line.at >= at
 
 
-def read_facts(lines: LogLines) -> LogFacts:
+def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     """What a log shows, line by line; memory stays the same however long it is."""
     before: deque[bytes] = deque(maxlen=_MAX_BEFORE)
     reader = _Reader(before)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from gpudiag.model.finding import Owner
+from gpudiag.model.nccl_log import NcclLog
 
 MAX_LINE_NUMBERS = 20  # of one failure; `count` says how many there are
 
@@ -132,3 +133,4 @@ class LogExplanation:
     sightings: tuple[Sighting, ...]
     unknown: tuple[UnknownError, ...]  # the earliest first
     verdict: Verdict | None = None  # None: no log could be read
+    nccl: NcclLog | None = None  # what NCCL's own lines show, where there are any

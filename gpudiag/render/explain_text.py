@@ -8,6 +8,7 @@ from gpudiag.model.explanation import (
     Sighting,
     UnknownError,
 )
+from gpudiag.render.nccl_text import render_nccl
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
 _INDENT = "  "
@@ -47,6 +48,8 @@ def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
         place += 1
         # A failure that another one explains needs no advice of its own.
         lines += ["", *_sighting(place, sighting, style, has_cause or bool(log.unknown), several)]
+    if log.nccl is not None:
+        lines += ["", *render_nccl(log.nccl, style)]
     return "\n".join(lines) + "\n"
 
 

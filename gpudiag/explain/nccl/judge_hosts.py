@@ -1,0 +1,155 @@
+"""What is wrong inside hosts: peer access off, host memory in spite of NVLink, NVLS off, too few channels."""
+
+import re
+from collections.abc import Iterator
+
+from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, P2P_OFF, SHM_OVER_NVLINK
+from gpudiag.explain.nccl.facts import ProcessFacts
+from gpudiag.explain.nccl.finding import make_finding
+from gpudiag.explain.nccl.job import Group, Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.model.nccl_log import LogPlace, NcclFinding
+
+_FEWEST_FOR_NVLS = 3  # GPUs of one host: NCCL does not look for NVLS with fewer
+_NVSWITCH_RANKS = 4  # of one host that all have peer access: fewer may be joined by bridges
+_FEW_WITH_LIMIT, _FEW_WITHOUT_LIMIT = 8, 4  # channels; 16 to 32 are usual with NVLink, 2 on PCIe
+_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
+_HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
+_GEFORCE = (
+    "GeForce cards from RTX 40 on have no peer access: nothing to mend. On others: turn ACS off on bare metal, see"
+    " `nvidia-smi topo -p2p r`, and give virtual machines a topology."
+)
+
+
+def judge_p2p(job: Job) -> Iterator[NcclFinding]:
+    """Peer access that a variable or the driver refuses, and host memory where NVLink is, by reason."""
+    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    unexplained: list[Sending] = []
+    for process in job.processes:
+        inside = _inside(job, process)
+        copied = [sending for sending in inside if not sending.route.transport.startswith("P2P")]
+        why = _why_no_p2p(process, bool(copied), not inside and job.ranks_of_host.get(process.host, 0) > 1)
+        if why is not None:
+            reason, place, remedy = why
+            who, places, _ = reasons.setdefault(reason, ([], [], remedy))
+            who += job.who(process)
+            if len(places) < 2:
+                places += [place, copied[0].seen.place if copied else None]
+        elif len(copied) > len(inside) / 2 and job.has_nvlink(process.host):
+            unexplained += copied
+    for reason, (who, places, remedy) in reasons.items():
+        yield make_finding(
+            P2P_OFF, f"{name_ranks(who)}: no peer access between GPUs: {reason}", who, places, remedy
+        )
+    if unexplained:
+        blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
+        message = f"{name_ranks(blamed)}: host memory is used between GPUs that NVLink connects"
+        yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.seen.place for one in unexplained[:2]])
+
+
+def _inside(job: Job, process: ProcessFacts) -> list[Sending]:
+    """The ways to GPUs of the same host."""
+    return [sending for sending in job.sendings_of(process) if sending.between_hosts is False]
+
+
+def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> tuple[str, LogPlace, str] | None:
+    """Why GPUs do not read each other's memory, the line, and what mends it.
+
+    `copied`: lines show that some do not; `unseen`: no line shows how those of this host reach each other.
+    """
+    if copied or unseen:
+        for name, values in (("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0"))):
+            known = process.settings.get(name)
+            if known and known[0].upper() in values:
+                return (
+                    f"{name}={known[0]} is set",
+                    known[1],
+                    f"Unset {name}, if nothing hangs or breaks without it.",
+                )
+    for words, place in process.p2p_refused.items():
+        if words.startswith("P2P is disabled") or copied:
+            gpus = words.removeprefix("P2P is disabled between connected ").split(".")[0]
+            said = f"the driver refuses it between {gpus}" if gpus != words else words
+            return said, place, _GEFORCE
+    return None
+
+
+def judge_nvls(job: Job) -> Iterator[NcclFinding]:
+    """NVLS that fails, that some ranks lack, or that a variable switches off."""
+    failed = {one: process for process in job.processes if process.nvls_failed for one in job.who(process)}
+    if failed:
+        places = [process.nvls_failed for process in failed.values()]
+        yield make_finding(
+            NVLS_OFF,
+            f"{name_ranks(sort_ranks(failed))}: NVLink multicast could not be bound",
+            sort_ranks(failed),
+            places,
+        )
+    there = any(available for process in job.processes for available, _ in process.nvls.values())
+    without: dict[Who, LogPlace] = {}
+    for process in job.processes:
+        for ordinal, (available, place) in process.nvls.items():
+            if not available and (there or _HAS_NVLS.match(process.platform)):
+                without.update(dict.fromkeys(job.who(process, ordinal), place))
+    if without:
+        some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
+        remedy = "See that the fabric manager runs there and is of the driver's version: `systemctl status nvidia-fabricmanager`."
+        message = f"{name_ranks(sort_ranks(without))}: no NVLS, and {some}"
+        yield make_finding(NVLS_OFF, message, sort_ranks(without), without.values(), remedy)
+    switched_off = {
+        one: process.settings["NCCL_NVLS_ENABLE"][1]
+        for process in job.processes
+        if process.settings.get("NCCL_NVLS_ENABLE", ("",))[0] == "0" and _would_have_nvls(job, process)
+        for one in job.who(process)
+    }
+    if switched_off:
+        message = f"{name_ranks(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS off, which Hopper and later have"
+        yield make_finding(
+            NVLS_OFF, message, sort_ranks(switched_off), switched_off.values(), "Unset NCCL_NVLS_ENABLE."
+        )
+
+
+def _would_have_nvls(job: Job, process: ProcessFacts) -> bool:
+    """Whether the GPUs of a process may have NVLS: enough of them, and all reach each other's memory."""
+    if job.ranks_of_host.get(process.host, 0) < _FEWEST_FOR_NVLS:
+        return False
+    if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host):
+        return True
+    inside = _inside(job, process)
+    reach = all(sending.route.transport.startswith("P2P") for sending in inside)
+    return bool(inside) and reach and job.ranks_of_host.get(process.host, 0) >= _NVSWITCH_RANKS
+
+
+def judge_channels(job: Job) -> Iterator[NcclFinding]:
+    """The largest communicator, where it has too few channels for NVLink."""
+    for group in job.groups[:1]:
+        if group.size < 2:
+            continue
+        few: dict[Who, tuple[str, list[LogPlace | None]]] = {}
+        for member in group.members.values():
+            process, communicator = member.process, member.communicator
+            if communicator.channels is None or not _is_on_nvlink(job, group, process):
+                continue
+            count = communicator.channels.collective
+            limit = _limit(process, count)
+            if limit is not None or count <= _FEW_WITHOUT_LIMIT:
+                words = f"{limit[0]}={limit[1]} allows {count}" if limit else f"{count}, and no line says why"
+                few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
+        if few:
+            words, places = next(iter(few.values()))
+            message = f"{name_ranks(sort_ranks(few))}: few channels for GPUs with NVLink: {words}"
+            yield make_finding(FEW_CHANNELS, message, sort_ranks(few), places)
+
+
+def _is_on_nvlink(job: Job, group: Group, process: ProcessFacts) -> bool:
+    if job.ranks_of_host.get(process.host, 0) < _NVSWITCH_RANKS:
+        return False
+    return job.has_nvlink(process.host)
+
+
+def _limit(process: ProcessFacts, count: int) -> tuple[str, str, LogPlace] | None:
+    """The variable that keeps the channels few, its value, and its line."""
+    for name in _LIMITS:
+        value, place = process.settings.get(name, ("", None))
+        if place and value.isdecimal() and count <= int(value) <= _FEW_WITH_LIMIT:
+            return name, value, place
+    return None
