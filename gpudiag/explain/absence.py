@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpudiag.explain.events import Event, Standing, on_calendar
-from gpudiag.explain.identity import Identities
+from gpudiag.explain.identity import Identities, LogOfJob
+from gpudiag.explain.lines import LIBRARY
 from gpudiag.explain.log import step_of
 from gpudiag.explain.talk import Watchdog
+from gpudiag.model.job_state import RecordedCall
 
 _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
-_FINGERPRINT_WORDS = re.compile(r"(?:SequenceNumber|TensorShape|TensorDtypes|TensorDeviceTypes)=")
+_UNEVEN = {
+    "all_to_all",
+    "alltoall",
+    "alltoall_base",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "broadcast",
+}  # sizes may differ
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -24,21 +35,14 @@ class Waited:
     how: str
     log: str
     line: int
+    hosts: tuple[str, ...] = ()  # where no rank is known
     differs: bool = False  # it is in another collective
     never_came: bool = False  # it was not there when the ranks met
 
 
 def find_waited(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that others waited for in vain; None where nothing tells."""
-    for find in (
-        _by_fingerprints,
-        _by_names,
-        _by_watchdogs,
-        _by_lines_of_code,
-        _by_count,
-        _by_steps,
-        _by_silence,
-    ):
+    for find in _FINDERS:
         waited = find(job, events)
         if waited is not None:
             return waited
@@ -172,9 +176,14 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
 
 def _by_lines_of_code(job: Identities, events: list[Event]) -> Waited | None:
     """Of ranks that waited in collectives, the one that waited at another line of the script."""
+    return find_other_line(events, "imed out")
+
+
+def find_other_line(events: list[Event], words: str) -> Waited | None:
+    """Of ranks whose exceptions have these words, the one that was at another line of the script."""
     waiting = {
         event.rank: event for event in events
-        if event.standing in (Standing.ABSENT, Standing.ECHO) and event.rank is not None and event.where and "imed out" in event.text
+        if event.standing in (Standing.ABSENT, Standing.ECHO) and event.rank is not None and event.where and words in event.text
     }  # fmt: skip
     counted = Counter(_place(event) for event in waiting.values()).most_common()
     if len(counted) < 2 or counted[0][1] == counted[1][1] or len(waiting) < 3:
@@ -268,6 +277,115 @@ def _complaining(events: list[Event]) -> set[int]:
     }  # fmt: skip
 
 
+def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
+    """The host whose logs end without a word while those of the others tell that they lost it."""
+    bad = [
+        event
+        for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and event.host
+    ]
+    telling, everywhere = (
+        {event.host for event in bad},
+        {log.host for log in job.logs if log.host and log.facts.record is None},
+    )
+    silent = tuple(sorted(everywhere - telling))
+    if not telling or not silent or len(silent) > max(1, _FEW * len(everywhere)):
+        return None
+    ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
+    log = next(log for log in job.logs if log.host in silent)
+    how = f"the log of {', '.join(silent[:4])} ends without a word ({log.name}:{log.facts.lines}), the others lost it"
+    return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
+
+
+def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
+    """Somebody did not come to the rendezvous, and no line says who."""
+    for event in events:
+        if event.topic in ("rendezvous.missing_ranks", "rendezvous.unreachable"):
+            how = (
+                "the launcher waited for other hosts"
+                if event.topic == "rendezvous.missing_ranks"
+                else "the host of the rendezvous did not answer"
+            )
+            return Waited((), f"{how}: `{event.text[:120]}`", event.log, event.line, never_came=True)
+    return None
+
+
+def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
+    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective."""
+    records = {
+        rank: log
+        for log in job.logs
+        if log.facts.record is not None and (rank := _rank_of_record(log)) is not None
+    }
+    groups: dict[str, dict[int, list[RecordedCall]]] = defaultdict(dict)
+    for rank, log in records.items():
+        for call in log.facts.record.calls if log.facts.record else ():
+            if not call.is_point_to_point and call.sequence >= 0:
+                groups[call.group].setdefault(rank, []).append(call)
+    for calls in sorted(groups.values(), key=len, reverse=True):
+        waited = _behind_in_record(calls, records) or _other_call(calls, records)
+        if waited is not None:
+            return waited
+    members = {
+        rank
+        for log in records.values()
+        if log.facts.record
+        for group in log.facts.record.groups
+        for rank in group.ranks
+    }
+    absent = tuple(sorted(members - set(records)))
+    if absent and len(absent) <= max(1, _FEW * len(members)):
+        log = next(iter(records.values()))
+        return Waited(absent, f"{_ranks(records)} wrote a flight recorder's dump, it did not", log.name, 0)
+    return None
+
+
+def _rank_of_record(log: LogOfJob) -> int | None:
+    record = log.facts.record
+    return record.rank if record is not None and isinstance(record.rank, int) else log.rank
+
+
+def _behind_in_record(calls: dict[int, list[RecordedCall]], records: dict[int, LogOfJob]) -> Waited | None:
+    last = {rank: max(call.sequence for call in of_rank) for rank, of_rank in calls.items()}
+    lowest, usual = min(last.values()), Counter(last.values()).most_common(1)[0][0]
+    behind = tuple(sorted(rank for rank, number in last.items() if number == lowest))
+    if lowest >= usual or len(behind) > max(1, _FEW * len(last)):
+        return None
+    call = max(calls[behind[0]], key=lambda call: call.sequence)
+    how = f"its last collective is number {lowest}, {_words(call)}; that of the others {usual}"
+    return Waited(behind, how, records[behind[0]].name, 0)
+
+
+def _other_call(calls: dict[int, list[RecordedCall]], records: dict[int, LogOfJob]) -> Waited | None:
+    """Under one number, the call of few ranks that differs from that of the others."""
+    by_number: dict[int, dict[int, RecordedCall]] = defaultdict(dict)
+    for rank, of_rank in calls.items():
+        for call in of_rank:
+            by_number[call.sequence][rank] = call
+    for number in sorted(by_number):
+        kinds = Counter(
+            (call.operation, call.input_sizes, call.input_dtypes) for call in by_number[number].values()
+        ).most_common()
+        by_operation = Counter(call.operation for call in by_number[number].values())
+        if len(kinds) < 2 or (len(by_operation) == 1 and next(iter(by_operation)) in _UNEVEN):
+            continue
+        odd = tuple(sorted(
+            rank for rank, call in by_number[number].items() if (call.operation, call.input_sizes, call.input_dtypes) != kinds[0][0]
+        ))  # fmt: skip
+        even = next(call for rank, call in by_number[number].items() if rank not in odd)
+        how = (
+            f"collective {number} is {_words(by_number[number][odd[0]])} there, {_words(even)} at the others"
+        )
+        return Waited(odd, how, records[odd[0]].name, 0, differs=True)
+    return None
+
+
+def _words(call: RecordedCall) -> str:
+    own = next((frame for frame in call.frames if not LIBRARY.search(frame.file)), None)
+    size = f" of {list(call.input_sizes[0])}" if call.input_sizes else ""
+    return f"{call.operation}{size}{f' at {own.file}:{own.line}' if own else ''}"
+
+
 def _seen(job: Identities, events: list[Event]) -> set[int]:
     seen = {event.rank for event in events if event.rank is not None} | {
         log.rank for log in job.logs if log.rank is not None
@@ -294,3 +412,9 @@ def name_ranks(ranks: tuple[int, ...]) -> str:
             first = place + 1
     more = f" and {len(parts) - 8} more ranges" if len(parts) > 8 else ""
     return f"ranks {', '.join(parts[:8])}{more}"
+
+
+_FINDERS = (
+    _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
+    _by_rendezvous,
+)  # fmt: skip

@@ -7,15 +7,14 @@ from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
-<<<<<<< HEAD
 from gpudiag.explain.meanings import meaning_of
-from gpudiag.explain.verdict import judge
-=======
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
->>>>>>> nccl-log
+from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.untrusted_text import mask_text
+from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 MAX_UNKNOWN = 3
@@ -24,7 +23,10 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
-def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExplanation:
+Source = LogLines | FlightRecord | LogRefused
+
+
+def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
@@ -40,17 +42,16 @@ def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExp
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
-<<<<<<< HEAD
-        judge(facts) if facts else None,
-=======
-        report_nccl(nccl.facts),
->>>>>>> nccl-log
+        verdict=judge(facts) if facts else None,
+        nccl=report_nccl(nccl.facts),
     )
 
 
-def _read(name: str, lines: LogLines | LogRefused, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
+def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
+    if isinstance(lines, FlightRecord):
+        return LogRead(name, len(lines.calls)), LogFacts(record=lines)
     try:
         shown = read_facts(nccl.watch(name, lines))
     except LogRefused as refused:
@@ -58,12 +59,15 @@ def _read(name: str, lines: LogLines | LogRefused, nccl: NcclReader) -> tuple[Lo
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
 
 
-def open_log(name: str, stream: BinaryIO) -> tuple[str, LogLines | LogRefused]:
-    """The lines of a stream under a name, or why they cannot be read."""
+def open_log(name: str, stream: BinaryIO) -> tuple[str, Source]:
+    """The lines of a stream under a name, or the flight recorder's dump that it is, or why it cannot be read."""
     try:
-        return name, open_lines(stream)
-    except LogRefused as refused:
-        return name, refused
+        lines = open_lines(stream, is_dump=looks_like_dump)
+        if isinstance(lines, bytes):
+            return name, parse_dump(lines, source=name, rank=rank_in_name(name))
+        return name, lines
+    except (LogRefused, DumpRefused) as refused:
+        return name, LogRefused(str(refused).removesuffix("."))
 
 
 def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:

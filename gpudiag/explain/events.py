@@ -121,6 +121,8 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 continue
             standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
             rank = job.rank_of(log, speaker)
+            if rank is None and not speaker.pod and standing is Standing.CAUSE and found.failure is not None:
+                rank = _rank_of_table(log, aborted=shown.where == "")
             events.append(
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
@@ -178,12 +180,14 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return events
 
 
-def _rank_of_table(log: LogOfJob) -> int | None:
-    """The rank that a traceback without a prefix must be of: the one that the launcher saw fail by itself."""
+def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
+    """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
     failed = [
         gone
         for gone in log.facts.talk.exits
-        if gone.rank is not None and gone.code is not None and gone.code > 0
+        if gone.rank is not None
+        and gone.code is not None
+        and (gone.code > 0 or (aborted and gone.code == -6))
     ]
     named = {raised.speaker.rank for raised in log.facts.raised} | {
         who.rank for found in log.facts.found.values() for who in found.speakers

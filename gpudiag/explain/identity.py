@@ -1,7 +1,6 @@
 """Which rank and host a line of a log belongs to, from all that the logs of a job say about names."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 from gpudiag.explain.lines import NOBODY, Speaker
@@ -91,31 +90,37 @@ def _learn(job: Identities, talk: RankTalk) -> None:
 
 def _name_hosts(job: Identities) -> None:
     """Each log's host: by a known name in its path, by its own lines, else by what looks like a name in its path."""
-    for log in job.logs:
-        spoken = Counter(
-            short_host(who.host) for who in _speakers(log) if who.host and not who.host[0].isdigit()
-        )
-        job.known_hosts |= set(spoken)
+    spoken = {
+        log.name: {short_host(who.host) for who in _speakers(log) if _is_name(who.host)} for log in job.logs
+    }
+    job.known_hosts |= {host for hosts in spoken.values() for host in hosts}
     ordered = sorted(job.known_hosts, key=len, reverse=True)
+    of_nodes: dict[int, str] = {}
     for log in job.logs:
-        parts = [part for part in re.split(r"[/]", log.name) if part]
-        named = next((host for part in reversed(parts[-4:]) for host in ordered if _is_in(host, part)), "")
-        spoken = {short_host(who.host) for who in _speakers(log) if who.host and not who.host[0].isdigit()}
-        alone = next(iter(spoken)) if len(spoken) == 1 else ""
-        rows = {gone.host for gone in log.facts.talk.exits if gone.host and gone.rank is not None}
-        row = next(iter(rows)) if len(rows) == 1 else ""
-        of_pod = job.pod_hosts.get(log.place.pod, "")
-        guessed = (
-            ""
-            if len(spoken) > 1
-            else f"node{log.place.node}"
-            if log.place.node is not None
-            else log.place.host
-        )
-        log.host = named or of_pod or row or log.facts.talk.own_host or alone or guessed
+        log.host = _told_host(job, log, ordered, spoken[log.name])
+        if log.host and log.place.node is not None:
+            of_nodes.setdefault(log.place.node, log.host)
+    for log in job.logs:
+        if log.host or len(spoken[log.name]) > 1:
+            continue
+        node = log.place.node
+        log.host = log.place.host if node is None else of_nodes.get(node, f"node{node}")
     by_folder = {log.place.folder: log.host for log in job.logs if log.host and log.place.attempt is not None}
     for log in job.logs:
         log.host = log.host or by_folder.get(log.place.folder, "")
+
+
+def _told_host(job: Identities, log: LogOfJob, known: list[str], spoken: set[str]) -> str:
+    """The host that a log is of: named in its path, by its launcher's table, or by all of its lines."""
+    parts = [part for part in log.name.split("/") if part]
+    named = next((host for part in reversed(parts[-5:]) for host in known if _is_in(host, part)), "")
+    rows = {gone.host for gone in log.facts.talk.exits if gone.host and gone.rank is not None}
+    alone = (next(iter(hosts)) for hosts in (rows, spoken) if len(hosts) == 1)
+    return named or job.pod_hosts.get(log.place.pod, "") or log.facts.talk.own_host or next(alone, "")
+
+
+def _is_name(host: str) -> bool:
+    return bool(host) and not host[0].isdigit()
 
 
 def _is_in(host: str, part: str) -> bool:

@@ -83,7 +83,7 @@ _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid|Warning)(?::|$| \()"
 )
 _ANY_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
-_LIBRARY = re.compile(
+LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python3|/lib64/python3|^<frozen|/torch/|/torchrun$|/bin/|^<__array"
 )
 
@@ -323,7 +323,7 @@ class Traceback:
             where = f"{place} in {frame['function']}" if frame["function"] else place
             self.frames.append(where)
             self.last_line = where
-            if not _LIBRARY.search(frame["path"]):
+            if not LIBRARY.search(frame["path"]):
                 self.own_line = where
         elif body.startswith((" ", "\t", "|", "+")) or not body.strip():
             code = body.strip(" \t|^~+-")

@@ -8,8 +8,6 @@ from datetime import datetime
 from functools import cache
 
 from gpudiag.checks.gpu.bursts import outcome_of
-<<<<<<< HEAD
-from gpudiag.explain.files import LogLines
 from gpudiag.explain.lines import (
     HEADER,
     NOBODY,
@@ -21,14 +19,12 @@ from gpudiag.explain.lines import (
     is_raised,
     parse_lines,
     read_time,
-)  # fmt: skip
+)
 from gpudiag.explain.talk import MARKS, RankTalk
-=======
-from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
->>>>>>> nccl-log
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
@@ -93,6 +89,12 @@ _RANK_MARK = re.compile(
 _RANK_MARK_WITHIN = 100
 _MAX_BEFORE = 60  # lines that are searched backwards for a time
 _MAX_SEARCHES = 3000
+_LAUNCHERS = (
+    "torchrun.",
+    "launch.",
+    "rank.",
+    "slurm.",
+)  # what they say of a rank explains no exception of its own
 _MAX_RANKS = 20_000
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
@@ -200,6 +202,7 @@ class LogFacts:
     first_at: datetime | None = None
     last_at: datetime | None = None
     lines: int = 0
+    record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
@@ -271,7 +274,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     facts.last_lines = [
         line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
     ]
-    facts.lines = lines.lines_read
+    facts.lines = last[0]
     facts.first_at, facts.last_at = (_time_of(*edge) for edge in (first, last))
     return facts
 
@@ -364,8 +367,10 @@ class _Reader:
                 self._wanted_until = line.number + 3
         before = self._last.get(line.stream)
         goes_on = before is not None and line.number - before.raised_at <= _MESSAGE_LINES
-        if candidates and self._match(line, candidates, ended):
-            if before is not None and goes_on and (ended is before or line.at is None):
+        matched = self._match(line, candidates, ended) if candidates else ()
+        if matched:
+            of_launcher = all(topic.startswith(_LAUNCHERS) for topic in matched)
+            if before is not None and goes_on and (ended is before or (line.at is None and not of_launcher)):
                 self._explained.add(before.raised_at)
             return
         if (
@@ -419,8 +424,8 @@ class _Reader:
                 )
         return self.facts
 
-    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> bool:
-        """Whether the line shows a failure; each one is noted."""
+    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> tuple[str, ...]:
+        """The failures that the line shows; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}
         for failure, pattern in candidates:
@@ -447,7 +452,7 @@ class _Reader:
             )
             if ended and not found.where:
                 found.where = ended.own_line
-        return bool(matching)
+        return tuple(matching)
 
     def _time_before(self) -> datetime | None:
         """The last time that stands in the lines before."""

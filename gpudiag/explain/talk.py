@@ -326,7 +326,9 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
 
 
 def short_host(name: str) -> str:
-    """The name of a host without its domain; an address stays whole."""
+    """The name of a host without its domain; an address stays whole, and `localhost` names nobody."""
+    if name.startswith("localhost"):
+        return ""
     return name if re.fullmatch(r"[\d.]+|[0-9a-f:]+", name) else name.split(".", 1)[0]
 
 

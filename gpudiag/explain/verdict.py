@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudiag.explain.absence import Waited, all_ranks, find_waited, last_steps, name_ranks
+from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps, name_ranks
 from gpudiag.explain.events import SKEW, Event, Standing, events_of
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
@@ -57,15 +57,25 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
         root = root if waited is None else None
+    if root is not None and root.first.topic == "collective.mismatched":
+        waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
+        if waited is not None and waited.differs:
+            return _of_waited(job, events, waited)
     if root is not None and not _is_explained_by_absence(root.first, events):
         return _of_root(job, events, root)
     bad = [event for event in events if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED)]
-    if not bad:
+    if not bad and not any(log.facts.record for log in job.logs):
         return _nothing(job, events)
     waited = find_waited(job, events)
     if waited is not None:
         return _of_waited(job, events, waited)
+    if not bad:
+        return _nothing(job, events)
     return _of_root(job, events, root) if root is not None else _of_echoes(job, events, bad)
+
+
+def _says_which(job: Identities) -> bool:
+    return any(log.facts.talk.fingerprints for log in job.logs)
 
 
 def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
@@ -366,10 +376,11 @@ def _echo(group: list[Event]) -> Echo:
 
 def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     """A verdict on those that the others waited for."""
-    hosts = tuple(sorted({job.hosts[rank] for rank in waited.ranks if rank in job.hosts}))
-    who = name_ranks(waited.ranks) if waited.ranks else "a rank"
+    hosts = tuple(sorted({job.hosts[rank] for rank in waited.ranks if rank in job.hosts})) or waited.hosts
+    who = name_ranks(waited.ranks) if waited.ranks else "host" if waited.hosts else "a rank"
     who = who[0].upper() + who[1:]
-    on = f" on {', '.join(hosts[:4])}" if hosts else ""
+    on = f" {'' if who == 'Host' else 'on '}{', '.join(hosts[:4])}" if hosts else ""
+    is_are = "are" if len(waited.ranks) > 1 else "is"
     if waited.differs:
         kind, what = VerdictKind.RANKS_DIFFER, f"{who}{on} called another collective than the others"
         topic = "collective.mismatched"
@@ -381,7 +392,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         what = (
             f"{who}{on} never came to the rendezvous"
             if waited.never_came
-            else f"{who}{on} is what the others waited for: it hung, or left without a word"
+            else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
         )
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
