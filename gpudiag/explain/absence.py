@@ -12,6 +12,7 @@ from gpudiag.explain.lines import LIBRARY
 from gpudiag.explain.log import step_of
 from gpudiag.explain.talk import Watchdog
 from gpudiag.model.job_state import RecordedCall
+from gpudiag.model.rank_names import name_ranks
 
 _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _UNEVEN = {
@@ -399,19 +400,6 @@ def _seen(job: Identities, events: list[Event]) -> set[int]:
 
 def _ranks(ranks: Iterable[int]) -> str:
     return name_ranks(tuple(sorted(ranks)))
-
-
-def name_ranks(ranks: tuple[int, ...]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    parts, first = [], 0
-    for place, rank in enumerate(ranks):
-        if place + 1 == len(ranks) or ranks[place + 1] != rank + 1:
-            parts.append(str(rank) if ranks[first] == rank else f"{ranks[first]}-{rank}")
-            first = place + 1
-    more = f" and {len(parts) - 8} more ranges" if len(parts) > 8 else ""
-    return f"ranks {', '.join(parts[:8])}{more}"
 
 
 _FINDERS = (

@@ -65,9 +65,10 @@ def open_log(name: str, stream: BinaryIO) -> tuple[str, Source]:
         lines = open_lines(stream, is_dump=looks_like_dump)
         if isinstance(lines, bytes):
             return name, parse_dump(lines, source=name, rank=rank_in_name(name))
-        return name, lines
     except (LogRefused, DumpRefused) as refused:
         return name, LogRefused(str(refused).removesuffix("."))
+    else:
+        return name, lines
 
 
 def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:

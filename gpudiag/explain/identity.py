@@ -1,5 +1,6 @@
 """Which rank and host a line of a log belongs to, from all that the logs of a job say about names."""
 
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -63,7 +64,9 @@ class Identities:
 
 def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     """The names that all logs of a job give together."""
-    job = Identities([LogOfJob(name, shown, read_place(name)) for name, shown in facts])
+    shared = os.path.commonpath([os.path.dirname(name) for name, _ in facts]) if facts else ""
+    below = len(shared) + 1 if shared not in ("", "/") else 0
+    job = Identities([LogOfJob(name, shown, read_place(name[below:])) for name, shown in facts])
     for log in job.logs:
         _learn(job, log.facts.talk)
     _name_hosts(job)

@@ -5,13 +5,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps, name_ranks
+from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
 from gpudiag.explain.events import SKEW, Event, Standing, events_of
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
+from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
@@ -56,7 +57,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         waited = (
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
-        root = root if waited is None else None
+        root = root if waited is None or not (waited.ranks or waited.hosts) else None
     if root is not None and root.first.topic == "collective.mismatched":
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
         if waited is not None and waited.differs:
@@ -160,7 +161,7 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         log=event.log,
         line=event.line,
         excerpt=mask_text(event.text)[:500],
-        where=mask_text(_where(events, root, ranks, hosts)),
+        where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
         at=event.at.isoformat(sep=" ") if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
@@ -305,9 +306,9 @@ def _sentence(
 ) -> str:
     what = explanation.title if explanation else event.text[:160]
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
-    what = f"{event.topic}, {what}" if driver else what
+    what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
     on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
-    who = name_ranks(ranks) if ranks else "a process of which no line tells the rank"
+    who = name_ranks(ranks) if ranks else "something"
     who = who[0].upper() + who[1:]
     if kind is VerdictKind.STOPPED:
         return f"The job was ended from outside, not by an error of its own: {what}."
@@ -324,6 +325,8 @@ def _sentence(
         on = f" on {hosts[0]}" if hosts else ""
     elif not ranks and hosts:
         who, on = f"A process on {hosts[0]}", ""
+    elif not ranks:
+        return f"Failed first: {what}."
     return f"{who}{on} failed first: {what}."
 
 
@@ -393,6 +396,12 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             f"{who}{on} never came to the rendezvous"
             if waited.never_came
             else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
+        )
+    if not waited.ranks and not waited.hosts:
+        what = (
+            "Not all ranks came to the rendezvous"
+            if "did not answer" not in waited.how
+            else "The host of the rendezvous could not be reached, or went away"
         )
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
