@@ -82,14 +82,15 @@ def events_of(job: Identities) -> list[Event]:
         found += _raised(job, log, number)
         found += _last_error(job, log, number)
     exits = _exits(job, found)
-    if any(
-        event.rank is not None for event in exits
-    ):  # lines that only say that some rank was ended say less
-        found = [
-            event
-            for event in found
-            if event.standing is not Standing.ENDED or event.rank is not None or event.pod
-        ]
+    tables = {log.name for log in job.logs if log.facts.talk.exits}
+    found = [  # a line that only says that some rank was ended says less than the launcher's table
+        event
+        for event in found
+        if event.standing is not Standing.ENDED
+        or event.rank is not None
+        or event.pod
+        or event.log not in tables
+    ]
     return _weigh(job, _on_one_calendar(job, [*_dated(job, found), *exits]))
 
 

@@ -22,6 +22,7 @@ _STILL = timedelta(minutes=15)  # without a step before a job was ended from out
 _GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
+_OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -107,9 +108,9 @@ def _choose(candidates: list[Event]) -> _Group | None:
 
 def _reach(event: Event, found: list[_Group]) -> timedelta:
     """How much later than the earliest an event may be told and still have come first."""
-    if event.standing is Standing.OUTSIDE:
-        return timedelta(seconds=1)
     first = min((group.first for group in found if group.first.at), key=_order)
+    if event.standing is Standing.OUTSIDE:
+        return _GUESSED if first.standing is Standing.OUTSIDE else timedelta(seconds=1)
     if (
         event.standing is Standing.MACHINE
         and first.standing is not Standing.MACHINE
@@ -259,7 +260,7 @@ def _ranks_of_machine(
         return (rank,)
     own = [
         other for other in events
-        if other.rank is not None and other.standing <= Standing.ENDED and not other.is_driver and (not hosts or other.host in ("", *hosts))
+        if other.rank is not None and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS)) and not other.is_driver and (not hosts or other.host in ("", *hosts))
     ]  # fmt: skip
     own.sort(key=lambda other: (other.standing is Standing.ENDED, _order(other)))
     return (own[0].rank,) if own and own[0].rank is not None else ()
