@@ -1,13 +1,14 @@
 """What all logs of a job show, as events: each with its rank, host and time, and whether it can be what failed first."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import Speaker
-from gpudiag.explain.log import Found, LogFacts
+from gpudiag.explain.log import Found, LogFacts, Raised
 from gpudiag.explain.talk import Exit
 from gpudiag.model.explanation import Role
 from gpudiag.reference.failures import ANY_CAUSE, Origin
@@ -160,6 +161,7 @@ def _standing(
 def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The exceptions of one log that no failure explains; of each rank the last, and the first where it is no echo."""
     events, counts = [], dict[tuple[Speaker, str], int]()
+    same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
     for raised in log.facts.raised:
         key = (raised.speaker, _NUMBERS.sub("#", raised.text)[:200])
         counts[key] = counts.get(key, 0) + 1
@@ -171,30 +173,43 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         rank = job.rank_of(log, raised.speaker)
         if rank is None and not raised.speaker.pod and standing is Standing.CAUSE:
             rank = _rank_of_table(log)
-        events.append(
-            Event(
-                standing, "", raised.text, log.name, number, raised.number, rank, job.host_of(log, raised.speaker, rank),
-                raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.place.attempt or 0, raised.where,
-                quality=2 if raised.is_cut else 0 if raised.where else 1,
-            )
-        )  # fmt: skip
+            silent = _silent_in_table(log)
+            if 1 < len(silent) <= same[key]:
+                events += [
+                    _of_raised(job, log, number, raised, other, standing)
+                    for other in sorted(silent)
+                    if other != rank
+                ]
+        events.append(_of_raised(job, log, number, raised, rank, standing))
     return events
+
+
+def _of_raised(
+    job: Identities, log: LogOfJob, number: int, raised: Raised, rank: int | None, standing: Standing
+) -> Event:
+    return Event(
+        standing, "", raised.text, log.name, number, raised.number, rank, job.host_of(log, raised.speaker, rank),
+        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.place.attempt or 0, raised.where,
+        quality=2 if raised.is_cut else 0 if raised.where else 1,
+    )  # fmt: skip
+
+
+def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
+    """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
+    failed = {
+        gone.rank for gone in log.facts.talk.exits
+        if gone.rank is not None and gone.code is not None and (gone.code > 0 or (aborted and gone.code == -6))
+    }  # fmt: skip
+    named = {raised.speaker.rank for raised in log.facts.raised} | {
+        who.rank for found in log.facts.found.values() for who in found.speakers
+    }
+    return failed - named
 
 
 def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
     """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
-    failed = [
-        gone
-        for gone in log.facts.talk.exits
-        if gone.rank is not None
-        and gone.code is not None
-        and (gone.code > 0 or (aborted and gone.code == -6))
-    ]
-    named = {raised.speaker.rank for raised in log.facts.raised} | {
-        who.rank for found in log.facts.found.values() for who in found.speakers
-    }
-    silent = {gone.rank for gone in failed} - named
-    first = next((gone.rank for gone in failed if gone.is_first and gone.rank in silent), None)
+    silent = _silent_in_table(log, aborted)
+    first = next((gone.rank for gone in log.facts.talk.exits if gone.is_first and gone.rank in silent), None)
     return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
 
 

@@ -203,7 +203,11 @@ def _number_tasks(job: Identities) -> None:
 
 
 def _place_ranks(job: Identities) -> None:
-    """The hosts of ranks that only the logs tell in which they speak."""
+    """The hosts of ranks that only the logs tell in which they speak, or srun where tasks are ranks."""
+    if job.tasks_are_ranks:
+        for gone in [gone for log in job.logs for gone in log.facts.talk.exits]:
+            if gone.task is not None and gone.host:
+                job.hosts.setdefault(gone.task, gone.host)
     for log in job.logs:
         if not log.host:
             continue

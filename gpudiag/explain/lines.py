@@ -61,6 +61,7 @@ _TIMES = (
 _TIME_WITHIN = 120  # characters from the beginning
 _NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
+_POD_SPEAKER = re.compile(r"(?:^|\s)pod/([a-z0-9][\w.-]+)\s")  # kubectl get events
 _SYSLOG_SPEAKER = re.compile(
     rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|[\w./@-]+\[\d+\]):"
 )
@@ -208,6 +209,8 @@ def _speaker(text: str, said: dict[str, str]) -> Speaker:
         host, pid = nccl["host"], nccl["pid"]
     elif rank is None and (torch := _TORCH_SPEAKER.search(start)) is not None:
         rank = torch[1]
+    if not (said or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
+        said = {"pod": of_pod[1]}
     if not host and (syslog := _SYSLOG_SPEAKER.match(text)) is not None:
         host = syslog["host"]
     if not (rank or said or host):
@@ -250,7 +253,8 @@ def _of_json(text: str) -> str:
         ),
         "",
     )
-    return "\n".join(part for part in (_named(fields, f"{level.upper()} {message}".strip()), raised) if part)
+    said = f"{level.upper()} {message}".strip()
+    return "\n".join([_named(fields, said), *(_named(fields, line) for line in raised.splitlines())])
 
 
 def _of_error_file(message: dict[str, Any]) -> str:

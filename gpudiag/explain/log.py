@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 
@@ -342,6 +342,8 @@ class _Reader:
 
     def add(self, line: LogLine, candidates: _Candidates) -> None:
         """Read one line that may show something."""
+        if line.speaker is NOBODY and self.facts.talk.pod:
+            line = replace(line, speaker=Speaker(pod=self.facts.talk.pod))
         ended, is_frame = self.tracebacks.add(line)
         if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
             of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank

@@ -13,7 +13,7 @@ MARKS = re.compile(
     rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|node[_-]rank|"
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
-    rb"Worker group|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values"
+    rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values"
 )
 _ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK_OF_ROW = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -59,6 +59,8 @@ _POD_NODE = re.compile(r"^Node: +([\w.-]+)/")
 _UNAME = re.compile(r"\bLinux ([\w.-]+) \d\S* #\S+ ?(?:SMP|PREEMPT)")
 _DEEPSPEED = re.compile(r"Killing subprocess (\d+)")
 _COUNTED_TASKS = 4096
+_MAX_FINGERPRINTS = 4096
+_MPI_NOTICED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
 
 TIMED_OUT = "timed out"
 
@@ -135,7 +137,7 @@ class RankTalk:
     _row: dict[str, str] = field(default_factory=dict)
     _row_line: int = 0
     _is_first: bool = False
-    _pod: str = ""
+    pod: str = ""  # that `kubectl describe` is telling of
     row_rank: int | None = None  # of the row whose traceback is being printed
 
     def add(self, line: LogLine) -> None:
@@ -198,6 +200,14 @@ class RankTalk:
         if match := _AGENT_STOPPED.search(line.body):
             self.stopped_pids.add(int(match[1]))
 
+    def _add_mpi_noticed(self, line: LogLine) -> None:
+        if match := _MPI_NOTICED.search(line.whole):
+            host, rank = short_host(match[3]), int(match[1])
+            self.hosts.setdefault(rank, host)
+            self.exits.append(
+                Exit(line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at)
+            )
+
     def _add_srun(self, line: LogLine) -> None:
         match = _SRUN.search(line.whole)
         if match is None:
@@ -251,7 +261,7 @@ class RankTalk:
         return self.watchdogs.setdefault((rank, group), Watchdog(rank, group, line.number, line.at))
 
     def _add_fingerprint(self, line: LogLine) -> None:
-        if not self.fingerprints:
+        if len(self.fingerprints) < _MAX_FINGERPRINTS:
             self.fingerprints += [
                 (line.number, int(match[1]), match[2]) for match in _FINGERPRINT.finditer(line.whole)
             ]
@@ -303,9 +313,9 @@ class RankTalk:
 
     def _add_pod(self, line: LogLine) -> None:
         if match := _POD_NAME.match(line.body):
-            self._pod = match[1]
-        elif (match := _POD_NODE.match(line.body)) and self._pod:
-            self.pod_hosts[self._pod] = short_host(match[1])
+            self.pod = match[1]
+        elif (match := _POD_NODE.match(line.body)) and self.pod:
+            self.pod_hosts[self.pod] = short_host(match[1])
 
     def _add_uname(self, line: LogLine) -> None:
         if not self.own_host and (match := _UNAME.search(line.whole)):
@@ -315,7 +325,7 @@ class RankTalk:
 
 
 _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
-    ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun),
+    ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun), ("exited on signal", RankTalk._add_mpi_noticed),
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),

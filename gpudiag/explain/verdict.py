@@ -10,11 +10,13 @@ from gpudiag.explain.events import SKEW, Event, Standing, events_of
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
+from gpudiag.reference.xid import XidKind, xids
 
 MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
@@ -23,6 +25,7 @@ _GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
+_LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -88,8 +91,12 @@ def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
 def _choose(candidates: list[Event]) -> _Group | None:
     """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
     groups: dict[str, list[Event]] = defaultdict(list)
+    told_why = any(event.standing is Standing.OUTSIDE and event.quality == 0 for event in candidates)
     for event in candidates:
-        groups[event.shape].append(event)
+        if not (
+            told_why and event.topic == "rank.killed"
+        ):  # a scheduler ends by SIGKILL what does not end by itself
+            groups[event.shape].append(event)
     if not groups:
         return None
     found = [_Group(tuple(sorted(events, key=_order))) for events in groups.values()]
@@ -178,23 +185,21 @@ def _kind(
     """The kind of verdict, whom it names, and what else shows it."""
     event, ranks, hosts = root.first, root.ranks, root.hosts
     if event.standing is Standing.OUTSIDE:
-        return (
-            VerdictKind.STOPPED,
-            (),
-            () if event.topic != "slurm.node_failed" else hosts,
-            _still(job, event),
-        )
+        node = _LOST_NODE.search(event.text)
+        return VerdictKind.STOPPED, (), (short_host(node[1]),) if node else (), _still(job, event)
     if event.standing is Standing.LINK:
         return VerdictKind.LINK_FAILED, *_link(job, root)
-    if event.standing is Standing.MACHINE or event.topic == "host.out_of_memory_kill":
+    is_machine = event.standing is Standing.MACHINE or (
+        event.is_driver and not _is_of_application(event.topic)
+    )
+    if is_machine or event.topic == "host.out_of_memory_kill":
         ranks, hosts = (
             (event.rank,) if event.rank is not None else (),
             (event.host,) if event.host else hosts[:1],
         )
         ranks = ranks or _ranks_of_machine(job, events, event, hosts)
-        if event.standing is Standing.MACHINE or not ranks:
-            return VerdictKind.MACHINE_FAILED, ranks, hosts, []
-        return VerdictKind.RANK_FAILED, ranks, hosts, []
+        hosts = hosts or tuple(job.hosts[rank] for rank in ranks if rank in job.hosts)
+        return VerdictKind.MACHINE_FAILED if is_machine else VerdictKind.RANK_FAILED, ranks, hosts, []
     if len(ranks) > 1 and len(ranks) >= _EVERYONE * len(everyone):
         return VerdictKind.ALL_FAILED, ranks, hosts, []
     if len(ranks) > 1 and len(hosts) != 1:
@@ -211,6 +216,13 @@ def _kind(
             more,
         )
     return VerdictKind.RANK_FAILED, ranks, hosts, []
+
+
+def _is_of_application(topic: str) -> bool:
+    """Whether an Xid tells of the program and not of the machine."""
+    number = topic.removeprefix("Xid ")
+    xid = xids().get(int(number)) if number.isdecimal() else None
+    return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
 
 
 def _first_ranks(root: _Group) -> tuple[int, ...]:
