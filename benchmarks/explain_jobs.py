@@ -25,7 +25,7 @@ from gpudiag.model.explanation import LogExplanation, Verdict, VerdictKind
 
 LOCAL = 8
 MAX_SKEW_SECONDS = 5.0
-START = datetime(2025, 11, 21, 10, 0, 0)  # noqa: DTZ001  logs have no zone
+START = datetime(2025, 11, 21, 10, 0, 0)
 SITE = "/opt/env/lib/python3.11/site-packages"
 Fault = Callable[["Job", random.Random], None]
 
@@ -345,7 +345,7 @@ KINDS: dict[str, Fault] = {
 
 def write_job(folder: Path, kind: str, ranks: int, size_bytes: int, seed: int = 0) -> Job:
     """Write the logs of one job; what comes back says what must be told of it."""
-    chance = random.Random(f"{kind} {seed}")
+    chance = random.Random(f"{kind} {seed}")  # noqa: S311 - repeatable faults, no secrets
     nodes = ranks // LOCAL
     job = Job(
         nodes * LOCAL,

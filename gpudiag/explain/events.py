@@ -18,7 +18,7 @@ _TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
 _ANY_DAY, _ANY_YEAR = 1903, 1904  # years of times that name none
-_ENDED_LINES = 15  # from the end of a log, within which an error may be why it ends
+_ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
 # Exceptions that only say that another process has gone, or was waited for in vain.
@@ -218,11 +218,15 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     line = log.facts.last_error
     if line is None or log.facts.raised or log.facts.went_on(line.number) or log.facts.found:
         return []
+    if any(step.number > line.number for step in log.facts.progress):
+        return []
     failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
     if not failed and log.facts.lines - line.number > _ENDED_LINES:
         return []
     rank = job.rank_of(log, line.speaker)
     standing = Standing.ECHO if _ECHO.search(line.body) else Standing.CAUSE
+    if standing is Standing.ECHO and not failed:
+        return []
     return [
         Event(
             standing, "", line.body.strip()[:300], log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),

@@ -66,7 +66,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     """The names that all logs of a job give together."""
     shared = os.path.commonpath([os.path.dirname(name) for name, _ in facts]) if facts else ""
     below = len(shared) + 1 if shared not in ("", "/") else 0
-    job = Identities([LogOfJob(name, shown, read_place(name[below:])) for name, shown in facts])
+    job = Identities([LogOfJob(name, shown, read_place(name, below)) for name, shown in facts])
     for log in job.logs:
         _learn(job, log.facts.talk)
     _name_hosts(job)
@@ -208,6 +208,11 @@ def _place_ranks(job: Identities) -> None:
         for gone in [gone for log in job.logs for gone in log.facts.talk.exits]:
             if gone.task is not None and gone.host:
                 job.hosts.setdefault(gone.task, gone.host)
+    size = _local_world_size(job)
+    for log in job.logs:
+        for local, rank in log.ranks_of_local.items() if log.host and not job.pod_hosts else ():
+            for other in range(size):  # torchrun counts its ranks host by host
+                job.hosts.setdefault(rank - local + other, log.host)
     for log in job.logs:
         if not log.host:
             continue

@@ -14,9 +14,7 @@ _HOST = re.compile(
     r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
     r"[a-z][a-z-]*?-?[a-z]*\d[\w-]*)(?![A-Za-z0-9-])"
 )
-_POD = re.compile(
-    r"^((?:[a-z0-9]+-)+(?:worker|master|launcher|node|ps|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)"
-)
+_POD = re.compile(r"^((?:[a-z0-9]+-)*(?:worker|master|launcher|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)")
 _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
 
@@ -34,8 +32,11 @@ class LogPlace:
 
 
 @lru_cache(maxsize=4096)
-def read_place(name: str) -> LogPlace:
-    """What a path says; the parts nearest to the file's name go before."""
+def read_place(name: str, shared: int = 0) -> LogPlace:
+    """What a path says; the parts nearest to the file's name go before.
+
+    Its first `shared` characters are those of every log's path: no host's name is guessed from them.
+    """
     parts = PurePath(name).parts
     attempt = next((place for place, part in enumerate(parts) if _ATTEMPT.match(part)), None)
     rank = local = node = None
@@ -43,13 +44,14 @@ def read_place(name: str) -> LogPlace:
     of_names = (
         parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
     )  # a run's own folder has no host's name
+    own = PurePath(name[shared:]).parts
     for part in reversed(parts[-5:]):
         local = _first(local, _LOCAL_RANK, part)
         rank = _first(rank, _RANK, _LOCAL_RANK.sub("", part))
         rank = _first(rank, _TASK, part)
         node = _first(node, _NODE, part)
         pod = pod or next((match[1] for match in _POD.finditer(part.removesuffix(".log"))), "")
-        if part in of_names and not _NODE.search(part):
+        if part in of_names and part in own and not _NODE.search(part):
             host = host or next((match[1] for match in _HOST.finditer(part.split(".")[0])), "")
     if attempt is not None:
         below = parts[attempt + 1] if attempt + 1 < len(parts) - 1 else ""

@@ -91,7 +91,11 @@ def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
 def _choose(candidates: list[Event]) -> _Group | None:
     """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
     groups: dict[str, list[Event]] = defaultdict(list)
-    told_why = any(event.standing is Standing.OUTSIDE and event.quality == 0 for event in candidates)
+    outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
+    killed = sum(event.topic == "rank.killed" for event in candidates)
+    told_why = any(event.quality == 0 for event in outside) or (
+        bool(outside) and 1 < killed >= len(candidates) - len(outside)
+    )
     for event in candidates:
         if not (
             told_why and event.topic == "rank.killed"
@@ -415,6 +419,15 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             "Not all ranks came to the rendezvous"
             if "did not answer" not in waited.how
             else "The host of the rendezvous could not be reached, or went away"
+        )
+    if waited.never_came and not waited.ranks:
+        topic = next(
+            (
+                event.topic
+                for event in events
+                if event.topic == "rendezvous.unreachable" and event.line == waited.line
+            ),
+            topic,
         )
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None

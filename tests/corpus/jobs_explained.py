@@ -9,6 +9,7 @@ from gpudiag.explain.answer import explain_logs, open_log
 from gpudiag.model.explanation import LogExplanation
 
 FOLDER = Path(__file__).with_name("jobs")
+RECORDED = Path(__file__).with_name("job_logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,19 @@ def job_cases() -> tuple[JobCase, ...]:
             found.append(
                 JobCase(path.stem, name.strip(), verdict, dict(pair.split("=", 1) for pair in pairs), logs)
             )
+    return tuple(found)
+
+
+@cache
+def recorded_cases() -> tuple[JobCase, ...]:
+    """Every job that was recorded."""
+    found = []
+    for line in (RECORDED / "EXPECTED").read_text().splitlines():
+        name, wanted = line.split(" | ")
+        verdict, *pairs = wanted.split()
+        files = sorted(path for path in (RECORDED / name).rglob("*") if path.is_file())
+        logs = tuple((str(path.relative_to(RECORDED / name)), path.read_text()) for path in files)
+        found.append(JobCase("recorded", name, verdict, dict(pair.split("=", 1) for pair in pairs), logs))
     return tuple(found)
 
 

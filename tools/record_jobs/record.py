@@ -9,10 +9,12 @@ case asks for it. Names of this machine, its paths and its addresses are replace
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,14 +82,42 @@ def free_port() -> int:
 
 def commands(case: Case, folder: Path, port: int) -> list[tuple[list[str], dict[str, str]]]:
     """The command and environment of each program of a job."""
-    shared = {**os.environ, "MODE": case.mode, "BAD": str(case.bad), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **case.environment}
+    shared = {
+        **os.environ,
+        "MODE": case.mode,
+        "BAD": str(case.bad),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        **case.environment,
+    }
     if case.launcher == "env":
         each = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks_per_node)}
-        return [([sys.executable, str(SCRIPT)], {**shared, **each, "RANK": str(rank)}) for rank in range(case.started or 0)]
+        return [
+            ([sys.executable, str(SCRIPT)], {**shared, **each, "RANK": str(rank)})
+            for rank in range(case.started or 0)
+        ]
     made = []
     for node in range(case.nodes if case.started is None else case.started):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(case.ranks_per_node), "--nnodes", str(case.nodes)]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job42", "--local-addr", "127.0.0.1", *case.options]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(case.ranks_per_node),
+            "--nnodes",
+            str(case.nodes),
+        ]
+        command += [
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            f"127.0.0.1:{port}",
+            "--rdzv-id",
+            "job42",
+            "--local-addr",
+            "127.0.0.1",
+            *case.options,
+        ]
         command += ["--log-dir", str(folder / f"node{node}_logs")] if case.log_dir else []
         made.append(([*command, str(SCRIPT)], shared))
     return made
@@ -102,7 +132,16 @@ def record(case: Case, folder: Path) -> None:
         running = []
         for place, (command, environment) in enumerate(commands(case, logs, free_port())):
             out = (logs / f"node{place}.log").open("wb")
-            running.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=SCRIPT.parent, start_new_session=True))
+            running.append(
+                subprocess.Popen(
+                    command,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    cwd=SCRIPT.parent,
+                    start_new_session=True,
+                )
+            )
         ended = []
         for program in running:
             try:
@@ -110,22 +149,34 @@ def record(case: Case, folder: Path) -> None:
             except subprocess.TimeoutExpired:
                 ended.append(None)
         for program in running:
-            subprocess.run(["pkill", "-9", "-s", str(program.pid)], check=False)
+            end_group(program.pid)
         for path in sorted(logs.rglob("*")):
             if path.is_file() and path.stat().st_size:
                 target = folder / path.relative_to(logs)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 node = re.match(r"node(\d+)", path.relative_to(logs).parts[0])
-                target.write_text(cleaned(path.read_text(errors="replace"), int(node[1]) if node else 0, home))
+                target.write_text(
+                    cleaned(path.read_text(errors="replace"), int(node[1]) if node else 0, home)
+                )
         print(case.name, "exit", ended, flush=True)
+
+
+def end_group(pid: int) -> None:
+    """End a launcher and what it started, where that still runs."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def cleaned(text: str, node: int, home: str) -> str:
     """The text with names of a made-up cluster."""
     text = text.replace(str(SCRIPT), "/home/ann/job/train.py").replace(home, "/scratch/job42")
-    text = re.sub(r"/[\w./-]+/lib/python3\.(\d+)/site-packages", r"/opt/env/lib/python3.\1/site-packages", text)
+    text = re.sub(
+        r"/[\w./-]+/lib/python3\.(\d+)/site-packages", r"/opt/env/lib/python3.\1/site-packages", text
+    )
     text = re.sub(r"/[\w./-]+/lib/python3\.(\d+)/(?!site-packages)", r"/usr/lib/python3.\1/", text)
-    text = text.replace(sys.executable, "/opt/env/bin/python").replace(socket.gethostname(), f"gpu-{node + 1:02d}")
+    text = text.replace(sys.executable, "/opt/env/bin/python").replace(
+        socket.gethostname(), f"gpu-{node + 1:02d}"
+    )
     text = re.sub(re.escape(sys.prefix) + r"[\w./-]*", "/opt/env/bin/python", text)
     text = text.replace("localhost", f"gpu-{node + 1:02d}")
     return re.sub(r"(?<![\d.])127\.0\.0\.1(?!\d)", "10.1.0.1", text)

@@ -1,7 +1,4 @@
-"""A small training job that goes wrong in the way that MODE names, on rank BAD.
-
-Started by record.py under torchrun; nothing here is nice to read on purpose: it is what a user's script looks like.
-"""
+"""A small training job that goes wrong in the way that MODE names, on rank BAD; record.py starts it under torchrun."""
 
 import logging
 import os
@@ -25,13 +22,15 @@ STEPS = int(os.environ.get("STEPS", "6"))
 BAD_STEP = 3
 
 
-class Rows(Dataset):
+class Rows(Dataset[torch.Tensor]):
     """Rows of numbers; the loader's worker may die while it reads one."""
 
-    def __len__(self):
+    def __len__(self) -> int:
+        """How many rows there are."""
         return 400
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """One row."""
         if MODE == "worker_killed" and RANK == BAD and index > 12:
             os.kill(os.getpid(), signal.SIGKILL)
         if MODE == "bad_row" and RANK == BAD and index > 12:
@@ -39,14 +38,26 @@ class Rows(Dataset):
         return torch.ones(16) * index
 
 
-def save_checkpoint(model, step):
+def save_checkpoint(model: torch.nn.Module, step: int) -> None:
+    """Write the parameters; to a full disk where that is the fault."""
     if RANK == 0:
         target = "/dev/full" if MODE == "disk_full" and step == BAD_STEP else os.devnull
         with open(target, "wb") as out:
             torch.save(model.state_dict(), out)
 
 
-def go_wrong(step):
+def decode() -> None:
+    """What a loader raises for a broken image."""
+    raise RuntimeError("could not decode image 17")
+
+
+def ask_metrics() -> None:
+    """What a client raises whose server went away."""
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def go_wrong(step: int) -> None:
+    """The fault that is asked for, on its rank and step."""
     if RANK != BAD or step != BAD_STEP:
         return
     if MODE == "exception":
@@ -78,13 +89,14 @@ def go_wrong(step):
         dist.all_reduce(torch.ones(100))
     if MODE == "swallowed":
         try:
-            raise RuntimeError("could not decode image 17")
+            decode()
         except RuntimeError:
             logging.exception("skipping the batch")
             time.sleep(1000)
 
 
-def main():
+def main() -> None:
+    """Train for a few steps."""
     if MODE == "before_init" and RANK == BAD:
         raise FileNotFoundError(2, "No such file or directory", "/data/tokens/shard_0001.bin")
     if MODE == "all_raise":
@@ -93,12 +105,14 @@ def main():
     if MODE == "warnings":
         logging.warning("flash_attn is not there (ModuleNotFoundError), falling back to sdpa")
         try:
-            raise ConnectionResetError(104, "Connection reset by peer")
+            ask_metrics()
         except ConnectionResetError:
             logging.exception("the metrics server did not answer, trying again")
     model = DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    batches = iter(DataLoader(Rows(), batch_size=4, num_workers=1 if MODE in ("worker_killed", "bad_row") else 0))
+    batches = iter(
+        DataLoader(Rows(), batch_size=4, num_workers=1 if MODE in ("worker_killed", "bad_row") else 0)
+    )
     for step in range(STEPS):
         batch = next(batches)
         go_wrong(step)
