@@ -37,6 +37,7 @@ _OTHER_PREFIX = re.compile(
     | \[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?=[\ :|-])
     | \[[\w./-]+\.(?:py|cc|cpp):\d+(?::\w+)?\]
     | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=[\ |:])                                        # 10:00:01
+    | \[?std(?:err|out)[\]:](?=\ )                                                      # accelerate
     | std(?:err|out)\ [FP](?=\ )                                                        # containerd
     | E(?=\ {{2,}}\w)                                                                  # pytest
     | \|

@@ -57,7 +57,7 @@ _SEGFAULT = re.compile(r"\b(\S+)\[(\d+)\]: segfault at")
 _POD_NAME = re.compile(r"^Name: +([\w.-]+)$")
 _POD_NODE = re.compile(r"^Node: +([\w.-]+)/")
 _UNAME = re.compile(r"\bLinux ([\w.-]+) \d\S* #\S+ ?(?:SMP|PREEMPT)")
-_DEEPSPEED = re.compile(r"Killing subprocess (\d+)")
+_RETURNED = re.compile(r"exits with return code = (-\d+)\b")
 _COUNTED_TASKS = 4096
 _MAX_FINGERPRINTS = 4096
 _MPI_NOTICED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
@@ -208,6 +208,10 @@ class RankTalk:
                 Exit(line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at)
             )
 
+    def _add_returned(self, line: LogLine) -> None:
+        if match := _RETURNED.search(line.whole):  # DeepSpeed's launcher does not say of which rank
+            self.exits.append(Exit(line.number, code=int(match[1]), at=line.at, host=line.speaker.host))
+
     def _add_srun(self, line: LogLine) -> None:
         match = _SRUN.search(line.whole)
         if match is None:
@@ -325,6 +329,7 @@ class RankTalk:
 
 
 _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
+    ("exits with return code", RankTalk._add_returned),
     ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun), ("exited on signal", RankTalk._add_mpi_noticed),
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog),

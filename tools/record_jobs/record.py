@@ -142,7 +142,7 @@ def record(case: Case, folder: Path) -> None:
                     start_new_session=True,
                 )
             )
-        ended = []
+        ended: list[int | None] = []
         for program in running:
             try:
                 ended.append(program.wait(LIMIT_SECONDS))
