@@ -147,7 +147,8 @@ def _standing(
     topic: str, found: Found, facts: LogFacts, last: int, at: datetime | None, speaker: Speaker
 ) -> Standing:
     failure = found.failure
-    if facts.went_on(last, at, speaker) and not (failure and failure.at_info and not failure.weak):
+    is_told_late = failure is not None and failure.at_info and not failure.weak
+    if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_told_late):
         return Standing.OUTLIVED
     if failure is not None and failure.origin is not None:
         return {Origin.OUTSIDE: Standing.OUTSIDE, Origin.ABSENCE: Standing.ABSENT, Origin.LINK: Standing.LINK, Origin.END: Standing.ENDED}[
@@ -162,12 +163,14 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The exceptions of one log that no failure explains; of each rank the last, and the first where it is no echo."""
     events, counts = [], dict[tuple[Speaker, str], int]()
     same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
-    for raised in log.facts.raised:
+    for raised in [*log.facts.raised, *_origins(log.facts)]:
         key = (raised.speaker, _NUMBERS.sub("#", raised.text)[:200])
         counts[key] = counts.get(key, 0) + 1
         if counts[key] > 1:
             continue
-        standing = Standing.ECHO if _ECHO.search(raised.text) else Standing.CAUSE
+        standing = (
+            Standing.ECHO if _ECHO.search(raised.text) or _ECHO.search(raised.inner_text) else Standing.CAUSE
+        )
         if log.facts.went_on(raised.number, raised.at, raised.speaker):
             standing = Standing.OUTLIVED
         rank = job.rank_of(log, raised.speaker)
@@ -182,6 +185,12 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
                 ]
         events.append(_of_raised(job, log, number, raised, rank, standing))
     return events
+
+
+def _origins(facts: LogFacts) -> list[Raised]:
+    """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
+    told = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
+    return [raised for raised in facts.inner if raised.text not in told and not _ECHO.search(raised.text)]
 
 
 def _of_raised(
@@ -314,9 +323,10 @@ def _weigh(job: Identities, found: list[Event]) -> list[Event]:
     started, moved = _span(job)
     hosts = {event.host for event in found if event.host and not event.is_driver and event.rank is not None}
     hosts |= set(job.hosts.values())
+    done = max((log.place.attempt or 0 for log in job.logs if log.facts.done_at), default=0)
     weighed = []
     for event in found:
-        standing = event.standing
+        standing = Standing.OUTLIVED if event.attempt < done else event.standing
         if event.is_driver or standing is Standing.MACHINE:
             elsewhere = bool(event.host and hosts and event.host not in hosts)
             early = event.is_exact and event.at and started and event.at < started - _BEFORE_THE_JOB

@@ -159,9 +159,9 @@ def _name_ranks(job: Identities) -> None:
     for log in job.logs:
         if log.host:
             log.ranks_of_local = {**shared.get(log.host, {}), **log.ranks_of_local}
-        local, node = log.place.local_rank, _node_of(job, log)
-        if local is not None and local not in log.ranks_of_local and node is not None and local_size:
-            log.ranks_of_local[local] = node * local_size + local
+        own, node = log.place.local_rank, _node_of(job, log)
+        if own is not None and own not in log.ranks_of_local and node is not None and local_size:
+            log.ranks_of_local[own] = node * local_size + own
 
 
 def _count_ranks(job: Identities) -> None:
@@ -217,9 +217,9 @@ def _place_ranks(job: Identities) -> None:
         if not log.host:
             continue
         for who in _speakers(log):
-            rank = job.rank_of(log, who)
-            if rank is not None and not who.host and not who.pod:
-                job.hosts.setdefault(rank, log.host)
+            speaking = job.rank_of(log, who)
+            if speaking is not None and not who.host and not who.pod:
+                job.hosts.setdefault(speaking, log.host)
         if log.rank is not None:
             job.hosts.setdefault(log.rank, log.host)
 

@@ -314,6 +314,7 @@ class Traceback:
     stem: str = ""  # what stands before the header on its line: a prefix of an unknown form
     is_of_table: bool = False  # in torchrun's table of failures
     before_at: datetime | None = None  # the last time that stood before it, where it has none
+    inner: "Traceback | None" = None  # the exception from which, or while handling which, this one was raised
 
     def add(self, line: LogLine) -> bool:
         """Whether the next line belongs to the traceback, to which it is then added."""
@@ -364,6 +365,7 @@ class TracebackReader:
     open: dict[str, Traceback] = field(default_factory=dict)
     done: list[Traceback] = field(default_factory=list)
     _ignored: dict[str, int] = field(default_factory=dict)  # number of that line
+    _inner: dict[str, Traceback] = field(default_factory=dict)  # an exception that another follows
 
     def add(self, line: LogLine) -> tuple[Traceback | None, bool]:
         """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
@@ -398,6 +400,7 @@ class TracebackReader:
         del self.open[line.stream]
         if current.is_ignored:
             return None, True
+        current.inner = self._inner.pop(line.stream, None)
         if current.text:
             self.done.append(current)
             return current, False
@@ -407,7 +410,7 @@ class TracebackReader:
         """Drop the last exception where another followed from it: the later one stands for both."""
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:
-                del self.done[place]
+                self._inner[stream] = self.done.pop(place)
                 return
 
 

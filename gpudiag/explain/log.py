@@ -46,7 +46,7 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b" etaoinsrlhdcu"
 _RAISED_MARK = re.compile(
-    rb"Traceback \(most recent|Exception ignored|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
+    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
 )
 _ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
@@ -186,6 +186,7 @@ class Raised:
     at: datetime | None = None
     is_cut: bool = False
     before_at: datetime | None = None  # the last time that stood before it, where it has none
+    inner_text: str = ""  # of the exception from which it was raised
 
 
 @dataclass(slots=True)
@@ -194,6 +195,7 @@ class LogFacts:
 
     found: dict[str, Found] = field(default_factory=dict)
     raised: list[Raised] = field(default_factory=list)
+    inner: list[Raised] = field(default_factory=list)  # exceptions from which others were raised
     last_error: LogLine | None = None
     progress: list[LogLine] = field(default_factory=list)  # the last lines that show progress
     done_at: int = 0  # the last line that says that the run is complete
@@ -411,19 +413,12 @@ class _Reader:
             traceback.text, traceback.raised_at = CUT, traceback.number
             self.tracebacks.done.append(traceback)
         for traceback in self.tracebacks.done:
+            inner = traceback.inner
             if traceback.raised_at not in self._explained:
-                self.facts.raised.append(
-                    Raised(
-                        traceback.text,
-                        traceback.raised_at,
-                        traceback.stream,
-                        traceback.where,
-                        traceback.speaker,
-                        traceback.at,
-                        traceback.text == CUT,
-                        traceback.before_at,
-                    )
-                )
+                self.facts.raised.append(_raised(traceback))
+                self.facts.raised[-1].inner_text = inner.text if inner is not None else ""
+            if inner is not None and inner.raised_at not in self._explained:
+                self.facts.inner.append(_raised(inner))
         return self.facts
 
     def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> tuple[str, ...]:
@@ -474,6 +469,13 @@ class _Reader:
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)
         return True
+
+
+def _raised(traceback: Traceback) -> Raised:
+    return Raised(
+        traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker, traceback.at, traceback.text == CUT,
+        traceback.before_at,
+    )  # fmt: skip
 
 
 def _explain_event(event: KernelEvent) -> tuple[Explanation, Role] | None:

@@ -271,8 +271,8 @@ def _ranks_of_machine(
     bus = re.search(r"(?:PCI:)?(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}):[0-9a-f]{2}", event.text, re.IGNORECASE)
     if bus and hosts and (rank := job.bus_ids.get((hosts[0], f"{bus[1].lower()}000"))) is not None:
         return (rank,)
-    pid = re.search(r"pid='?(\d+)", event.text)
-    if pid and (rank := job.ranks_of_pids.get((hosts[0] if hosts else "", int(pid[1])))) is not None:
+    process = re.search(r"pid='?(\d+)", event.text)
+    if process and (rank := job.ranks_of_pids.get((hosts[0] if hosts else "", int(process[1])))) is not None:
         return (rank,)
     own = [
         other for other in events
