@@ -34,6 +34,7 @@ _OTHER_PREFIX = re.compile(
     | \w{{3}}\ +\d{{1,2}}\ \d\d:\d\d:\d\d\ [\w.-]+\ [\w./@-]+(?:\[\d+\])?:              # syslog
     | \[\ *\d+\.\d{{6}}\]                                                              # dmesg
     | (?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ \[[\w./]+:\d+\]  # vLLM
+    | (?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:(?=\S)                               # logging.basicConfig
     | \[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?=[\ :|-])
     | \[[\w./-]+\.(?:py|cc|cpp):\d+(?::\w+)?\]
     | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=[\ |:])                                        # 10:00:01

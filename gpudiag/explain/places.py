@@ -15,6 +15,9 @@ _HOST = re.compile(
     r"[a-z][a-z-]*?-?[a-z]*\d[\w-]*)(?![A-Za-z0-9-])"
 )
 _POD = re.compile(r"^((?:[a-z0-9]+-)*(?:worker|master|launcher|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)")
+_NOT_A_HOST = re.compile(
+    r"[-_.]?(?:nvidia-bug-report|dmesg|kern(?:el)?|syslog|messages|journal|torchrun|train|slurm|logs?|out|err)(?![a-z])[-_.]?"
+)
 _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
 
@@ -52,7 +55,9 @@ def read_place(name: str, shared: int = 0) -> LogPlace:
         node = _first(node, _NODE, part)
         pod = pod or next((match[1] for match in _POD.finditer(part.removesuffix(".log"))), "")
         if part in of_names and part in own and not _NODE.search(part):
-            host = host or next((match[1] for match in _HOST.finditer(part.split(".")[0])), "")
+            host = host or next(
+                (match[1] for match in _HOST.finditer(_NOT_A_HOST.sub("", part.split(".")[0]))), ""
+            )
     if attempt is not None:
         below = parts[attempt + 1] if attempt + 1 < len(parts) - 1 else ""
         local = int(below) if below.isdecimal() else local
