@@ -26,14 +26,14 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     unexplained: list[Sending] = []
     for process in job.processes:
         inside = _inside(job, process)
-        copied = [sending for sending in inside if not sending.route.transport.startswith("P2P")]
+        copied = [sending for sending in inside if not sending.way.transport.startswith("P2P")]
         why = _why_no_p2p(process, bool(copied), not inside and job.ranks_of_host.get(process.host, 0) > 1)
         if why is not None:
             reason, place, remedy = why
             who, places, _ = reasons.setdefault(reason, ([], [], remedy))
             who += job.who(process)
             if len(places) < 2:
-                places += [place, copied[0].seen.place if copied else None]
+                places += [place, copied[0].place if copied else None]
         elif len(copied) > len(inside) / 2 and job.has_nvlink(process.host):
             unexplained += copied
     for reason, (who, places, remedy) in reasons.items():
@@ -43,7 +43,7 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     if unexplained:
         blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
         message = f"{name_ranks(blamed)}: host memory is used between GPUs that NVLink connects"
-        yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.seen.place for one in unexplained[:2]])
+        yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.place for one in unexplained[:2]])
 
 
 def _inside(job: Job, process: ProcessFacts) -> list[Sending]:
@@ -115,7 +115,7 @@ def _would_have_nvls(job: Job, process: ProcessFacts) -> bool:
     if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host):
         return True
     inside = _inside(job, process)
-    reach = all(sending.route.transport.startswith("P2P") for sending in inside)
+    reach = all(sending.way.transport.startswith("P2P") for sending in inside)
     return bool(inside) and reach and job.ranks_of_host.get(process.host, 0) >= _NVSWITCH_RANKS
 
 

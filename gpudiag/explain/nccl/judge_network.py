@@ -21,16 +21,15 @@ _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
 _EFA_HOSTS = re.compile(r"p[4-9]")  # AWS' instances whose EFA has GPUDirect RDMA
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
+_NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d")  # cards of DGX Spark, whose GPU has no GPUDirect RDMA
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
 
 def judge_sockets(job: Job) -> Iterator[NcclFinding]:
     """Sockets between hosts, where a line shows that RDMA is there or was switched off."""
-    if not job.spans_hosts:
-        return
     reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
     for process in job.processes:
-        if not _uses_sockets(job, process):
+        if not _uses_sockets(job, process) or not _matters_between_hosts(job, process):
             continue
         found = _why_sockets(job, process)
         if found is None:
@@ -46,11 +45,18 @@ def judge_sockets(job: Job) -> Iterator[NcclFinding]:
         )
 
 
+def _matters_between_hosts(job: Job, process: ProcessFacts) -> bool:
+    """Whether ranks of other hosts are there; in a log that is cut, the surer the sign of RDMA, the less is asked."""
+    if process.closed_nic:
+        return not job.is_on_one_host
+    return job.spans_hosts or bool(process.no_nic and _rdma_interface(process) and job.may_span_hosts)
+
+
 def _uses_sockets(job: Job, process: ProcessFacts) -> bool:
     if process.network is not None:
         return process.network[0] == "Socket"
-    routes = [route for known in process.all_communicators for route in known.routes]
-    networks = {route.transport for route in routes if route.transport.startswith("NET/")}
+    ways = [way for known in process.all_communicators for way in known.ways]
+    networks = {way.transport for way in ways if way.transport.startswith("NET/")}
     return networks == {"NET/Socket"}
 
 
@@ -67,6 +73,12 @@ def _why_sockets(job: Job, process: ProcessFacts) -> tuple[str, LogPlace | None,
         known = process.settings.get(name)
         if known and known[0].lower() == value:
             return f"{name}={known[0]} is set", known[1], remedy
+    if process.closed_nic:
+        remedy = (
+            "Give the ranks the right to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit"
+            " of locked memory; `ibv_devinfo` there must show an active port."
+        )
+        return "NCCL finds an RDMA device and cannot open it", process.closed_nic, remedy
     hca = process.settings.get("NCCL_IB_HCA")
     if hca and process.no_nic:
         remedy = "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows where the ranks run, or unset it."
@@ -108,14 +120,16 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     """Network cards that do not reach the GPUs' memory, by reason."""
     reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
     for process in job.processes:
+        if any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
+            continue
         without = _without_direct(job, process)
-        if not without:
+        if not without and not _says_no_direct(job, process):
             continue
         reason, place, remedy = _why_no_direct(process)
         who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-        who += {job.who_of(sending.member): None for sending in without}
+        who += [job.who_of(sending.member) for sending in without] or job.who(process)
         if len(places) < 2:
-            places += [without[0].seen.place, place]
+            places += [without[0].place if without else None, place]
     for reason, (who, places, remedy) in reasons.items():
         blamed = sort_ranks(who)
         yield make_finding(
@@ -127,21 +141,32 @@ def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
     """The receiving ways of a process without GPUDirect RDMA, where all ways of that rank are so, or several."""
     by_rank: dict[Who, list[Sending]] = {}
     for sending in job.sendings_of(process):
-        route = sending.route
-        if sending.between_hosts is False or not _RDMA_NETWORK.match(route.transport) or not route.receives:
+        way = sending.way
+        if sending.between_hosts is False or not _RDMA_NETWORK.match(way.transport) or not way.receives:
             continue
-        if _LIBFABRIC.match(route.transport) and not (
+        if _LIBFABRIC.match(way.transport) and not (
             _EFA_HOSTS.match(process.platform) or process.direct_refused
         ):
             continue  # most instances with EFA have no GPUDirect RDMA
         by_rank.setdefault(job.who_of(sending.member), []).append(sending)
     found: list[Sending] = []
     for sendings in by_rank.values():
-        without = [sending for sending in sendings if not sending.route.direct]
-        lines = sum(sending.seen.count for sending in without)
+        without = [sending for sending in sendings if not sending.way.direct]
+        lines = sum(sum(sending.channels.values()) for sending in without)
         if without and (len(without) == len(sendings) or lines > 1):
             found += without
     return found
+
+
+def _says_no_direct(job: Job, process: ProcessFacts) -> bool:
+    """Whether NCCL says that no card reaches GPU memory, in a log that is cut before the ways between ranks."""
+    cards = {nic.name for nic in process.nics}
+    return (
+        bool(cards)
+        and cards <= process.nics_without_direct.keys()
+        and job.may_span_hosts
+        and not (job.sendings_of(process))
+    )
 
 
 def _why_no_direct(process: ProcessFacts) -> tuple[str, LogPlace | None, str]:
@@ -211,10 +236,10 @@ def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
         if any(process.merged or (process.nics_place and process.nics != nics) for process in processes):
             continue  # indices of virtual cards, or other ones for each rank
         used = {
-            sending.route.device
+            sending.way.device
             for process in processes
             for sending in job.sendings_of(process)
-            if sending.route.transport.startswith("NET/IB") and sending.between_hosts is not False
+            if sending.way.transport.startswith("NET/IB") and sending.between_hosts is not False
         }
         if not used or max(used) >= len(nics):
             continue

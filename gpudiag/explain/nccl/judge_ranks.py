@@ -117,8 +117,12 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
 
 def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
     """Interfaces that do not lead to the other hosts, and addresses that do not answer."""
-    if not job.spans_hosts:
-        return
+    if job.spans_hosts:
+        yield from _bad_interfaces(job)
+    yield from _unreachable(job)
+
+
+def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
     shared = _addresses_of_several_hosts(job)
     told: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
     for process in job.processes:
@@ -132,7 +136,6 @@ def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
     for words, (who, places) in told.items():
         message = f"{name_ranks(who)}: the interface {words} does not lead to the other hosts"
         yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
-    yield from _unreachable(job)
 
 
 def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclInterface, LogPlace | None]]:
@@ -144,9 +147,9 @@ def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclIn
     if not process.interfaces or not process.network or process.network[0] != "Socket":
         return
     used = {
-        sending.route.device
+        sending.way.device
         for sending in job.sendings_of(process)
-        if sending.route.transport == "NET/Socket" and sending.between_hosts is not False
+        if sending.way.transport == "NET/Socket" and sending.between_hosts is not False
     }
     for index, interface in enumerate(process.interfaces):
         if index in used or (not used and len(process.interfaces) == 1):

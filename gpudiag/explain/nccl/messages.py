@@ -86,6 +86,8 @@ def _add_net(process: ProcessFacts, head: Head, message: str, place: LogPlace) -
         _add_nics(process, message, place)
     elif message.startswith("NET/IB : No device found"):
         process.no_nic = place
+    elif message.startswith("NET/IB : Unable to open device"):
+        process.closed_nic = place
     elif "GPU Direct RDMA Disabled" in message:
         match = _WITHOUT_DIRECT.match(message)
         if match and match[1] != "Socket":
@@ -226,5 +228,6 @@ _BY_BEGINNING: dict[str, _Keeps] = {
     "Pat": _add_pattern,
     "Com": _add_config,
     "soc": _add_connection,
+    "Net": _add_connection,
 }
 BEGINNINGS = frozenset(_BY_BEGINNING)
