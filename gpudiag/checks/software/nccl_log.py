@@ -43,8 +43,8 @@ NO_GPU_DIRECT = _kind(
         "nvidia-smi topo -m",
     ),
 )
-P2P_OFF = _kind(
-    code="nccl.p2p_off",
+PEER_ACCESS_OFF = _kind(
+    code="nccl.peer_access_off",
     meaning="GPUs of one host do not read each other's memory: what they send passes host memory.",
     remedy="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; where the driver refuses, see `nvidia-smi topo -p2p r`.",
     basis=_basis(
@@ -180,7 +180,7 @@ NCCL_LOG_FINDINGS = (
     NICS_DIFFER,
     NICS_UNUSED,
     NIC_REMOTE,
-    P2P_OFF,
+    PEER_ACCESS_OFF,
     SHM_OVER_NVLINK,
     NVLS_OFF,
     FEW_CHANNELS,

@@ -99,7 +99,7 @@ class ProcessFacts:
     nvls: dict[int, tuple[bool, LogPlace]] = field(default_factory=dict)  # by CUDA ordinal
     nvls_failed: LogPlace | None = None
     nvlink: bool = False  # the topology names NVLink
-    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by what NCCL says
+    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by the first words of what NCCL says
     far_networks: dict[int, LogPlace] = field(default_factory=dict)  # by CUDA ordinal
     near_networks: set[int] = field(default_factory=set)
     unreachable: dict[str, tuple[str, bool, LogPlace]] = field(default_factory=dict)  # why, final; by address

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, P2P_OFF, SHM_OVER_NVLINK
+from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, PEER_ACCESS_OFF, SHM_OVER_NVLINK
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import make_finding
 from gpudiag.explain.nccl.job import Group, Job, Sending, Who, name_ranks, sort_ranks
@@ -38,7 +38,7 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
             unexplained += copied
     for reason, (who, places, remedy) in reasons.items():
         yield make_finding(
-            P2P_OFF, f"{name_ranks(who)}: no peer access between GPUs: {reason}", who, places, remedy
+            PEER_ACCESS_OFF, f"{name_ranks(who)}: no peer access between GPUs: {reason}", who, places, remedy
         )
     if unexplained:
         blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
@@ -66,10 +66,10 @@ def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> tuple[str,
                     f"Unset {name}, if nothing hangs or breaks without it.",
                 )
     for words, place in process.p2p_refused.items():
-        if words.startswith("P2P is disabled") or copied:
-            gpus = words.removeprefix("P2P is disabled between connected ").split(".")[0]
-            said = f"the driver refuses it between {gpus}" if gpus != words else words
-            return said, place, _GEFORCE
+        if words.startswith("P2P is disabled"):
+            return "the driver refuses it", place, _GEFORCE
+        if copied:
+            return f"CUDA refuses it ({words})", place, _GEFORCE
     return None
 
 

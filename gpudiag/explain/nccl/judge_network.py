@@ -21,7 +21,8 @@ _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
 _EFA_HOSTS = re.compile(r"p[4-9]")  # AWS' instances whose EFA has GPUDirect RDMA
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
-_NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d")  # cards of DGX Spark, whose GPU has no GPUDirect RDMA
+# Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under NET/IB.
+_NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d|hfi1_")
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
 
@@ -209,17 +210,21 @@ def _names(process: ProcessFacts) -> str:
 
 def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:
     """Hosts on which NCCL finds fewer cards than on most."""
-    cards = {host: Counter(nic.link for nic in nics) for host, (nics, _) in _cards_of_hosts(job).items()}
+    of_hosts = _cards_of_hosts(job)
+    cards = {host: Counter(nic.link for nic in nics) for host, (nics, _) in of_hosts.items()}
     for link in sorted({link for counts in cards.values() for link in counts}):
         by_count = Counter(counts[link] for counts in cards.values())
         usual, hosts_with = max(by_count.items(), key=lambda item: (item[1], item[0]))
         if hosts_with * 2 <= len(cards) and len(cards) != 2:
             continue  # no count is usual here; of two hosts, the one with fewer
-        for host in [host for host, counts in cards.items() if counts[link] < usual]:
-            count = cards[host][link]
-            message = f"{host}: NCCL finds {count} {link} ports, and {usual} on {hosts_with} other host{'s' * (hosts_with > 1)}"
-            who = [one for process in job.processes if process.host == host for one in job.who(process)]
-            yield make_finding(NICS_DIFFER, message, who, [_cards_of_hosts(job)[host][1]])
+        for count in sorted(count for count in by_count if count < usual):
+            odd = [host for host, counts in cards.items() if counts[link] == count]
+            who = [one for process in job.processes if process.host in odd for one in job.who(process)]
+            message = (
+                f"{', '.join(odd[:4])}{' ..' if len(odd) > 4 else ''}: NCCL finds {count} {link} ports, and {usual} on"
+                f" {hosts_with} other host{'s' * (hosts_with > 1)}"
+            )
+            yield make_finding(NICS_DIFFER, message, who, [of_hosts[host][1] for host in odd])
 
 
 def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace | None]]:
@@ -231,6 +236,7 @@ def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace |
 
 def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
     """Hosts that send over half of their cards or fewer, though they have ranks for more."""
+    told: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
     for host, (nics, place) in _cards_of_hosts(job).items():
         processes = [process for process in job.processes if process.host == host]
         if any(process.merged or (process.nics_place and process.nics != nics) for process in processes):
@@ -243,20 +249,28 @@ def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
         }
         if not used or max(used) >= len(nics):
             continue
-        speeds = processes[0].nic_speeds
-        fastest = max((speeds.get(nics[index].name, 0) for index in used), default=0)
-        alike = [
-            nic
-            for nic in nics
-            if nic.link in {nics[index].link for index in used}
-            and (not fastest or speeds.get(nic.name, fastest) >= fastest)
-        ]
         ranks = {one for process in processes if process.completed for one in job.who(process)}
+        alike = _cards_alike(nics, used, processes[0])
         expected = min(len(alike), len(ranks))
         if expected > 1 and len(used) <= expected * _IDLE_SHARE:
             names = ", ".join(f"{nics[index].name}:{nics[index].port}" for index in sorted(used))
-            message = f"{host}: {len(ranks)} ranks use {len(used)} of {len(alike)} network cards: {names}"
-            yield make_finding(NICS_UNUSED, message, sort_ranks(ranks), [place])
+            words = f"{len(ranks)} ranks of a host use {len(used)} of {len(alike)} network cards: {names}"
+            who, places = told.setdefault(words, ([], []))
+            who += sort_ranks(ranks)
+            places.append(place)
+    for words, (who, places) in told.items():
+        yield make_finding(NICS_UNUSED, f"{name_ranks(who)}: {words}", who, places)
+
+
+def _cards_alike(nics: tuple[NcclNic, ...], used: set[int], process: ProcessFacts) -> list[NcclNic]:
+    """The cards of the link layer of those in use, and as fast as they are where a line says it."""
+    links = {nics[index].link for index in used}
+    fastest = max((process.nic_speeds.get(nics[index].name, 0) for index in used), default=0)
+    return [
+        nic
+        for nic in nics
+        if nic.link in links and (not fastest or process.nic_speeds.get(nic.name, fastest) >= fastest)
+    ]
 
 
 def judge_remote_nics(job: Job) -> Iterator[NcclFinding]:

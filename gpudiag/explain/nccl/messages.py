@@ -166,8 +166,9 @@ def _add_hpcx(process: ProcessFacts, head: Head, message: str, place: LogPlace) 
 
 
 def _add_refused(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
-    if message.startswith(_REFUSES_P2P):
-        process.p2p_refused.setdefault(message.split("(=")[0][:80], place)
+    words = next((words for words in _REFUSES_P2P if message.startswith(words)), None)
+    if words:
+        process.p2p_refused.setdefault(words, place)
 
 
 def _add_dma_buf(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
