@@ -149,3 +149,4 @@ class NcclFacts:
     processes: dict[tuple[str, int], ProcessFacts] = field(default_factory=dict)
     choices: dict[tuple[str, str, str], NcclChoice] = field(default_factory=dict)
     versions: dict[str, LogPlace] = field(default_factory=dict)  # also of lines that name no process
+    gpus: dict[str, str] = field(default_factory=dict)  # models by host, where nccl-tests names them

@@ -8,6 +8,14 @@ from functools import cached_property
 from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFacts, Way, ranks_of
 from gpudiag.model.nccl_log import LogPlace
 
+_WITH_NVSWITCH = (
+    "H100 80GB HBM3",
+    "H200",
+    "H800",
+    "H20",
+    "B200",
+    "B300",
+)  # as nccl-tests names GPUs of SXM boards
 _MAX_HOSTS_TOLD = 4
 _MAX_RUNS_TOLD = 6  # of consecutive ranks
 
@@ -178,9 +186,13 @@ class Job:
                 counts[member.process.host] = max(counts[member.process.host], local)
         return counts
 
+    def has_nvswitch(self, host: str) -> bool:
+        """Whether the GPUs of a host are, by their names, of a board whose NVSwitches can do NVLS."""
+        return self.facts.gpus.get(host, "").endswith(_WITH_NVSWITCH)
+
     def has_nvlink(self, host: str) -> bool:
         """Whether a line shows that NVLink connects the GPUs of a host."""
-        return any(
+        return self.has_nvswitch(host) or any(
             process.nvlink or any(there for there, _ in process.nvls.values())
             for process in self.processes
             if process.host == host
@@ -212,7 +224,7 @@ def _between_hosts(
     if communicator.nodes == 1:
         return False
     if is_net:
-        return True if communicator.nodes else None
+        return True  # the other end has no lines here; NET inside a host is rare
     return None if communicator.mnnvl else False
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, PEER_ACCESS_OFF, SHM_OVER_NVLINK
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import make_finding
-from gpudiag.explain.nccl.job import Group, Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
 from gpudiag.model.nccl_log import LogPlace, NcclFinding
 
 _FEWEST_FOR_NVLS = 3  # GPUs of one host: NCCL does not look for NVLS with fewer
 _NVSWITCH_RANKS = 4  # of one host that all have peer access: fewer may be joined by bridges
+_GPUS_OF_A_BOARD = 8
 _FEW_WITH_LIMIT, _FEW_WITHOUT_LIMIT = 8, 4  # channels; 16 to 32 are usual with NVLink, 2 on PCIe
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
@@ -57,7 +58,7 @@ def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> tuple[str,
     `copied`: lines show that some do not; `unseen`: no line shows how those of this host reach each other.
     """
     if copied or unseen:
-        for name, values in (("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0"))):
+        for name, values in (("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0", "NVL", "1"))):
             known = process.settings.get(name)
             if known and known[0].upper() in values:
                 return (
@@ -87,8 +88,9 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
     there = any(available for process in job.processes for available, _ in process.nvls.values())
     without: dict[Who, LogPlace] = {}
     for process in job.processes:
+        can = bool(_HAS_NVLS.match(process.platform)) or job.has_nvswitch(process.host)
         for ordinal, (available, place) in process.nvls.items():
-            if not available and (there or _HAS_NVLS.match(process.platform)):
+            if not available and (there or can):
                 without.update(dict.fromkeys(job.who(process, ordinal), place))
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
@@ -112,7 +114,7 @@ def _would_have_nvls(job: Job, process: ProcessFacts) -> bool:
     """Whether the GPUs of a process may have NVLS: enough of them, and all reach each other's memory."""
     if job.ranks_of_host.get(process.host, 0) < _FEWEST_FOR_NVLS:
         return False
-    if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host):
+    if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host) or job.has_nvswitch(process.host):
         return True
     inside = _inside(job, process)
     reach = all(sending.way.transport.startswith("P2P") for sending in inside)
@@ -127,11 +129,13 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
         few: dict[Who, tuple[str, list[LogPlace | None]]] = {}
         for member in group.members.values():
             process, communicator = member.process, member.communicator
-            if communicator.channels is None or not _is_on_nvlink(job, group, process):
+            if communicator.channels is None:
                 continue
             count = communicator.channels.collective
-            limit = _limit(process, count)
-            if limit is not None or count <= _FEW_WITHOUT_LIMIT:
+            limit, on_nvlink = _limit(process, count), _is_on_nvlink(job, process)
+            if (limit and (on_nvlink or _is_whole_board(job, process))) or (
+                on_nvlink and count <= _FEW_WITHOUT_LIMIT
+            ):
                 words = f"{limit[0]}={limit[1]} allows {count}" if limit else f"{count}, and no line says why"
                 few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
         if few:
@@ -140,10 +144,16 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
             yield make_finding(FEW_CHANNELS, message, sort_ranks(few), places)
 
 
-def _is_on_nvlink(job: Job, group: Group, process: ProcessFacts) -> bool:
-    if job.ranks_of_host.get(process.host, 0) < _NVSWITCH_RANKS:
-        return False
-    return job.has_nvlink(process.host)
+def _is_on_nvlink(job: Job, process: ProcessFacts) -> bool:
+    """Whether a line shows NVLink between at least four GPUs of a host."""
+    return job.ranks_of_host.get(process.host, 0) >= _NVSWITCH_RANKS and job.has_nvlink(process.host)
+
+
+def _is_whole_board(job: Job, process: ProcessFacts) -> bool:
+    """Whether eight GPUs reach each other's memory, as they seldom do without NVLink."""
+    inside = _inside(job, process)
+    reach = all(sending.way.transport.startswith("P2P") for sending in inside)
+    return bool(inside) and reach and job.ranks_of_host.get(process.host, 0) >= _GPUS_OF_A_BOARD
 
 
 def _limit(process: ProcessFacts, count: int) -> tuple[str, str, LogPlace] | None:

@@ -95,8 +95,11 @@ def _why_sockets(job: Job, process: ProcessFacts) -> tuple[str, LogPlace | None,
             failed[1],
             "See that the ranks have EFA: `fi_info -p efa`.",
         )
+    if process.nics:
+        remedy = "Unset NCCL_NET, and read the lines before `Using network`: they say why NCCL does not take the cards."
+        return "NCCL finds RDMA cards here and does not use them", process.nics_place, remedy
     with_rdma = next((other for other in job.processes if other.nics and other is not process), None)
-    if with_rdma is not None and not process.nics:
+    if with_rdma is not None:
         place = process.no_nic or with_rdma.nics_place
         return f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}", place, container
     interface = _rdma_interface(process)
@@ -121,7 +124,8 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     """Network cards that do not reach the GPUs' memory, by reason."""
     reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
     for process in job.processes:
-        if any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
+        is_geforce = "GeForce" in job.facts.gpus.get(process.host, "")
+        if is_geforce or any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
             continue
         without = _without_direct(job, process)
         if not without and not _says_no_direct(job, process):

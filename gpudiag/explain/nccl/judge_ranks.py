@@ -14,7 +14,7 @@ from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 _OF_ONE_RANK = re.compile(
     r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|VERSION|TESTS_\w+)"
 )
-_OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|IB_GID_INDEX|\w*ADDR_RANGE)")
+_OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
 # What every rank reads before its first communicator is made: one without a line for it does not have it.
 _READ_BY_ALL = frozenset(
     f"NCCL_{name}"
@@ -154,7 +154,7 @@ def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclIn
         if sending.way.transport == "NET/Socket" and sending.between_hosts is not False
     }
     for index, interface in enumerate(process.interfaces):
-        if index in used or (not used and len(process.interfaces) == 1):
+        if index in used or (not used and index == 0):
             yield interface, process.interfaces_place
 
 

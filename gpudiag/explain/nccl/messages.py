@@ -55,6 +55,9 @@ def add_setting(process: ProcessFacts, message: str, place: LogPlace) -> None:
 
 def add_unreachable(process: ProcessFacts, message: str, place: LogPlace) -> None:
     """Keep an address that does not answer."""
+    if "exceeded timeouts" in message:  # before 2.24, without the address
+        process.unreachable.setdefault("another rank", ("connecting timed out", True, place))
+        return
     match = _CONNECT.search(message)
     if match is None or len(process.unreachable) >= MAX_UNREACHABLE:
         return

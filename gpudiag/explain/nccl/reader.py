@@ -23,6 +23,7 @@ MAX_TEXT = 300  # characters of a line that is kept as evidence
 MAX_PAIRS = 20_000  # of one way of one rank
 _MAX_WAYS = 1000  # that are remembered by their words
 
+_DEVICE = re.compile(rb"# +Rank +\d+ .* on +(\S+) device +\d+ \[\S+\] (.+?)\s*$")  # nccl-tests
 _CHANNEL = re.compile(
     r"Channel (\d+)(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (.+)"
 )
@@ -62,6 +63,8 @@ class NcclReader:
         for number, raw in lines:
             if MARK in raw:
                 self.add(number, raw)
+            elif raw[:1] == b"#" and (device := _DEVICE.match(raw)):
+                self.facts.gpus[device[1].decode()] = device[2].decode(errors="replace")
             yield number, raw
 
     def add(self, number: int, raw: bytes) -> None:
@@ -239,7 +242,7 @@ class NcclReader:
 
 def parse_way(receives: bool, words: str) -> Way | None:
     """The way between two ranks that the end of a line about a channel names; None where the line was cut."""
-    words = words.rstrip()
+    words = words.split(" comm ")[0].rstrip()  # RCCL names the communicator behind it
     if words.startswith("NET/"):
         match = _NET.match(words)
         if match is None:

@@ -6,7 +6,7 @@ from io import BytesIO
 from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.explain.answer import explain_logs, open_log
 from gpudiag.model.nccl_log import NcclFinding
-from tests.corpus.nccl_jobs import PLUGIN_GONE, VERSIONS, NcclJob, job_log
+from tests.corpus.nccl_jobs import PLUGIN_GONE, VERSIONS, NcclJob, job_log, rank_lines
 from tests.walking import walk
 
 IN_FOUR = ((2, 18), (2, 21), (2, 24), (2, 27), (2, 28), (2, 32))
@@ -171,6 +171,18 @@ FAULTS = {
     "NCCL_MAX_CTAS=4": Fault(
         "nccl.few_channels", replace(NVSWITCH, channels=4, settings={"NCCL_MAX_CTAS": "4"}), tuple(range(8)), ("node-0",), "NCCL_MAX_CTAS=4"
     ),
+    "a limit of channels on eight GPUs without NVLS": Fault(
+        "nccl.few_channels", NcclJob(channels=1, settings={"NCCL_MAX_NCHANNELS": "1"}), tuple(range(8)), ("node-0",), "NCCL_MAX_NCHANNELS=1"
+    ),
+    "cards that are found and not taken": Fault(
+        "nccl.sockets", replace(SOCKET, looked_for_ib=False, extra=("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.1.0.1<0>",)), ALL_16, BOTH, "does not use them", "NET/IB : Using"
+    ),
+    "another GID on one host": Fault(
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_IB_GID_INDEX": "3"}, of_host={1: {"settings": {"NCCL_IB_GID_INDEX": "0"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_IB_GID_INDEX=0"
+    ),
+    "an interface's name that one of four hosts has for itself": Fault(
+        "nccl.settings_differ", replace(TWO, hosts=4, settings={"NCCL_SOCKET_IFNAME": "eth0"}, of_host={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), tuple(range(24, 32)), ("node-3",), "eth1"
+    ),
     "the loopback over two hosts": Fault(
         "nccl.interface_leads_nowhere", replace(SOCKET, of_host={1: {"interface": "lo", "address": "127.0.0"}}), tuple(range(8, 16)), ("node-1",), "NCCL_SOCKET_IFNAME==eth0", "lo:127.0.0"
     ),
@@ -251,11 +263,40 @@ def test_a_fault_is_told_of_whom_it_concerns(case):
     assert all(place.text[:200] in lines[place.line - 1] for place in mine.evidence)
 
 
+NAMED = "#  Rank  0 Group  0 Pid   4000 on     node-0 device  0 [0x1b] NVIDIA {}\n"
+
+
+def test_the_names_of_gpus_that_nccl_tests_prints_count():
+    no_nvls = job_log(NcclJob(channels=24))
+    assert [finding.code for finding in findings_in(NAMED.format("H100 80GB HBM3") + no_nvls)] == [
+        "nccl.nvls_off"
+    ]
+    assert findings_in(NAMED.format("A100-SXM4-80GB") + no_nvls) == ()
+    assert findings_in(NAMED.format("H100 PCIe") + no_nvls) == ()
+    indirect = job_log(NcclJob(hosts=2, gpus=1, channels=2, gpu_direct=False, dma_buf=False))
+    geforce = NAMED.format("GeForce RTX 4090") + NAMED.format("GeForce RTX 4090").replace("node-0", "node-1")
+    assert findings_in(geforce + indirect) == ()
+    assert [finding.code for finding in findings_in(indirect)] == ["nccl.no_gpu_direct"]
+
+
+def test_rank_0_alone_shows_what_its_lines_show():
+    for version in VERSIONS:
+        job = replace(SOCKET, version=version, settings={"NCCL_IB_DISABLE": "1"})
+        (finding,) = findings_in("\n".join(rank_lines(job, 0)))
+        assert (finding.code, finding.ranks) == ("nccl.sockets", (0,))
+        assert findings_in("\n".join(rank_lines(replace(TWO, version=version), 0))) == ()
+        assert findings_in("\n".join(rank_lines(replace(NVSWITCH, version=version), 0))) == ()
+
+
 def test_every_code_has_a_fault():
     assert {fault.code for fault in FAULTS.values()} == {kind.code for kind in NCCL_LOG_FINDINGS}
 
 
 def findings(job: NcclJob) -> tuple[NcclFinding, ...]:
-    answer = explain_logs([open_log("job.log", BytesIO(job_log(job).encode()))])
+    return findings_in(job_log(job))
+
+
+def findings_in(log: str) -> tuple[NcclFinding, ...]:
+    answer = explain_logs([open_log("job.log", BytesIO(log.encode()))])
     assert answer.nccl is not None
     return answer.nccl.findings

@@ -13,6 +13,7 @@ from tests.walking import walk
 
 WAYS = {
     "P2P/IPC": ("P2P/IPC", -1, False),
+    "P2P/IPC comm 0x55d0 nRanks 08": ("P2P/IPC", -1, False),
     "P2P/CUMEM": ("P2P/CUMEM", -1, False),
     "P2P/CUMEM/read": ("P2P/CUMEM", -1, False),
     "P2P/CUMEM/CE": ("P2P/CUMEM", -1, False),
