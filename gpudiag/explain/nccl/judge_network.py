@@ -12,8 +12,9 @@ from gpudiag.checks.software.nccl_log import (
     SOCKETS,
 )
 from gpudiag.explain.nccl.facts import ProcessFacts
-from gpudiag.explain.nccl.finding import make_finding
+from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
 from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclNic
 
 # Interfaces of an RDMA card, by the names that the kernel and udev give them: IPoIB, and RoCE's devices.
@@ -23,27 +24,31 @@ _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
 # Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under NET/IB.
 _NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d|hfi1_")
+_KEEPS_TO_SOCKETS = (
+    ("NCCL_IB_DISABLE", "1", "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices."),
+    ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL takes the fastest network by itself."),
+)
+_OPEN_DEVICES = (
+    "Give the ranks the right to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of locked"
+    " memory; `ibv_devinfo` there must show an active port."
+)
+_GIVE_DEVICES = (
+    "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image; then `ibv_devinfo` there"
+    " must show an active port."
+)
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
 
 def judge_sockets(job: Job) -> Iterator[NcclFinding]:
     """Sockets between hosts, where a line shows that RDMA is there or was switched off."""
-    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    told = ByReason(SOCKETS, "TCP sockets between hosts")
     for process in job.processes:
         if not _uses_sockets(job, process) or not _matters_between_hosts(job, process):
             continue
-        found = _why_sockets(job, process)
-        if found is None:
-            continue
-        reason, place, remedy = found
-        who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-        who += job.who(process)
-        if len(places) < 2:
-            places += [place, process.network[1] if process.network else None]
-    for reason, (who, places, remedy) in reasons.items():
-        yield make_finding(
-            SOCKETS, f"{name_ranks(who)}: TCP sockets between hosts: {reason}", who, places, remedy
-        )
+        why = _why_sockets(job, process)
+        if why is not None:
+            told.add(why, job.who(process), process.network[1] if process.network else None)
+    yield from told.findings()
 
 
 def _matters_between_hosts(job: Job, process: ProcessFacts) -> bool:
@@ -61,54 +66,42 @@ def _uses_sockets(job: Job, process: ProcessFacts) -> bool:
     return networks == {"NET/Socket"}
 
 
-def _why_sockets(job: Job, process: ProcessFacts) -> tuple[str, LogPlace | None, str] | None:
-    """Why a process uses sockets though it should not, the line, and what mends it."""
-    for name, value, remedy in (
-        (
-            "NCCL_IB_DISABLE",
-            "1",
-            "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices.",
-        ),
-        ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL takes the fastest network by itself."),
-    ):
+def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
+    """Why a process uses sockets though it should not; None where nothing says that it should not."""
+    for name, value, remedy in _KEEPS_TO_SOCKETS:
         known = process.settings.get(name)
         if known and known[0].lower() == value:
-            return f"{name}={known[0]} is set", known[1], remedy
-    if process.closed_nic:
-        remedy = (
-            "Give the ranks the right to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit"
-            " of locked memory; `ibv_devinfo` there must show an active port."
-        )
-        return "NCCL finds an RDMA device and cannot open it", process.closed_nic, remedy
+            return Why(f"{name}={known[0]} is set", known[1], remedy, Owner.JOB)
     hca = process.settings.get("NCCL_IB_HCA")
-    if hca and process.no_nic:
+    if hca and process.no_nic and not process.closed_nic:
         remedy = "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows where the ranks run, or unset it."
-        return f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy
-    container = (
-        "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image; then"
-        " `ibv_devinfo` there must show an active port."
-    )
+        return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
     failed = process.failed_plugins.get("NET")
     if failed and (_EFA_HOSTS.match(process.platform) or failed[0] == "aws-ofi-nccl"):
-        return (
-            "the plugin for EFA did not come up",
-            failed[1],
-            "See that the ranks have EFA: `fi_info -p efa`.",
-        )
+        remedy = "See that the ranks have EFA: `fi_info -p efa`."
+        return Why("the plugin for EFA did not come up", failed[1], remedy)
+    return _why_no_rdma(job, process)
+
+
+def _why_no_rdma(job: Job, process: ProcessFacts) -> Why | None:
+    """Why no RDMA device is used, where a line shows that there is one."""
+    if process.closed_nic:
+        return Why("NCCL finds an RDMA device and cannot open it", process.closed_nic, _OPEN_DEVICES)
     if process.nics:
         remedy = "Unset NCCL_NET, and read the lines before `Using network`: they say why NCCL does not take the cards."
-        return "NCCL finds RDMA cards here and does not use them", process.nics_place, remedy
-    with_rdma = next((other for other in job.processes if other.nics and other is not process), None)
+        return Why("NCCL finds RDMA cards here and does not use them", process.nics_place, remedy)
+    with_rdma = next((other for other in job.processes if other.nics), None)
     if with_rdma is not None:
-        place = process.no_nic or with_rdma.nics_place
-        return f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}", place, container
+        reason = f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}"
+        return Why(reason, process.no_nic or with_rdma.nics_place, _GIVE_DEVICES)
     interface = _rdma_interface(process)
     if interface is None:
         return None
+    name, place = interface
     if process.no_nic:
-        return f"NCCL finds no RDMA device, though {interface[0]} belongs to one", process.no_nic, container
-    remedy = f"Unset NCCL_NET, where it is Socket. {container}"
-    return f"NCCL did not look for RDMA devices, though {interface[0]} belongs to one", interface[1], remedy
+        return Why(f"NCCL finds no RDMA device, though {name} belongs to one", process.no_nic, _GIVE_DEVICES)
+    remedy = f"Unset NCCL_NET, where it is Socket. {_GIVE_DEVICES}"
+    return Why(f"NCCL did not look for RDMA devices, though {name} belongs to one", place, remedy)
 
 
 def _rdma_interface(process: ProcessFacts) -> tuple[str, LogPlace | None] | None:
@@ -122,24 +115,18 @@ def _rdma_interface(process: ProcessFacts) -> tuple[str, LogPlace | None] | None
 
 def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     """Network cards that do not reach the GPUs' memory, by reason."""
-    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    told = ByReason(NO_GPU_DIRECT, "no GPUDirect RDMA")
     for process in job.processes:
         is_geforce = "GeForce" in job.facts.gpus.get(process.host, "")
         if is_geforce or any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
             continue
         without = _without_direct(job, process)
-        if not without and not _says_no_direct(job, process):
-            continue
-        reason, place, remedy = _why_no_direct(process)
-        who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-        who += [job.who_of(sending.member) for sending in without] or job.who(process)
-        if len(places) < 2:
-            places += [without[0].place if without else None, place]
-    for reason, (who, places, remedy) in reasons.items():
-        blamed = sort_ranks(who)
-        yield make_finding(
-            NO_GPU_DIRECT, f"{name_ranks(blamed)}: no GPUDirect RDMA: {reason}", blamed, places, remedy
-        )
+        if without:
+            who = [job.who_of(sending.member) for sending in without]
+            told.add(_why_no_direct(process), who, without[0].place)
+        elif _says_no_direct(job, process):
+            told.add(_why_no_direct(process), job.who(process))
+    yield from told.findings()
 
 
 def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
@@ -174,37 +161,32 @@ def _says_no_direct(job: Job, process: ProcessFacts) -> bool:
     )
 
 
-def _why_no_direct(process: ProcessFacts) -> tuple[str, LogPlace | None, str]:
-    """Why a process has no GPUDirect RDMA, the line that says so, and what mends it."""
+def _why_no_direct(process: ProcessFacts) -> Why:
+    """Why a process has no GPUDirect RDMA."""
     level = process.settings.get("NCCL_NET_GDR_LEVEL")
     if level and level[0].upper() in ("LOC", "0"):
-        return f"NCCL_NET_GDR_LEVEL={level[0]} forbids it", level[1], "Unset NCCL_NET_GDR_LEVEL."
+        reason = f"NCCL_NET_GDR_LEVEL={level[0]} forbids it"
+        return Why(reason, level[1], "Unset NCCL_NET_GDR_LEVEL.", Owner.JOB)
     if process.direct_refused:
-        return (
-            "the network's plugin switched it off",
-            process.direct_refused,
-            "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA.",
-        )
+        remedy = "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA."
+        return Why("the network's plugin switched it off", process.direct_refused, remedy)
     if process.nics_without_direct:
         place = next(iter(process.nics_without_direct.values()))
-        return (
-            f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)",
-            place,
-            "",
-        )
+        reason = f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)"
+        return Why(reason, place)
     if process.direct_too_far:
         remedy = (
             "See with `nvidia-smi topo -m` which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS) allows longer"
             " ways, where the platform's PCIe carries them."
         )
-        return "the card is too far from the GPU", process.direct_too_far, remedy
+        return Why("the card is too far from the GPU", process.direct_too_far, remedy)
     if process.completed and not process.dma_buf:
-        return "neither DMA-BUF nor nvidia_peermem is there", None, ""
+        return Why("neither DMA-BUF nor nvidia_peermem is there")
     remedy = (
         "`lsmod` must show nvidia_peermem where the kernel has no DMA-BUF for the card; run with"
         " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH, which makes NCCL say why."
     )
-    return "the log does not say why", None, remedy
+    return Why("the log does not say why", remedy=remedy)
 
 
 def _names(process: ProcessFacts) -> str:

@@ -5,6 +5,7 @@ from io import BytesIO
 
 from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.explain.answer import explain_logs, open_log
+from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import NcclFinding
 from tests.corpus.nccl_jobs import PLUGIN_GONE, VERSIONS, NcclJob, job_log, rank_lines
 from tests.walking import walk
@@ -286,6 +287,14 @@ def test_rank_0_alone_shows_what_its_lines_show():
         assert (finding.code, finding.ranks) == ("nccl.sockets", (0,))
         assert findings_in("\n".join(rank_lines(replace(TWO, version=version), 0))) == ()
         assert findings_in("\n".join(rank_lines(replace(NVSWITCH, version=version), 0))) == ()
+
+
+def test_the_job_must_act_where_a_variable_is_the_fault():
+    for name, fault in FAULTS.items():
+        if name.startswith("NCCL_"):
+            assert findings(fault.job)[0].owner is Owner.JOB, name
+    for name in ("no module for GPUDirect RDMA", "the driver refuses", "a device that cannot be opened"):
+        assert findings(FAULTS[name].job)[0].owner is Owner.HOST, name
 
 
 def test_every_code_has_a_fault():
