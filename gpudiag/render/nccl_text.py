@@ -12,6 +12,7 @@ _MAX_TOLD = 4  # names in one line
 _MAX_CHOICES = 8
 _MAX_PATHS = 6
 _MAX_EVIDENCE = 2
+_MAX_CHARACTERS = 800  # of one fact
 _LABEL_WIDTH = 16
 _QUIET_SETTINGS = ("NCCL_DEBUG",)  # why these lines are there at all
 
@@ -22,7 +23,7 @@ def render_nccl(log: NcclLog, style: Style = PLAIN) -> list[str]:
     for place, finding in enumerate(log.findings, 1):
         lines += _finding(place, finding, style)
     if not log.findings:
-        lines += wrapped("Nothing is wrong in what NCCL says.", first="  ", indent="  ")
+        lines += wrapped("None of the faults that its INFO lines can show.", first="  ", indent="  ")
     return [*lines, *_facts(log)]
 
 
@@ -143,4 +144,4 @@ def _labelled(label: str, text: str) -> list[str]:
     if not text:
         return []
     first = f"  {label + ':':<{_LABEL_WIDTH}}"
-    return wrapped(text, first=first, indent=" " * len(first))
+    return wrapped(one_line(text, _MAX_CHARACTERS), first=first, indent=" " * len(first))

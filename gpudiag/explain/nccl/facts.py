@@ -16,24 +16,35 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """One way between two ranks, as a line about a channel names it."""
+class Way:
+    """How one rank sends to another, as a line about a channel names it."""
 
-    source: int
-    destination: int
     transport: str  # P2P/CUMEM, SHM, NET/IB
     device: int = -1  # the index of NET's device
     direct: bool = False  # GPUDirect RDMA
     receives: bool = False  # printed by the receiving end
-    proxied: bool = False  # another GPU's NIC is used (PXN)
+    proxied: bool = False  # over another GPU's card (PXN)
 
 
 @dataclass(slots=True)
-class Seen:
-    """How often something was seen, and where first."""
+class WayFacts:
+    """Where a way was seen first, and how many channels each pair of ranks has on it.
+
+    A pair is one number, for a log may hold a million: see `pair_of` and `ranks_of`.
+    """
 
     place: LogPlace
-    count: int = 1
+    channels: dict[int, int] = field(default_factory=dict)  # by pair
+
+
+def pair_of(source: int, destination: int) -> int:
+    """A pair of ranks as one number."""
+    return source << 32 | destination
+
+
+def ranks_of(pair: int) -> tuple[int, int]:
+    """The source and the destination of a pair."""
+    return pair >> 32, pair & 0xFFFFFFFF
 
 
 @dataclass(slots=True)
@@ -54,7 +65,7 @@ class CommunicatorFacts:
     mnnvl: bool = False
     channels: NcclChannels | None = None
     channels_place: LogPlace | None = None
-    routes: dict[Route, Seen] = field(default_factory=dict)
+    ways: dict[Way, WayFacts] = field(default_factory=dict)
     rings: dict[int, str] = field(default_factory=dict)
 
 
@@ -76,6 +87,7 @@ class ProcessFacts:
     nic_speeds: dict[str, int] = field(default_factory=dict)  # Mb/s
     merged: bool = False  # NICs were merged to virtual ones, whose indices go on after the real ones
     no_nic: LogPlace | None = None
+    closed_nic: LogPlace | None = None  # found, and not to be opened
     out_of_band: tuple[NcclInterface, LogPlace] | None = None
     asked_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)  # by NET, TUNER
     failed_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)
@@ -87,14 +99,36 @@ class ProcessFacts:
     nvls: dict[int, tuple[bool, LogPlace]] = field(default_factory=dict)  # by CUDA ordinal
     nvls_failed: LogPlace | None = None
     nvlink: bool = False  # the topology names NVLink
-    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by what NCCL says
+    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by the first words of what NCCL says
     far_networks: dict[int, LogPlace] = field(default_factory=dict)  # by CUDA ordinal
     near_networks: set[int] = field(default_factory=set)
     unreachable: dict[str, tuple[str, bool, LogPlace]] = field(default_factory=dict)  # why, final; by address
     platform: str = ""  # the instance type that a plugin names
     communicators: dict[str, CommunicatorFacts] = field(default_factory=dict)  # by address
     of_thread: dict[int, CommunicatorFacts] = field(default_factory=dict)
-    loose: CommunicatorFacts | None = None  # routes of which no line says whose they are
+    loose: CommunicatorFacts | None = None  # ways of which no line says whose they are
+
+    @property
+    def tells(self) -> bool:
+        """Whether a line says anything of it that is kept."""
+        return any(
+            (
+                self.communicators,
+                self.loose,
+                self.bootstrap,
+                self.settings,
+                self.network,
+                self.interfaces,
+                self.nics,
+                self.no_nic,
+                self.nvls,
+                self.nvls_failed,
+                self.p2p_refused,
+                self.unreachable,
+                self.asked_plugins,
+                self.loaded_plugins,
+            )
+        )
 
     @property
     def completed(self) -> bool:
@@ -115,3 +149,4 @@ class NcclFacts:
     processes: dict[tuple[str, int], ProcessFacts] = field(default_factory=dict)
     choices: dict[tuple[str, str, str], NcclChoice] = field(default_factory=dict)
     versions: dict[str, LogPlace] = field(default_factory=dict)  # also of lines that name no process
+    gpus: dict[str, str] = field(default_factory=dict)  # models by host, where nccl-tests names them

@@ -1,12 +1,21 @@
 """The facts of all processes put together: which communicators there are, which rank is where, who sends to whom how."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFacts, Route, Seen
+from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFacts, Way, ranks_of
+from gpudiag.model.nccl_log import LogPlace
 
+_WITH_NVSWITCH = (
+    "H100 80GB HBM3",
+    "H200",
+    "H800",
+    "H20",
+    "B200",
+    "B300",
+)  # as nccl-tests names GPUs of SXM boards
 _MAX_HOSTS_TOLD = 4
 _MAX_RUNS_TOLD = 6  # of consecutive ranks
 
@@ -27,7 +36,7 @@ class Member:
     communicator: CommunicatorFacts
 
 
-@dataclass(slots=True)
+@dataclass
 class Group:
     """One communicator, over all processes that have lines of it."""
 
@@ -40,7 +49,7 @@ class Group:
         member = self.members.get(rank)
         return member.process.host if member else None
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         """The hosts of those ranks that have lines here."""
         return tuple(sorted({member.process.host for member in self.members.values()}))
@@ -48,12 +57,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One way between two ranks, with the member that printed it."""
+    """A way that one rank printed, to or from ranks of its host or of others."""
 
     group: Group | None
     member: Member
-    route: Route
-    seen: Seen
+    way: Way
+    place: LogPlace
+    channels: dict[int, int]  # by pair
     between_hosts: bool | None  # None where no line tells
 
 
@@ -62,11 +72,7 @@ class Job:
 
     def __init__(self, facts: NcclFacts) -> None:
         self.facts = facts
-        self.processes = [
-            process
-            for process in facts.processes.values()
-            if process.all_communicators or process.bootstrap or process.settings or process.network
-        ]
+        self.processes = [process for process in facts.processes.values() if process.tells]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -123,23 +129,38 @@ class Job:
             return True
         return any(sending.between_hosts for sending in self.sendings)
 
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether the lines show that all ranks are on one host."""
+        known = [m.communicator.nodes for group in self.groups for m in group.members.values()]
+        whole = all(len(group.members) == group.size and len(group.hosts) == 1 for group in self.groups)
+        return bool(self.groups) and not self.spans_hosts and (whole or all(count == 1 for count in known))
+
+    @property
+    def may_span_hosts(self) -> bool:
+        """Whether a communicator may reach over several hosts: it has ranks whose lines are not here."""
+        nodes = [known.nodes for process in self.processes for known in process.communicators.values()]
+        return self.spans_hosts or (
+            all(count is None for count in nodes)
+            and any(group.size > len(group.members) for group in self.groups)
+        )
+
     @cached_property
     def sendings(self) -> list[Sending]:
-        """Every way between two ranks that a line names."""
-        return [*self._sendings()]
-
-    def _sendings(self) -> Iterator[Sending]:
+        """Every way that a rank printed, apart by whether it leads to another host."""
+        found = []
         for group in self.groups:
             for member in group.members.values():
-                for route, seen in member.communicator.routes.items():
-                    yield Sending(
-                        group, member, route, seen, _between_hosts(route, group, member.communicator)
-                    )
+                for way, known in member.communicator.ways.items():
+                    for between, channels in _split(way, known.channels, group, member).items():
+                        found.append(Sending(group, member, way, known.place, channels, between))
         for process in self.processes:
             if process.loose:
                 member = Member(process, process.loose)
-                for route, seen in process.loose.routes.items():
-                    yield Sending(None, member, route, seen, route.transport.startswith("NET/"))
+                for way, known in process.loose.ways.items():
+                    is_net = way.transport.startswith("NET/")
+                    found.append(Sending(None, member, way, known.place, known.channels, is_net))
+        return found
 
     @cached_property
     def _sendings_by_process(self) -> dict[tuple[str, int], list[Sending]]:
@@ -165,23 +186,45 @@ class Job:
                 counts[member.process.host] = max(counts[member.process.host], local)
         return counts
 
+    def has_nvswitch(self, host: str) -> bool:
+        """Whether the GPUs of a host are, by their names, of a board whose NVSwitches can do NVLS."""
+        return self.facts.gpus.get(host, "").endswith(_WITH_NVSWITCH)
+
     def has_nvlink(self, host: str) -> bool:
         """Whether a line shows that NVLink connects the GPUs of a host."""
-        return any(
+        return self.has_nvswitch(host) or any(
             process.nvlink or any(there for there, _ in process.nvls.values())
             for process in self.processes
             if process.host == host
         )
 
 
-def _between_hosts(route: Route, group: Group, communicator: CommunicatorFacts) -> bool | None:
-    source, destination = group.host_of(route.source), group.host_of(route.destination)
+def _split(
+    way: Way, channels: dict[int, int], group: Group, member: Member
+) -> dict[bool | None, dict[int, int]]:
+    """The pairs of one way by whether they lead to another host."""
+    parts: dict[bool | None, dict[int, int]] = {}
+    for pair, count in channels.items():
+        source, destination = ranks_of(pair)
+        between = _between_hosts(
+            way, group.host_of(source), group.host_of(destination), group, member.communicator
+        )
+        parts.setdefault(between, {})[pair] = count
+    return {next(iter(parts)): channels} if len(parts) == 1 else parts
+
+
+def _between_hosts(
+    way: Way, source: str | None, destination: str | None, group: Group, communicator: CommunicatorFacts
+) -> bool | None:
+    is_net = way.transport.startswith("NET/")
     if source is not None and destination is not None:
-        return source != destination
+        of_one_name = len(group.members) == group.size and (communicator.nodes or 1) > len(group.hosts)
+        if not (of_one_name and is_net):
+            return source != destination
     if communicator.nodes == 1:
         return False
-    if route.transport.startswith("NET/"):
-        return True if communicator.nodes else None
+    if is_net:
+        return True  # the other end has no lines here; NET inside a host is rare
     return None if communicator.mnnvl else False
 
 

@@ -3,16 +3,19 @@
 import re
 from collections.abc import Iterator
 
-from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, P2P_OFF, SHM_OVER_NVLINK
+from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, PEER_ACCESS_OFF, SHM_OVER_NVLINK
 from gpudiag.explain.nccl.facts import ProcessFacts
-from gpudiag.explain.nccl.finding import make_finding
-from gpudiag.explain.nccl.job import Group, Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
+from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding
 
 _FEWEST_FOR_NVLS = 3  # GPUs of one host: NCCL does not look for NVLS with fewer
 _NVSWITCH_RANKS = 4  # of one host that all have peer access: fewer may be joined by bridges
+_GPUS_OF_A_BOARD = 8
 _FEW_WITH_LIMIT, _FEW_WITHOUT_LIMIT = 8, 4  # channels; 16 to 32 are usual with NVLink, 2 on PCIe
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
+_FORBIDS_P2P = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0", "NVL", "1")}
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
 _GEFORCE = (
     "GeForce cards from RTX 40 on have no peer access: nothing to mend. On others: turn ACS off on bare metal, see"
@@ -22,28 +25,21 @@ _GEFORCE = (
 
 def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     """Peer access that a variable or the driver refuses, and host memory where NVLink is, by reason."""
-    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    told = ByReason(PEER_ACCESS_OFF, "no peer access between GPUs")
     unexplained: list[Sending] = []
     for process in job.processes:
         inside = _inside(job, process)
-        copied = [sending for sending in inside if not sending.route.transport.startswith("P2P")]
+        copied = [sending for sending in inside if not sending.way.transport.startswith("P2P")]
         why = _why_no_p2p(process, bool(copied), not inside and job.ranks_of_host.get(process.host, 0) > 1)
         if why is not None:
-            reason, place, remedy = why
-            who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-            who += job.who(process)
-            if len(places) < 2:
-                places += [place, copied[0].seen.place if copied else None]
+            told.add(why, job.who(process), copied[0].place if copied else None)
         elif len(copied) > len(inside) / 2 and job.has_nvlink(process.host):
             unexplained += copied
-    for reason, (who, places, remedy) in reasons.items():
-        yield make_finding(
-            P2P_OFF, f"{name_ranks(who)}: no peer access between GPUs: {reason}", who, places, remedy
-        )
+    yield from told.findings()
     if unexplained:
         blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
         message = f"{name_ranks(blamed)}: host memory is used between GPUs that NVLink connects"
-        yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.seen.place for one in unexplained[:2]])
+        yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.place for one in unexplained[:2]])
 
 
 def _inside(job: Job, process: ProcessFacts) -> list[Sending]:
@@ -51,25 +47,27 @@ def _inside(job: Job, process: ProcessFacts) -> list[Sending]:
     return [sending for sending in job.sendings_of(process) if sending.between_hosts is False]
 
 
-def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> tuple[str, LogPlace, str] | None:
-    """Why GPUs do not read each other's memory, the line, and what mends it.
+def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> Why | None:
+    """Why GPUs do not read each other's memory.
 
     `copied`: lines show that some do not; `unseen`: no line shows how those of this host reach each other.
     """
     if copied or unseen:
-        for name, values in (("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0"))):
+        for name, values in _FORBIDS_P2P.items():
             known = process.settings.get(name)
             if known and known[0].upper() in values:
-                return (
-                    f"{name}={known[0]} is set",
-                    known[1],
-                    f"Unset {name}, if nothing hangs or breaks without it.",
+                also = (
+                    " and NCCL_P2P_DISABLE, which NCCL before 2.23 tells as it"
+                    if name == "NCCL_P2P_LEVEL"
+                    else ""
                 )
+                remedy = f"Unset {name}{also}, if nothing hangs or breaks without it."
+                return Why(f"{name}={known[0]} is set", known[1], remedy, Owner.JOB)
     for words, place in process.p2p_refused.items():
-        if words.startswith("P2P is disabled") or copied:
-            gpus = words.removeprefix("P2P is disabled between connected ").split(".")[0]
-            said = f"the driver refuses it between {gpus}" if gpus != words else words
-            return said, place, _GEFORCE
+        if words.startswith("P2P is disabled"):
+            return Why("the driver refuses it", place, _GEFORCE)
+        if copied:
+            return Why(f"CUDA refuses it ({words})", place, _GEFORCE)
     return None
 
 
@@ -87,8 +85,9 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
     there = any(available for process in job.processes for available, _ in process.nvls.values())
     without: dict[Who, LogPlace] = {}
     for process in job.processes:
+        can = bool(_HAS_NVLS.match(process.platform)) or job.has_nvswitch(process.host)
         for ordinal, (available, place) in process.nvls.items():
-            if not available and (there or _HAS_NVLS.match(process.platform)):
+            if not available and (there or can):
                 without.update(dict.fromkeys(job.who(process, ordinal), place))
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
@@ -104,7 +103,12 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
     if switched_off:
         message = f"{name_ranks(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS off, which Hopper and later have"
         yield make_finding(
-            NVLS_OFF, message, sort_ranks(switched_off), switched_off.values(), "Unset NCCL_NVLS_ENABLE."
+            NVLS_OFF,
+            message,
+            sort_ranks(switched_off),
+            switched_off.values(),
+            "Unset NCCL_NVLS_ENABLE.",
+            Owner.JOB,
         )
 
 
@@ -112,10 +116,10 @@ def _would_have_nvls(job: Job, process: ProcessFacts) -> bool:
     """Whether the GPUs of a process may have NVLS: enough of them, and all reach each other's memory."""
     if job.ranks_of_host.get(process.host, 0) < _FEWEST_FOR_NVLS:
         return False
-    if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host):
+    if _HAS_NVLS.match(process.platform) or job.has_nvlink(process.host) or job.has_nvswitch(process.host):
         return True
     inside = _inside(job, process)
-    reach = all(sending.route.transport.startswith("P2P") for sending in inside)
+    reach = all(sending.way.transport.startswith("P2P") for sending in inside)
     return bool(inside) and reach and job.ranks_of_host.get(process.host, 0) >= _NVSWITCH_RANKS
 
 
@@ -127,11 +131,13 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
         few: dict[Who, tuple[str, list[LogPlace | None]]] = {}
         for member in group.members.values():
             process, communicator = member.process, member.communicator
-            if communicator.channels is None or not _is_on_nvlink(job, group, process):
+            if communicator.channels is None:
                 continue
             count = communicator.channels.collective
-            limit = _limit(process, count)
-            if limit is not None or count <= _FEW_WITHOUT_LIMIT:
+            limit, on_nvlink = _limit(process, count), _is_on_nvlink(job, process)
+            if (limit and (on_nvlink or _is_whole_board(job, process))) or (
+                on_nvlink and count <= _FEW_WITHOUT_LIMIT
+            ):
                 words = f"{limit[0]}={limit[1]} allows {count}" if limit else f"{count}, and no line says why"
                 few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
         if few:
@@ -140,10 +146,16 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
             yield make_finding(FEW_CHANNELS, message, sort_ranks(few), places)
 
 
-def _is_on_nvlink(job: Job, group: Group, process: ProcessFacts) -> bool:
-    if job.ranks_of_host.get(process.host, 0) < _NVSWITCH_RANKS:
-        return False
-    return job.has_nvlink(process.host)
+def _is_on_nvlink(job: Job, process: ProcessFacts) -> bool:
+    """Whether a line shows NVLink between at least four GPUs of a host."""
+    return job.ranks_of_host.get(process.host, 0) >= _NVSWITCH_RANKS and job.has_nvlink(process.host)
+
+
+def _is_whole_board(job: Job, process: ProcessFacts) -> bool:
+    """Whether eight GPUs reach each other's memory, as they seldom do without NVLink."""
+    inside = _inside(job, process)
+    reach = all(sending.way.transport.startswith("P2P") for sending in inside)
+    return bool(inside) and reach and job.ranks_of_host.get(process.host, 0) >= _GPUS_OF_A_BOARD
 
 
 def _limit(process: ProcessFacts, count: int) -> tuple[str, str, LogPlace] | None:

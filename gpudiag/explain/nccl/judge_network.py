@@ -12,8 +12,9 @@ from gpudiag.checks.software.nccl_log import (
     SOCKETS,
 )
 from gpudiag.explain.nccl.facts import ProcessFacts
-from gpudiag.explain.nccl.finding import make_finding
+from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
 from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclNic
 
 # Interfaces of an RDMA card, by the names that the kernel and udev give them: IPoIB, and RoCE's devices.
@@ -21,78 +22,86 @@ _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
 _EFA_HOSTS = re.compile(r"p[4-9]")  # AWS' instances whose EFA has GPUDirect RDMA
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
+# Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under NET/IB.
+_NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d|hfi1_")
+_KEEPS_TO_SOCKETS = (
+    ("NCCL_IB_DISABLE", "1", "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices."),
+    ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL takes the fastest network by itself."),
+)
+_OPEN_DEVICES = (
+    "Give the ranks the right to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of locked"
+    " memory; `ibv_devinfo` there must show an active port."
+)
+_GIVE_DEVICES = (
+    "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image; then `ibv_devinfo` there"
+    " must show an active port."
+)
 _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of rings and trees
 
 
 def judge_sockets(job: Job) -> Iterator[NcclFinding]:
     """Sockets between hosts, where a line shows that RDMA is there or was switched off."""
-    if not job.spans_hosts:
-        return
-    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    told = ByReason(SOCKETS, "TCP sockets between hosts")
     for process in job.processes:
-        if not _uses_sockets(job, process):
+        if not _uses_sockets(job, process) or not _matters_between_hosts(job, process):
             continue
-        found = _why_sockets(job, process)
-        if found is None:
-            continue
-        reason, place, remedy = found
-        who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-        who += job.who(process)
-        if len(places) < 2:
-            places += [place, process.network[1] if process.network else None]
-    for reason, (who, places, remedy) in reasons.items():
-        yield make_finding(
-            SOCKETS, f"{name_ranks(who)}: TCP sockets between hosts: {reason}", who, places, remedy
-        )
+        why = _why_sockets(job, process)
+        if why is not None:
+            told.add(why, job.who(process), process.network[1] if process.network else None)
+    yield from told.findings()
+
+
+def _matters_between_hosts(job: Job, process: ProcessFacts) -> bool:
+    """Whether ranks of other hosts are there; in a log that is cut, the surer the sign of RDMA, the less is asked."""
+    if process.closed_nic:
+        return not job.is_on_one_host
+    return job.spans_hosts or bool(process.no_nic and _rdma_interface(process) and job.may_span_hosts)
 
 
 def _uses_sockets(job: Job, process: ProcessFacts) -> bool:
     if process.network is not None:
         return process.network[0] == "Socket"
-    routes = [route for known in process.all_communicators for route in known.routes]
-    networks = {route.transport for route in routes if route.transport.startswith("NET/")}
+    ways = [way for known in process.all_communicators for way in known.ways]
+    networks = {way.transport for way in ways if way.transport.startswith("NET/")}
     return networks == {"NET/Socket"}
 
 
-def _why_sockets(job: Job, process: ProcessFacts) -> tuple[str, LogPlace | None, str] | None:
-    """Why a process uses sockets though it should not, the line, and what mends it."""
-    for name, value, remedy in (
-        (
-            "NCCL_IB_DISABLE",
-            "1",
-            "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices.",
-        ),
-        ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL takes the fastest network by itself."),
-    ):
+def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
+    """Why a process uses sockets though it should not; None where nothing says that it should not."""
+    for name, value, remedy in _KEEPS_TO_SOCKETS:
         known = process.settings.get(name)
         if known and known[0].lower() == value:
-            return f"{name}={known[0]} is set", known[1], remedy
+            return Why(f"{name}={known[0]} is set", known[1], remedy, Owner.JOB)
     hca = process.settings.get("NCCL_IB_HCA")
-    if hca and process.no_nic:
+    if hca and process.no_nic and not process.closed_nic:
         remedy = "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows where the ranks run, or unset it."
-        return f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy
-    container = (
-        "Give the ranks the RDMA devices: /dev/infiniband in the container, libibverbs in the image; then"
-        " `ibv_devinfo` there must show an active port."
-    )
+        return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
     failed = process.failed_plugins.get("NET")
     if failed and (_EFA_HOSTS.match(process.platform) or failed[0] == "aws-ofi-nccl"):
-        return (
-            "the plugin for EFA did not come up",
-            failed[1],
-            "See that the ranks have EFA: `fi_info -p efa`.",
-        )
-    with_rdma = next((other for other in job.processes if other.nics and other is not process), None)
-    if with_rdma is not None and not process.nics:
-        place = process.no_nic or with_rdma.nics_place
-        return f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}", place, container
+        remedy = "See that the ranks have EFA: `fi_info -p efa`."
+        return Why("the plugin for EFA did not come up", failed[1], remedy)
+    return _why_no_rdma(job, process)
+
+
+def _why_no_rdma(job: Job, process: ProcessFacts) -> Why | None:
+    """Why no RDMA device is used, where a line shows that there is one."""
+    if process.closed_nic:
+        return Why("NCCL finds an RDMA device and cannot open it", process.closed_nic, _OPEN_DEVICES)
+    if process.nics:
+        remedy = "Unset NCCL_NET, and read the lines before `Using network`: they say why NCCL does not take the cards."
+        return Why("NCCL finds RDMA cards here and does not use them", process.nics_place, remedy)
+    with_rdma = next((other for other in job.processes if other.nics), None)
+    if with_rdma is not None:
+        reason = f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}"
+        return Why(reason, process.no_nic or with_rdma.nics_place, _GIVE_DEVICES)
     interface = _rdma_interface(process)
     if interface is None:
         return None
+    name, place = interface
     if process.no_nic:
-        return f"NCCL finds no RDMA device, though {interface[0]} belongs to one", process.no_nic, container
-    remedy = f"Unset NCCL_NET, where it is Socket. {container}"
-    return f"NCCL did not look for RDMA devices, though {interface[0]} belongs to one", interface[1], remedy
+        return Why(f"NCCL finds no RDMA device, though {name} belongs to one", process.no_nic, _GIVE_DEVICES)
+    remedy = f"Unset NCCL_NET, where it is Socket. {_GIVE_DEVICES}"
+    return Why(f"NCCL did not look for RDMA devices, though {name} belongs to one", place, remedy)
 
 
 def _rdma_interface(process: ProcessFacts) -> tuple[str, LogPlace | None] | None:
@@ -106,75 +115,78 @@ def _rdma_interface(process: ProcessFacts) -> tuple[str, LogPlace | None] | None
 
 def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     """Network cards that do not reach the GPUs' memory, by reason."""
-    reasons: dict[str, tuple[list[Who], list[LogPlace | None], str]] = {}
+    told = ByReason(NO_GPU_DIRECT, "no GPUDirect RDMA")
     for process in job.processes:
-        without = _without_direct(job, process)
-        if not without:
+        is_geforce = "GeForce" in job.facts.gpus.get(process.host, "")
+        if is_geforce or any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
             continue
-        reason, place, remedy = _why_no_direct(process)
-        who, places, _ = reasons.setdefault(reason, ([], [], remedy))
-        who += {job.who_of(sending.member): None for sending in without}
-        if len(places) < 2:
-            places += [without[0].seen.place, place]
-    for reason, (who, places, remedy) in reasons.items():
-        blamed = sort_ranks(who)
-        yield make_finding(
-            NO_GPU_DIRECT, f"{name_ranks(blamed)}: no GPUDirect RDMA: {reason}", blamed, places, remedy
-        )
+        without = _without_direct(job, process)
+        if without:
+            who = [job.who_of(sending.member) for sending in without]
+            told.add(_why_no_direct(process), who, without[0].place)
+        elif _says_no_direct(job, process):
+            told.add(_why_no_direct(process), job.who(process))
+    yield from told.findings()
 
 
 def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
     """The receiving ways of a process without GPUDirect RDMA, where all ways of that rank are so, or several."""
     by_rank: dict[Who, list[Sending]] = {}
     for sending in job.sendings_of(process):
-        route = sending.route
-        if sending.between_hosts is False or not _RDMA_NETWORK.match(route.transport) or not route.receives:
+        way = sending.way
+        if sending.between_hosts is False or not _RDMA_NETWORK.match(way.transport) or not way.receives:
             continue
-        if _LIBFABRIC.match(route.transport) and not (
+        if _LIBFABRIC.match(way.transport) and not (
             _EFA_HOSTS.match(process.platform) or process.direct_refused
         ):
             continue  # most instances with EFA have no GPUDirect RDMA
         by_rank.setdefault(job.who_of(sending.member), []).append(sending)
     found: list[Sending] = []
     for sendings in by_rank.values():
-        without = [sending for sending in sendings if not sending.route.direct]
-        lines = sum(sending.seen.count for sending in without)
+        without = [sending for sending in sendings if not sending.way.direct]
+        lines = sum(sum(sending.channels.values()) for sending in without)
         if without and (len(without) == len(sendings) or lines > 1):
             found += without
     return found
 
 
-def _why_no_direct(process: ProcessFacts) -> tuple[str, LogPlace | None, str]:
-    """Why a process has no GPUDirect RDMA, the line that says so, and what mends it."""
+def _says_no_direct(job: Job, process: ProcessFacts) -> bool:
+    """Whether NCCL says that no card reaches GPU memory, in a log that is cut before the ways between ranks."""
+    cards = {nic.name for nic in process.nics}
+    return (
+        bool(cards)
+        and cards <= process.nics_without_direct.keys()
+        and job.may_span_hosts
+        and not (job.sendings_of(process))
+    )
+
+
+def _why_no_direct(process: ProcessFacts) -> Why:
+    """Why a process has no GPUDirect RDMA."""
     level = process.settings.get("NCCL_NET_GDR_LEVEL")
     if level and level[0].upper() in ("LOC", "0"):
-        return f"NCCL_NET_GDR_LEVEL={level[0]} forbids it", level[1], "Unset NCCL_NET_GDR_LEVEL."
+        reason = f"NCCL_NET_GDR_LEVEL={level[0]} forbids it"
+        return Why(reason, level[1], "Unset NCCL_NET_GDR_LEVEL.", Owner.JOB)
     if process.direct_refused:
-        return (
-            "the network's plugin switched it off",
-            process.direct_refused,
-            "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA.",
-        )
+        remedy = "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA."
+        return Why("the network's plugin switched it off", process.direct_refused, remedy)
     if process.nics_without_direct:
         place = next(iter(process.nics_without_direct.values()))
-        return (
-            f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)",
-            place,
-            "",
-        )
+        reason = f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)"
+        return Why(reason, place)
     if process.direct_too_far:
         remedy = (
             "See with `nvidia-smi topo -m` which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS) allows longer"
             " ways, where the platform's PCIe carries them."
         )
-        return "the card is too far from the GPU", process.direct_too_far, remedy
+        return Why("the card is too far from the GPU", process.direct_too_far, remedy)
     if process.completed and not process.dma_buf:
-        return "neither DMA-BUF nor nvidia_peermem is there", None, ""
+        return Why("neither DMA-BUF nor nvidia_peermem is there")
     remedy = (
         "`lsmod` must show nvidia_peermem where the kernel has no DMA-BUF for the card; run with"
         " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH, which makes NCCL say why."
     )
-    return "the log does not say why", None, remedy
+    return Why("the log does not say why", remedy=remedy)
 
 
 def _names(process: ProcessFacts) -> str:
@@ -184,17 +196,21 @@ def _names(process: ProcessFacts) -> str:
 
 def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:
     """Hosts on which NCCL finds fewer cards than on most."""
-    cards = {host: Counter(nic.link for nic in nics) for host, (nics, _) in _cards_of_hosts(job).items()}
+    of_hosts = _cards_of_hosts(job)
+    cards = {host: Counter(nic.link for nic in nics) for host, (nics, _) in of_hosts.items()}
     for link in sorted({link for counts in cards.values() for link in counts}):
         by_count = Counter(counts[link] for counts in cards.values())
         usual, hosts_with = max(by_count.items(), key=lambda item: (item[1], item[0]))
         if hosts_with * 2 <= len(cards) and len(cards) != 2:
             continue  # no count is usual here; of two hosts, the one with fewer
-        for host in [host for host, counts in cards.items() if counts[link] < usual]:
-            count = cards[host][link]
-            message = f"{host}: NCCL finds {count} {link} ports, and {usual} on {hosts_with} other host{'s' * (hosts_with > 1)}"
-            who = [one for process in job.processes if process.host == host for one in job.who(process)]
-            yield make_finding(NICS_DIFFER, message, who, [_cards_of_hosts(job)[host][1]])
+        for count in sorted(count for count in by_count if count < usual):
+            odd = [host for host, counts in cards.items() if counts[link] == count]
+            who = [one for process in job.processes if process.host in odd for one in job.who(process)]
+            message = (
+                f"{', '.join(odd[:4])}{' ..' if len(odd) > 4 else ''}: NCCL finds {count} {link} ports, and {usual} on"
+                f" {hosts_with} other host{'s' * (hosts_with > 1)}"
+            )
+            yield make_finding(NICS_DIFFER, message, who, [of_hosts[host][1] for host in odd])
 
 
 def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace | None]]:
@@ -206,32 +222,41 @@ def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace |
 
 def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
     """Hosts that send over half of their cards or fewer, though they have ranks for more."""
+    told: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
     for host, (nics, place) in _cards_of_hosts(job).items():
         processes = [process for process in job.processes if process.host == host]
         if any(process.merged or (process.nics_place and process.nics != nics) for process in processes):
             continue  # indices of virtual cards, or other ones for each rank
         used = {
-            sending.route.device
+            sending.way.device
             for process in processes
             for sending in job.sendings_of(process)
-            if sending.route.transport.startswith("NET/IB") and sending.between_hosts is not False
+            if sending.way.transport.startswith("NET/IB") and sending.between_hosts is not False
         }
         if not used or max(used) >= len(nics):
             continue
-        speeds = processes[0].nic_speeds
-        fastest = max((speeds.get(nics[index].name, 0) for index in used), default=0)
-        alike = [
-            nic
-            for nic in nics
-            if nic.link in {nics[index].link for index in used}
-            and (not fastest or speeds.get(nic.name, fastest) >= fastest)
-        ]
         ranks = {one for process in processes if process.completed for one in job.who(process)}
+        alike = _cards_alike(nics, used, processes[0])
         expected = min(len(alike), len(ranks))
         if expected > 1 and len(used) <= expected * _IDLE_SHARE:
             names = ", ".join(f"{nics[index].name}:{nics[index].port}" for index in sorted(used))
-            message = f"{host}: {len(ranks)} ranks use {len(used)} of {len(alike)} network cards: {names}"
-            yield make_finding(NICS_UNUSED, message, sort_ranks(ranks), [place])
+            words = f"{len(ranks)} ranks of a host use {len(used)} of {len(alike)} network cards: {names}"
+            who, places = told.setdefault(words, ([], []))
+            who += sort_ranks(ranks)
+            places.append(place)
+    for words, (who, places) in told.items():
+        yield make_finding(NICS_UNUSED, f"{name_ranks(who)}: {words}", who, places)
+
+
+def _cards_alike(nics: tuple[NcclNic, ...], used: set[int], process: ProcessFacts) -> list[NcclNic]:
+    """The cards of the link layer of those in use, and as fast as they are where a line says it."""
+    links = {nics[index].link for index in used}
+    fastest = max((process.nic_speeds.get(nics[index].name, 0) for index in used), default=0)
+    return [
+        nic
+        for nic in nics
+        if nic.link in links and (not fastest or process.nic_speeds.get(nic.name, fastest) >= fastest)
+    ]
 
 
 def judge_remote_nics(job: Job) -> Iterator[NcclFinding]:

@@ -14,7 +14,7 @@ from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 _OF_ONE_RANK = re.compile(
     r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|VERSION|TESTS_\w+)"
 )
-_OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|IB_GID_INDEX|\w*ADDR_RANGE)")
+_OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
 # What every rank reads before its first communicator is made: one without a line for it does not have it.
 _READ_BY_ALL = frozenset(
     f"NCCL_{name}"
@@ -23,6 +23,7 @@ _READ_BY_ALL = frozenset(
         "COLLNET_ENABLE", "IB_DISABLE", "NET", "BUFFSIZE",
     )
 )  # fmt: skip
+_MAX_VALUES_TOLD = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")
 _LINK_LOCAL = re.compile(r"169\.254\.|fe80:", re.IGNORECASE)
@@ -74,7 +75,8 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         if len(odd_hosts) * 3 > len(hosts):
             return  # hosts of two kinds, with names of their own
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
-    said = " or ".join(f"{name}={value}" if value is not None else f"no {name}" for value in odd)
+    words = [f"{name}={value}" if value is not None else f"no {name}" for value in odd]
+    said = " or ".join(words[:_MAX_VALUES_TOLD]) + (" or others" if len(words) > _MAX_VALUES_TOLD else "")
     others = f"{name}={usual}" if usual is not None else f"no {name}"
     places: list[LogPlace | None] = [
         process.settings[name][1]
@@ -117,22 +119,25 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
 
 def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
     """Interfaces that do not lead to the other hosts, and addresses that do not answer."""
-    if not job.spans_hosts:
-        return
+    if job.spans_hosts:
+        yield from _bad_interfaces(job)
+    yield from _unreachable(job)
+
+
+def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
     shared = _addresses_of_several_hosts(job)
-    told: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
+    told: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
     for process in job.processes:
         for interface, place in _interfaces_in_use(job, process):
             why = _why_nowhere(interface, shared)
             if why:
-                who, places = told.setdefault(f"{interface.name} ({interface.address}, {why})", ([], []))
+                who, places = told.setdefault((interface.name, why), ([], []))
                 who += job.who(process)
                 places.append(place)
                 break
-    for words, (who, places) in told.items():
-        message = f"{name_ranks(who)}: the interface {words} does not lead to the other hosts"
+    for (name, why), (who, places) in told.items():
+        message = f"{name_ranks(who)}: the interface {name} does not lead to the other hosts: it is {why}"
         yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
-    yield from _unreachable(job)
 
 
 def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclInterface, LogPlace | None]]:
@@ -144,12 +149,12 @@ def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclIn
     if not process.interfaces or not process.network or process.network[0] != "Socket":
         return
     used = {
-        sending.route.device
+        sending.way.device
         for sending in job.sendings_of(process)
-        if sending.route.transport == "NET/Socket" and sending.between_hosts is not False
+        if sending.way.transport == "NET/Socket" and sending.between_hosts is not False
     }
     for index, interface in enumerate(process.interfaces):
-        if index in used or (not used and len(process.interfaces) == 1):
+        if index in used or (not used and index == 0):
             yield interface, process.interfaces_place
 
 
@@ -160,9 +165,9 @@ def _why_nowhere(interface: NcclInterface, shared: set[str]) -> str:
     if _VIRTUAL.match(interface.name):
         return "a bridge of containers, of virtual machines or to the board's controller"
     if _LINK_LOCAL.match(interface.address):
-        return "a link-local address"
+        return "one with a link-local address"
     if interface.address in shared:
-        return "an address that several hosts have"
+        return "one whose address several hosts have"
     return ""
 
 
@@ -192,22 +197,23 @@ def _name_interface(job: Job, shared: set[str]) -> str:
 
 
 def _unreachable(job: Job) -> Iterator[NcclFinding]:
-    """Connections that no retry mended."""
+    """Connections that no retry mended, by why they fail."""
+    told: dict[str, tuple[list[Who], list[LogPlace | None], dict[str, str]]] = {}
     for process in job.processes:
         for address, (why, final, place) in process.unreachable.items():
             if not _NO_WAY.search(why) or (not final and process.completed):
                 continue
-            own = process.bootstrap[0].name if process.bootstrap else "its interface"
-            message = f"{name_ranks(job.who(process))}: {address} is not reached over {own}: {why}"
-            remedy = (
-                f"See which way leads there, `ip route get {address}`, and whether a firewall lets all ports of it pass;"
-                " set NCCL_SOCKET_IFNAME to the interface that reaches it."
-            )
-            yield make_finding(
-                BAD_INTERFACE,
-                message,
-                job.who(process),
-                [place, process.bootstrap[1] if process.bootstrap else None],
-                remedy,
-            )
-            break  # one address of a process is enough
+            who, places, addresses = told.setdefault(why, ([], [], {}))
+            who += job.who(process)
+            places += [place, process.bootstrap[1] if process.bootstrap else None]
+            addresses[address] = process.bootstrap[0].name if process.bootstrap else ""
+    for why, (who, places, addresses) in told.items():
+        address, own = next(iter(addresses.items()))
+        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+        over = f" over {own}" if own else ""
+        message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
+        remedy = (
+            f"See which way leads there, `ip route get {address}`, and whether a firewall lets all ports of it pass; set"
+            " NCCL_SOCKET_IFNAME to the interface that reaches it."
+        )
+        yield make_finding(BAD_INTERFACE, message, who, places, remedy)

@@ -14,10 +14,10 @@ from gpudiag.explain.nccl.facts import Head
 MARK = b"NCCL "
 _LEVEL = re.compile(r"NCCL (?:INFO|WARN) ")
 _HEAD = re.compile(
-    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] (?:\S+:\d+ )?NCCL (?:INFO|WARN) "
+    r"(?P<host>[^\s:\[\]<>|]*):(?P<pid>\d+):(?P<thread>\d+) \[(?P<gpu>-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?NCCL (?:INFO|WARN) "
 )
-_HEAD_END = re.compile(r"([^\s:\[\]<>|]*):(\d+):(\d+) \[(-?\d+)\] (?:\S+:\d+ )?$")
-_SHORT_HEAD_END = re.compile(r"\[(-?\d+)\] (?:\S+:\d+ )?$")  # people take host and pid off what they post
+# People take host and pid off what they post, or put words in their place.
+_HEAD_END = re.compile(r"(?:([^\s:\[\]<>|]*):(\w+):(\w+) )?\[(-?\d+)\] (?:\S+:\d+ (?:\(\w+\) )?)?$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+\S*)")
 _MAX_HEADS = 20_000  # that are remembered
 NOBODY = Head("", 0, 0, -1)
@@ -28,6 +28,7 @@ class LineReader:
 
     def __init__(self) -> None:
         self._heads: dict[str, Head] = {}
+        self._hosts: set[str] = set()
 
     def read(self, number: int, raw: bytes) -> Iterator[tuple[Head, str]]:
         """Who printed it, and the message, for each line of NCCL that one line of a log holds."""
@@ -54,20 +55,32 @@ class LineReader:
         if known is not None:
             return known
         match = _HEAD_END.search(before)
-        if match:
-            head = Head(match[1], int(match[2]), int(match[3]), int(match[4]))
+        if match is None:
+            head = NOBODY
         else:
-            short = _SHORT_HEAD_END.search(before)
-            head = Head("", 0, 0, int(short[1])) if short else NOBODY
+            host, pid, thread, ordinal = match[1] or "", match[2] or "", match[3] or "", int(match[4])
+            no_thread = -1 - ordinal  # each GPU stands for a thread of its own
+            head = Head(
+                host,
+                int(pid) if pid.isdecimal() else 0,
+                int(thread) if thread.isdecimal() else no_thread,
+                ordinal,
+            )
+        self._hosts.add(head.host)
         if len(self._heads) < _MAX_HEADS:
             self._heads[before] = head
         return head
 
     def _apart(self, head: Head, message: str) -> Iterator[tuple[Head, str]]:
-        """The lines of several ranks that came into one."""
+        """The lines of several ranks that came into one: a host that is known ends the line before it."""
         place = 0
         for match in _HEAD.finditer(message):
-            yield head, message[place : match.start()].rstrip()
-            head = Head(match["host"], int(match["pid"]), int(match["thread"]), int(match["gpu"]))
+            host = max(
+                (known for known in self._hosts if known and match["host"].endswith(known)),
+                key=len,
+                default=match["host"],
+            )
+            yield head, message[place : match.end("host") - len(host)].rstrip()
+            head = Head(host, int(match["pid"]), int(match["thread"]), int(match["gpu"]))
             place = match.end()
         yield head, message[place:]

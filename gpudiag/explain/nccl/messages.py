@@ -55,6 +55,9 @@ def add_setting(process: ProcessFacts, message: str, place: LogPlace) -> None:
 
 def add_unreachable(process: ProcessFacts, message: str, place: LogPlace) -> None:
     """Keep an address that does not answer."""
+    if "exceeded timeouts" in message:  # before 2.24, without the address
+        process.unreachable.setdefault("another rank", ("connecting timed out", True, place))
+        return
     match = _CONNECT.search(message)
     if match is None or len(process.unreachable) >= MAX_UNREACHABLE:
         return
@@ -86,6 +89,8 @@ def _add_net(process: ProcessFacts, head: Head, message: str, place: LogPlace) -
         _add_nics(process, message, place)
     elif message.startswith("NET/IB : No device found"):
         process.no_nic = place
+    elif message.startswith("NET/IB : Unable to open device"):
+        process.closed_nic = place
     elif "GPU Direct RDMA Disabled" in message:
         match = _WITHOUT_DIRECT.match(message)
         if match and match[1] != "Socket":
@@ -164,8 +169,9 @@ def _add_hpcx(process: ProcessFacts, head: Head, message: str, place: LogPlace) 
 
 
 def _add_refused(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
-    if message.startswith(_REFUSES_P2P):
-        process.p2p_refused.setdefault(message.split("(=")[0][:80], place)
+    words = next((words for words in _REFUSES_P2P if message.startswith(words)), None)
+    if words:
+        process.p2p_refused.setdefault(words, place)
 
 
 def _add_dma_buf(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
@@ -226,5 +232,6 @@ _BY_BEGINNING: dict[str, _Keeps] = {
     "Pat": _add_pattern,
     "Com": _add_config,
     "soc": _add_connection,
+    "Net": _add_connection,
 }
 BEGINNINGS = frozenset(_BY_BEGINNING)

@@ -7,19 +7,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from gpudiag.explain.nccl import messages
-from gpudiag.explain.nccl.facts import CommunicatorFacts, Head, NcclFacts, ProcessFacts, Route, Seen
+from gpudiag.explain.nccl.facts import (
+    CommunicatorFacts,
+    Head,
+    NcclFacts,
+    ProcessFacts,
+    Way,
+    WayFacts,
+    pair_of,
+)
 from gpudiag.explain.nccl.lines import MARK, LineReader
 from gpudiag.model.nccl_log import LogPlace, NcclChannels, NcclChoice
 
 MAX_TEXT = 300  # characters of a line that is kept as evidence
-MAX_ROUTES = 20_000  # of one communicator and rank
+MAX_PAIRS = 20_000  # of one way of one rank
+_MAX_WAYS = 1000  # that are remembered by their words
 
+_DEVICE = re.compile(rb"# +Rank +\d+ .* on +(\S+) device +\d+ \[\S+\] (.+?)\s*$")  # nccl-tests
 _CHANNEL = re.compile(
     r"Channel (\d+)(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(send|receive)\] )?via (.+)"
 )
 _RING = re.compile(r"Channel (\d+)/\d+ :((?: +\d+)+)$")
 _NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?((?:/[\w()-]+)*)$")
-_SHARED_ROUTES = {"P2P", "SHM"}
+_PEER_WAYS = ("IPC", "CUMEM", "MNNVL", "direct pointer", "indirect")
 _INIT = re.compile(
     r"comm (0x\w+) rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId (0x\w+))?"
     r"(?: parent (0x\w+)(?: (?:splitCount|childCount) (\d+))? color (-?\d+) key -?\d+ ?(?:commId (0x\w+))?)? ?- Init (START|COMPLETE)"
@@ -45,6 +55,7 @@ class NcclReader:
         self.facts = NcclFacts()
         self._lines = LineReader()
         self._log, self._number, self._raw = "", 0, b""
+        self._ways: dict[tuple[bool, str], Way | None] = {}
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         """The lines given, each passed on once what it says of NCCL is kept."""
@@ -52,6 +63,8 @@ class NcclReader:
         for number, raw in lines:
             if MARK in raw:
                 self.add(number, raw)
+            elif raw[:1] == b"#" and (device := _DEVICE.match(raw)):
+                self.facts.gpus[device[1].decode()] = device[2].decode(errors="replace")
             yield number, raw
 
     def add(self, number: int, raw: bytes) -> None:
@@ -103,17 +116,29 @@ class NcclReader:
             if ring and head.thread in process.of_thread:
                 process.of_thread[head.thread].rings[int(ring[1])] = " ".join(ring[2].split())
             return
-        route = parse_route(int(match[2]), int(match[3]), match[4] == "receive", match[5])
-        if route is None:
+        words = (match[4] == "receive", match[5])
+        if words in self._ways:
+            way = self._ways[words]
+        else:
+            way = parse_way(*words)
+            if len(self._ways) < _MAX_WAYS:
+                self._ways[words] = way
+        if way is None:
             return
-        routes = self._communicator_of(process, head, route).routes
-        seen = routes.get(route)
-        if seen is not None:
-            seen.count += 1
-        elif len(routes) < MAX_ROUTES:
-            routes[route] = Seen(self.place())
+        source, destination = int(match[2]), int(match[3])
+        ways = self._communicator_of(process, head, source, destination).ways
+        known = ways.get(way)
+        if known is None:
+            known = ways[way] = WayFacts(self.place())
+        pair = pair_of(source, destination)
+        if pair in known.channels:
+            known.channels[pair] += 1
+        elif len(known.channels) < MAX_PAIRS:
+            known.channels[pair] = 1
 
-    def _communicator_of(self, process: ProcessFacts, head: Head, route: Route) -> CommunicatorFacts:
+    def _communicator_of(
+        self, process: ProcessFacts, head: Head, source: int, destination: int
+    ) -> CommunicatorFacts:
         """The communicator that a line about a channel belongs to: the thread's, else the largest that fits."""
         current = process.of_thread.get(head.thread)
         if current is not None:
@@ -121,8 +146,8 @@ class NcclReader:
         fits = [
             known
             for known in process.communicators.values()
-            if known.size > max(route.source, route.destination)
-            and known.rank in (route.source, route.destination)
+            if known.size > max(source, destination)
+            and known.rank in (source, destination)
             and known.cuda_ordinal == head.cuda_ordinal
         ]
         if fits:
@@ -215,29 +240,23 @@ class NcclReader:
         messages.add(process, head, message, self.place())
 
 
-def parse_route(source: int, destination: int, receives: bool, way: str) -> Route | None:
+def parse_way(receives: bool, words: str) -> Way | None:
     """The way between two ranks that the end of a line about a channel names; None where the line was cut."""
-    way = way.rstrip()
-    if way.startswith("NET/"):
-        match = _NET.match(way)
+    words = words.split(" comm ")[0].rstrip()  # RCCL names the communicator behind it
+    if words.startswith("NET/"):
+        match = _NET.match(words)
         if match is None:
             return None
         suffixes = match[4].split("/")[1:]
-        if any(not word.startswith(("GDRDMA", "Shared")) and "GDRDMA".startswith(word) for word in suffixes):
-            return None  # cut in the middle of GDRDMA
         direct = any(word.startswith("GDRDMA") for word in suffixes)
-        return Route(
-            source, destination, f"NET/{match[1]}", int(match[2]), direct, receives, match[3] is not None
-        )
-    kind, _, rest = way.partition("/")
-    if kind not in _SHARED_ROUTES:
-        return None
+        if not direct and any("GDRDMA".startswith(word) for word in suffixes):
+            return None  # cut in the middle of GDRDMA
+        return Way(f"NET/{match[1]}", int(match[2]), direct, receives, match[3] is not None)
+    kind, _, rest = words.partition("/")
     if kind == "SHM":
-        return Route(source, destination, "SHM")
+        return Way("SHM")
     name = rest.split("/")[0]
-    if name not in ("IPC", "CUMEM", "MNNVL", "direct pointer", "indirect"):
-        return None
-    return Route(source, destination, f"P2P/{name}")
+    return Way(f"P2P/{name}") if kind == "P2P" and name in _PEER_WAYS else None
 
 
 _READERS: dict[str, Callable[[NcclReader, ProcessFacts, Head, str], None]] = {

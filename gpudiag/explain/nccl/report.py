@@ -1,8 +1,9 @@
 """From the facts of all logs to the part of the answer that is about NCCL."""
 
 from collections.abc import Callable, Iterator
+from heapq import nsmallest
 
-from gpudiag.explain.nccl.facts import NcclFacts, ProcessFacts, Route
+from gpudiag.explain.nccl.facts import NcclFacts, ProcessFacts, Way, ranks_of
 from gpudiag.explain.nccl.job import Group, Job, Sending
 from gpudiag.explain.nccl.judge_hosts import judge_channels, judge_nvls, judge_p2p
 from gpudiag.explain.nccl.judge_network import (
@@ -71,10 +72,10 @@ def judge(job: Job) -> tuple[NcclFinding, ...]:
     return tuple(finding for judge_one in _JUDGES for finding in judge_one(job))
 
 
-def name_transport(route: Route, *, device: bool) -> str:
+def name_transport(way: Way, *, device: bool) -> str:
     """A way in NCCL's words: NET/IB/0/GDRDMA; without the device NET/IB/GDRDMA."""
-    number = f"/{route.device}" if device and route.device >= 0 else ""
-    return f"{route.transport}{number}{'/GDRDMA' if route.direct else ''}"
+    number = f"/{way.device}" if device and way.device >= 0 else ""
+    return f"{way.transport}{number}{'/GDRDMA' if way.direct else ''}"
 
 
 def _process(process: ProcessFacts) -> NcclProcess:
@@ -119,7 +120,7 @@ def _communicator(job: Job, group: Group, sendings: list[Sending]) -> NcclCommun
         init_seconds=max(seconds)[0] if seconds else _UNSAID,
         slowest_rank=max(seconds)[1] if seconds else _UNSAID,
         paths=tuple(_paths(sendings)),
-        pairs=tuple(_pairs(sendings)[:MAX_PAIRS]),
+        pairs=tuple(_pairs(sendings))[:MAX_PAIRS],
         rings=tuple(
             members[0].communicator.rings[ring] for ring in sorted(members[0].communicator.rings)[:MAX_RINGS]
         ),
@@ -128,38 +129,43 @@ def _communicator(job: Job, group: Group, sendings: list[Sending]) -> NcclCommun
 
 def _paths(sendings: list[Sending]) -> Iterator[NcclPath]:
     """The ways by what they are, the most used first."""
-    pairs: dict[tuple[str, bool | None], set[tuple[int, int]]] = {}
+    pairs: dict[tuple[str, bool | None], set[int]] = {}
     channels: dict[tuple[str, bool | None], int] = {}
-    for sending in _told_once(sendings):
-        key = (name_transport(sending.route, device=False), sending.between_hosts)
-        pairs.setdefault(key, set()).add((sending.route.source, sending.route.destination))
-        channels[key] = channels.get(key, 0) + sending.seen.count
+    for sending, told in _told_once(sendings):
+        key = (name_transport(sending.way, device=False), sending.between_hosts)
+        pairs.setdefault(key, set()).update(told)
+        channels[key] = channels.get(key, 0) + sum(told.values())
     for key in sorted(pairs, key=lambda key: -channels[key]):
         transport, between = key
         yield NcclPath(transport, _UNSAID if between is None else between, len(pairs[key]), channels[key])
 
 
-def _pairs(sendings: list[Sending]) -> list[NcclPair]:
-    channels: dict[tuple[int, int, str], int] = {}
-    for sending in _told_once(sendings):
-        route = sending.route
-        key = (route.source, route.destination, name_transport(route, device=True))
-        channels[key] = channels.get(key, 0) + sending.seen.count
-    return [NcclPair(*key, count) for key, count in sorted(channels.items())]
+def _pairs(sendings: list[Sending]) -> Iterator[NcclPair]:
+    """The first pairs of ranks, with the ways between them."""
+    channels: dict[tuple[int, str], int] = {}
+    first = nsmallest(MAX_PAIRS, {pair for _, told in _told_once(sendings) for pair in told})
+    kept = set(first)
+    for sending, told in _told_once(sendings):
+        name = name_transport(sending.way, device=True)
+        for pair in kept & told.keys():
+            channels[pair, name] = channels.get((pair, name), 0) + told[pair]
+    for (pair, name), count in sorted(channels.items()):
+        yield NcclPair(*ranks_of(pair), name, count)
 
 
-def _told_once(sendings: list[Sending]) -> Iterator[Sending]:
-    """The ways without the second end of those of which both ends print a line."""
-    sent = {
-        (one.route.source, one.route.destination)
-        for one in sendings
-        if one.route.transport.startswith("NET/") and one.route.receives
-    }
+def _told_once(sendings: list[Sending]) -> Iterator[tuple[Sending, dict[int, int]]]:
+    """The ways with their pairs, without the second end of those of which both ends print a line."""
+    received: set[int] = set()
     for sending in sendings:
-        route = sending.route
-        ends = (route.source, route.destination)
-        if not route.transport.startswith("NET/") or route.receives or ends not in sent:
-            yield sending
+        if sending.way.receives:
+            received.update(sending.channels)
+    for sending in sendings:
+        if sending.way.receives or not sending.way.transport.startswith("NET/"):
+            yield sending, sending.channels
+        else:
+            told = {pair: count for pair, count in sending.channels.items() if pair not in received}
+            if told:
+                yield sending, told
 
 
 def parse_bus_id(number: str) -> str:
