@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpudiag.checks.job.apart import Apart, Difference, has, name_many, wait
+from gpudiag.checks.job.differences import Apart, Difference, has, name_many, wait
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job_state import CallState, FlightRecord, RecordedCall
 from gpudiag.model.reading import Missing, Reading

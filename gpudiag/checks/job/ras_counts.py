@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpudiag.checks.job.apart import Apart, Difference, has, name_many, wait
+from gpudiag.checks.job.differences import Apart, Difference, has, name_many, wait
 from gpudiag.checks.training.kinds import verb
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job_state import RasCommunicator, RasLook, RasLooks, RasRank, RasStatus
