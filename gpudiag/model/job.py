@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
@@ -155,6 +156,7 @@ class RankSeen:
     looks: tuple[ProcessLook, ...] = ()
     children: tuple[ChildSeen, ...] = ()
     counts: tuple[CollectiveCount, ...] = ()
+    host: str = ""  # where it is not the job's: in a job whose machines were put together
 
     @property
     def first(self) -> ProcessLook:
@@ -186,6 +188,15 @@ class Job:
     master: str = ""  # `127.0.0.1:29500`
     run: str = ""  # what all ranks of the run have alike
     slurm_job: str = ""
+    state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
+    machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
+
+    def host_of(self, rank: int) -> str:
+        """The machine that this rank is on, or should be on."""
+        for seen in self.ranks:
+            if seen.rank == rank and seen.host:
+                return seen.host
+        return next((host for host, ranks in self.machines if rank in ranks), self.host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic, sleep
 
@@ -16,6 +17,7 @@ from gpudiag.model.job import HangReport, Job, JobVerdict
 from gpudiag.probe.job.gather import gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+from gpudiag.probe.job.state import read_job_state
 
 # What stands still for less than the limits is looked at again, but an answer comes within this time.
 _ANSWER_SECONDS = 4.0
@@ -44,6 +46,7 @@ def run_hang(
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
     jobs = gather_looks(wanted)
     _refuse(jobs, wanted, every=every)
+    jobs = _with_state(jobs)
     verdicts = _judge_all(jobs, limits, started)
     machine = _look_at_machine(jobs) if with_machine else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
@@ -65,8 +68,13 @@ def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
-    jobs = gather_looks(Wanted(pid=pid))
+    jobs = _with_state(gather_looks(Wanted(pid=pid)))
     return _judge_all(jobs, limits, started)[0] if jobs else None
+
+
+def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The jobs with what they say of themselves, as far as they do."""
+    return tuple(replace(job, state=read_job_state(job)) for job in jobs)
 
 
 def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:

@@ -12,10 +12,12 @@ _STACK = "py-spy"
 
 def subject_of(group: Group, job: Job) -> Subject:
     """The rank, or the machine where a finding is about several."""
+    hosts = {one.seen.host or job.host for one in group.positions}
+    host = hosts.pop() if len(hosts) == 1 else job.host
     return (
-        RankSubject(group.ranks[0], job.host)
+        RankSubject(group.ranks[0], host)
         if len(group.ranks) == len(group.positions) == 1
-        else HostSubject(job.host)
+        else HostSubject(host)
     )
 
 

@@ -71,11 +71,18 @@ class _Group:
         return next((call for call in self.calls.get(rank, ()) if call.is_pending), None)
 
 
-def judge_records(records: Sequence[FlightRecord], world_size: Reading[int] | None = None) -> JudgedRecords:
+def judge_records(
+    records: Sequence[FlightRecord],
+    world_size: Reading[int] | None = None,
+    *,
+    still_seconds: float = 0.0,
+) -> JudgedRecords:
     """What the records of one job show; records of unknown ranks are left out, and said.
 
-    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together.
+    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose time is
+    known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody is always last.
     """
+    records = [_without_young(record, still_seconds) for record in records]
     known = [record for record in records if not isinstance(record.rank, Missing)]
     by_rank: dict[int, list[RecordedCall]] = defaultdict(list)
     for record in known:
@@ -95,6 +102,22 @@ def judge_records(records: Sequence[FlightRecord], world_size: Reading[int] | No
     found += _judge_point_to_point(by_rank, groups)
     notes += _absent(groups, by_rank)
     return JudgedRecords(_those_to_blame(found, set(stuck) | _waiting_for_peers(by_rank)), tuple(notes))
+
+
+def _without_young(record: FlightRecord, still_seconds: float) -> FlightRecord:
+    """The record, where calls that began only just before it was dumped count as ended."""
+    dumped_at = record.dumped_at
+    if isinstance(dumped_at, Missing) or still_seconds <= 0:
+        return record
+    calls = tuple(
+        replace(call, state=CallState.COMPLETED)
+        if call.is_pending
+        and isinstance(call.created_at, float)
+        and dumped_at - call.created_at < still_seconds
+        else call
+        for call in record.calls
+    )
+    return replace(record, calls=calls)
 
 
 def _find_groups(

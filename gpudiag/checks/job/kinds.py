@@ -197,6 +197,35 @@ WAITS = _kind(
     "Look at its line and its stack in C: `pystack remote --native PID`.",
 )
 
+_BASIS_OF_RECORDS = Basis(
+    reads="What the job says of itself: two answers of NCCL's RAS (localhost:28028 or NCCL_RAS_ADDR, from NCCL 2.24), the dumps"
+    " of torch's flight recorder, torch's debug server. RAS counts launches, not completions.",
+    limit="Counts that stand still between two answers a second apart; calls that had not ended for 3 s (own choice). RAS calls a"
+    " process dead that has not answered for 60 s (NCCL's).",
+    look_also=("ncclras -v", "gpudiag hang --json", "docs/hang.md"),
+)
+NOT_LAUNCHED = _kind(
+    "hang.not_launched",
+    "By the job's own records a rank has not launched a collective that the others of its group wait in.",
+    "See what that rank does: `gpudiag hang` on its machine, or `py-spy dump --pid PID`.",
+    basis=_BASIS_OF_RECORDS,
+)
+UNRESPONSIVE = _kind(
+    "hang.unresponsive",
+    "The process of a rank does not answer NCCL's RAS: it is stopped, has died, or its machine cannot be reached.",
+    "See whether the process is there: `gpudiag hang` on its machine. After a minute RAS calls it dead.",
+    owner=Owner.HOST,
+    outcome=Outcome.WARN,
+    basis=_BASIS_OF_RECORDS,
+)
+NCCL_ERROR = _kind(
+    "hang.nccl_error",
+    "A rank has an error of NCCL, and its job goes on waiting.",
+    "Look for the first warning of NCCL in that rank's log: `gpudiag explain LOG`; `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` ends such"
+    " a job.",
+    basis=_BASIS_OF_RECORDS,
+)
+
 # How a rank that others wait for is told, by the kind of its position.
 OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
     {
@@ -249,4 +278,5 @@ HANG_FINDINGS = (
         NEVER_JOINED,
     ),
     *(ALL_WAIT, GPU_WAITS, WAITS),
+    *(NOT_LAUNCHED, UNRESPONSIVE, NCCL_ERROR),
 )

@@ -18,6 +18,7 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.told import add_told
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
@@ -55,7 +56,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     outcome = outcome_of_findings(findings)
     if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
         outcome = Outcome.ERROR
-    return JobVerdict(
+    verdict = JobVerdict(
         job.name,
         outcome,
         _headline(job, positions, findings, unseen, outcome),
@@ -65,6 +66,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         unseen,
         job,
     )
+    return add_told(verdict)
 
 
 def is_decided(verdict: JobVerdict) -> bool:
@@ -110,7 +112,8 @@ def _judge_absent(job: Job, absent: Sequence[int], waiters: Waiters) -> list[Fin
     young = all(rank.started_seconds_ago < _STARTS_SECONDS / 6 for rank in job.ranks)
     if not absent or (young and not waiters.positions):
         return []
-    subject = RankSubject(absent[0], job.host) if len(absent) == 1 else HostSubject(job.host)
+    host = job.host_of(absent[0])
+    subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
     message = f"{name_ranks(absent)} {have} no process any more, of {len(absent) + len(job.ranks)} that belong here{where}"
