@@ -20,7 +20,7 @@ from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
 from gpudiag.probe.job.state import read_job_state
 
 # What stands still for less than the limits is looked at again, but an answer comes within this time.
-_ANSWER_SECONDS = 4.0
+_ANSWER_SECONDS = 3.5
 
 
 def run_hang(
@@ -82,8 +82,8 @@ def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -
     verdicts = [judge_job(job, limits) for job in jobs]
     left = _ANSWER_SECONDS - (monotonic() - started)
     for place, verdict in enumerate(verdicts):
-        if len(jobs) == 1 and not is_decided(verdict) and left > 0.3:
-            sleep(max(0.0, left - 1.0))
+        if len(jobs) == 1 and not is_decided(verdict) and left > 0.8:
+            sleep(left - 0.8)
             again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1))
             if again:
                 verdicts[place] = judge_job(join_looks(verdict.job, again[0], monotonic() - started), limits)

@@ -160,7 +160,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
         return kinds.OF_POSITION[head.kind], ""
     moves = all(one.moves for one in group.positions)
     if not moves and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        still = _longest(group.since_seconds, waited)
+        still = _longest(group, waited)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
         return (
@@ -180,11 +180,17 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
     return None
 
 
-def _longest(own: float | None, waited: float | None) -> float:
-    """For how long a rank has stood still at least: by itself, or, where it wakes up to look, by those that wait for it."""
+def _longest(group: Group, waited: float | None) -> float:
+    """For how long ranks have stood still at least while others waited for them.
+
+    A rank that waits for a worker or a queue wakes up now and then to look: then what it waits for tells.
+    """
+    head = group.head
+    known = [one for one in (group.since_seconds, head.inner_since_seconds) if one is not None]
+    own = max(known) if known else None
     if own is None or waited is None:
         return own or waited or 0.0
-    return max(own, waited) if own < 1.0 else min(own, waited) if waited else own
+    return min(own, waited)
 
 
 def _judge_without_waiters(job: Job, alive: Sequence[Position], limits: HangLimits) -> list[Finding]:

@@ -65,7 +65,7 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
             return answer, _READ
         if answer.reason is not MissingReason.ERROR:
             return answer
-    if not may_stop:
+    if not may_stop and isinstance(answer, Missing):
         return answer
     stopped = _ask(argv, timeout_seconds)
     return stopped if isinstance(stopped, Missing) else (stopped, STOPPED_FOR_A_MOMENT)
