@@ -1,22 +1,31 @@
 """`gpudiag hang`: why a running job stands still."""
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
 from gpudiag.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpudiag.checks.job.verdict import HangLimits
+    from gpudiag.model.job import HangReport
+    from gpudiag.ranks.environment import RankEnvironment
 
 _EXAMPLES = """\b
 Examples:
   gpudiag hang              the job on this machine
   gpudiag hang 4711         that of torchrun, or of any of its processes
   gpudiag hang --slurm-job 42
-  sudo gpudiag hang --all   of all users"""
+  sudo gpudiag hang --all   of all users
+  srun --overlap --jobid 42 --ntasks-per-node 1 gpudiag hang --slurm-job 42"""
 
 
 @click.command("hang", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
@@ -40,17 +49,31 @@ def hang(
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
     nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: that could not
-    be told, with the reason.
+    be told, with the reason. Under srun or mpirun, one process a machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.verdict import HangLimits
-    from gpudiag.model.codec import dumps
-    from gpudiag.render.hang_text import render_hang
-    from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.hang import run_hang
+    from gpudiag.runs.hang import read_hang_launch, run_hang
 
     if sum((pid is not None, slurm_job is not None, every)) > 1:
         raise UsageError("PID, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`")
-    report = run_hang(pid, slurm_job, every=every, limits=HangLimits(work=limit))
+    limits = HangLimits(work=limit)
+    environment = read_hang_launch(os.environ)
+    if environment is None:
+        report = run_hang(pid, slurm_job, every=every, limits=limits)
+        return print_hang(report, as_json=as_json, output=output)
+    if pid is not None:
+        raise UsageError(
+            "a PID is of one machine, and a launcher started this on several",
+            hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
+        )
+    return _hang_together(environment, slurm_job, limits, every=every, as_json=as_json, output=output)
+
+
+def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:
+    """The exit status of the report, after it was printed, and written where it was asked for."""
+    from gpudiag.model.codec import dumps
+    from gpudiag.render.hang_text import render_hang
+    from gpudiag.render.style import Style, wants_colour
 
     def document() -> str:
         return dumps(report) + "\n"
@@ -60,3 +83,40 @@ def hang(
 
     kept = print_result(document if as_json else text, document, output)
     return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)
+
+
+def _hang_together(
+    environment: RankEnvironment,
+    slurm_job: str | None,
+    limits: HangLimits,
+    *,
+    every: bool,
+    as_json: bool,
+    output: Path | None,
+) -> ExitStatus:
+    """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
+    from gpudiag.cli.launch import announce_place
+    from gpudiag.cli.together import await_status
+    from gpudiag.model.codec import to_document
+    from gpudiag.runs.hang import look_here
+    from gpudiag.runs.hang_merge import join_hang_sources
+    from gpudiag.runs.machines import HANG_LOOK, MachinesLaunch
+
+    announce_place(environment)
+    with MachinesLaunch(environment, HANG_LOOK) as launch:
+        if not launch.looks:
+            return await_status(launch)
+        report = look_here(slurm_job, every=every, limits=limits)
+        own = EXIT_STATUSES[report.outcome]
+        if launch.tells:
+            collected = launch.collect(to_document(report), own)
+            joined = join_hang_sources(collected.sources, limits, is_whole=collected.is_whole)
+            status = print_hang(joined, as_json=as_json, output=output)
+            launch.announce(status)
+            return status
+        shared = launch.hand_in(report, own)
+    if shared is not None:
+        return shared
+    status = print_hang(report, as_json=as_json, output=output)
+    warn("rank 0 took no report, so this one is of this machine alone")
+    return status if status is ExitStatus.FAIL else ExitStatus.ERROR

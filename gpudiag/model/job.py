@@ -227,8 +227,18 @@ class JobVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class HangMachine:
+    """One machine whose look was put together with others; `reason` says why there is none, or no job in it."""
+
+    name: str
+    place: str  # the file, or `rank 8`
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HangReport:
-    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at."""
+    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at, or of several machines."""
 
     SCHEMA: ClassVar[str] = "gpudiag.hang/1"
 
@@ -239,3 +249,4 @@ class HangReport:
     jobs: tuple[JobVerdict, ...]
     machine: tuple[Finding, ...] = ()  # of the instant checks and the kernel log
     notes: tuple[str, ...] = field(default=())  # what the look itself did or could not do
+    machines: tuple[HangMachine, ...] = ()  # those whose looks were put together; none for a look at one

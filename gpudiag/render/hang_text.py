@@ -13,6 +13,7 @@ _MOST_FINDINGS = 6
 _MOST_PLACES = 12
 _MOST_FACTS = 9
 _MOST_FRAMES = 4
+_MOST_MACHINES = 8
 
 
 def render_hang(report: HangReport, style: Style = PLAIN) -> str:
@@ -26,14 +27,28 @@ def render_hang(report: HangReport, style: Style = PLAIN) -> str:
             finding.outcome,
             style,
         )
-    seen = f"looked for {report.seconds:.1f} s on {one_line(report.host)}"
+    seen = f"looked for {report.seconds:.1f} s on {_where(report)}"
+    for machine in report.machines:
+        if machine.reason:
+            lines += wrapped(
+                f"{one_line(machine.name)}: {one_line(machine.reason)}", first="No look: ", indent="  "
+            )
     lines += wrapped("; ".join([seen, *report.notes]) + ".")
     return "\n".join([*lines, *_next(report)]) + "\n"
+
+
+def _where(report: HangReport) -> str:
+    names = [one_line(machine.name) for machine in report.machines if not machine.reason]
+    if not report.machines:
+        return one_line(report.host)
+    more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
+    return f"{len(names)} of {len(report.machines)} machines ({', '.join(names[:_MOST_MACHINES])}{more})"
 
 
 def _job(verdict: JobVerdict, style: Style) -> list[str]:
     word = _word(verdict.outcome)
     lines = _painted(wrapped(f"{word} {_headline(verdict)}", indent="  "), verdict.outcome, style)
+    lines += _on_machine(verdict)
     for finding in verdict.findings[1:_MOST_FINDINGS]:
         lines += _painted(
             wrapped(f"{_word(finding.outcome)} {one_line(finding.message)}", indent="  "),
@@ -56,6 +71,18 @@ def _job(verdict: JobVerdict, style: Style) -> list[str]:
     return lines
 
 
+def _on_machine(verdict: JobVerdict) -> list[str]:
+    """Where the rank to blame is, of a job on several machines."""
+    if len(verdict.job.machines) < 2 or not verdict.findings:
+        return []
+    subject = verdict.findings[0].subject
+    if not isinstance(subject, RankSubject):
+        return []
+    pid = _pid_of(verdict)
+    process = f", pid {pid}" if pid is not None else ""
+    return wrapped(f"rank {subject.rank} is on {one_line(subject.host)}{process}", first="  ", indent="  ")
+
+
 def _headline(verdict: JobVerdict) -> str:
     code = (
         f" [{verdict.findings[0].code}]"
@@ -68,6 +95,13 @@ def _headline(verdict: JobVerdict) -> str:
 def _counted(verdict: JobVerdict) -> str:
     here, size = len(verdict.job.ranks), verdict.job.world_size
     of = "" if isinstance(size, Missing) or size == here else f" of {size}"
+    if len(verdict.job.machines) > 1:
+        places = "; ".join(
+            f"{one_line(host)} has {name_ranks(ranks) if ranks else 'none'}"
+            for host, ranks in verdict.job.machines[:_MOST_MACHINES]
+        )
+        more = len(verdict.job.machines) - _MOST_MACHINES
+        return f"{here}{of} rank{'s' * (here != 1)} ({places}{f'; {more} more' if more > 0 else ''}):"
     return f"{here}{of} rank{'s' * (here != 1)} here:"
 
 

@@ -5,22 +5,27 @@
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
-from gpudiag.errors import SourceAbsentError, UsageError
+from gpudiag.errors import GpudiagError, SourceAbsentError, UsageError
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict
 from gpudiag.probe.job.gather import gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
 from gpudiag.probe.job.state import read_job_state
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.launchers import Launcher
+from gpudiag.runs.machines import read_launch
 
 # What stands still for less than the limits is looked at again, but an answer comes within this time.
 _ANSWER_SECONDS = 3.5
+# Launchers that can start a process beside a job that runs already, on each of its machines.
+_STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
 
 
 def run_hang(
@@ -59,6 +64,36 @@ def run_hang(
         machine,
         _notes(jobs),
     )
+
+
+def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
+    """The place that srun or MPI gave this process among several on the job's machines; None where it is alone.
+
+    RANK and WORLD_SIZE alone do not count: in a pod of a job every shell has them, and there only one machine is asked.
+    """
+    environment = read_launch(variables)
+    return environment if environment is not None and environment.launcher in _STARTS_US else None
+
+
+def look_here(slurm_job: str | None, *, every: bool, limits: HangLimits | None) -> HangReport:
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
+    started = monotonic()
+    try:
+        return run_hang(None, slurm_job, every=every, limits=limits)
+    except GpudiagError as error:
+        why = (
+            f"{error.message} ({error.hint})"
+            if error.hint and not isinstance(error, UsageError)
+            else error.message
+        )
+        return HangReport(
+            Outcome.ERROR,
+            socket.gethostname(),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            round(monotonic() - started, 2),
+            (),
+            notes=(why,),
+        )
 
 
 def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:

@@ -72,6 +72,7 @@ def listening_ports(net: Path) -> dict[str, int]:
 
 
 def socket_inodes(descriptors: Path) -> set[str]:
+    """The inodes of the sockets in a folder of descriptors; none where it may not be read."""
     inodes = set()
     with suppress(OSError):
         for one in descriptors.iterdir():
