@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
 from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.hang_plan import HangPlan
 
 if TYPE_CHECKING:
-    from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.model.job import HangReport
     from gpudiag.ranks.environment import RankEnvironment
 
@@ -30,21 +31,10 @@ Examples:
 
 @click.command("hang", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.argument("pid", type=click.IntRange(min=1), required=False)
-@click.option("--slurm-job", metavar="ID", help="The ranks of that Slurm job on this machine.")
-@click.option("--all", "every", is_flag=True, help="Every job on this machine.")
-@click.option(
-    "--limit",
-    type=click.FloatRange(min=1),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="A rank that works while others wait is blamed after it.",
-)
+@plan_options(HangPlan)
 @json_option
 @output_option
-def hang(
-    pid: int | None, slurm_job: str | None, every: bool, limit: float, as_json: bool, output: Path | None
-) -> ExitStatus:
+def hang(pid: int | None, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
@@ -54,19 +44,21 @@ def hang(
     from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
 
-    if sum((pid is not None, slurm_job is not None, every)) > 1:
+    plan = plan_from(HangPlan, options)
+    if pid is not None and (plan.job_of is not None or plan.slurm_job is not None or plan.every):
         raise UsageError("PID, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`")
-    limits = HangLimits(work=limit)
     environment = read_hang_launch(os.environ)
     if environment is None:
-        report = run_hang(pid, slurm_job, every=every, limits=limits)
+        report = run_hang(
+            pid, plan.slurm_job, every=plan.every, limits=HangLimits(work=plan.limit), job_of=plan.job_of
+        )
         return print_hang(report, as_json=as_json, output=output)
-    if pid is not None:
+    if pid is not None or plan.job_of is not None:
         raise UsageError(
             "a PID is of one machine, and a launcher started this on several",
             hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
         )
-    return _hang_together(environment, slurm_job, limits, every=every, as_json=as_json, output=output)
+    return _hang_together(environment, plan, as_json=as_json, output=output)
 
 
 def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:
@@ -86,15 +78,10 @@ def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> Exi
 
 
 def _hang_together(
-    environment: RankEnvironment,
-    slurm_job: str | None,
-    limits: HangLimits,
-    *,
-    every: bool,
-    as_json: bool,
-    output: Path | None,
+    environment: RankEnvironment, plan: HangPlan, *, as_json: bool, output: Path | None
 ) -> ExitStatus:
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
+    from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.cli.launch import announce_place
     from gpudiag.cli.together import await_status
     from gpudiag.model.codec import to_document
@@ -102,11 +89,12 @@ def _hang_together(
     from gpudiag.runs.hang_merge import join_hang_sources
     from gpudiag.runs.machines import HANG_LOOK, MachinesLaunch
 
+    limits = HangLimits(work=plan.limit)
     announce_place(environment)
     with MachinesLaunch(environment, HANG_LOOK) as launch:
         if not launch.looks:
             return await_status(launch)
-        report = look_here(slurm_job, every=every, limits=limits)
+        report = look_here(plan.slurm_job, every=plan.every, limits=limits)
         own = EXIT_STATUSES[report.outcome]
         if launch.tells:
             collected = launch.collect(to_document(report), own)

@@ -35,8 +35,12 @@ def run_hang(
     every: bool = False,
     limits: HangLimits | None = None,
     with_machine: bool = True,
+    job_of: int | None = None,
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
+
+    With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
+    looked at.
 
     Raises:
         UsageError: there is no such process or job, or there are several and none was named.
@@ -50,7 +54,9 @@ def run_hang(
         )
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
     jobs = gather_looks(wanted)
-    _refuse(jobs, wanted, every=every)
+    _refuse(jobs, wanted, every=every or job_of is not None)
+    if job_of is not None:
+        jobs = _only_that_of(jobs, job_of)
     jobs = _with_state(jobs)
     verdicts = _judge_all(jobs, limits, started)
     machine = _look_at_machine(jobs) if with_machine else ()
@@ -64,6 +70,20 @@ def run_hang(
         machine,
         _notes(jobs),
     )
+
+
+def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
+    """The job to which the process belongs.
+
+    Raises:
+        UsageError: it belongs to none of them.
+    """
+    for job in jobs:
+        below = {child.pid for rank in job.ranks for child in rank.children}
+        if pid in below | {rank.pid for rank in job.ranks} | {job.launcher_pid}:
+            return (job,)
+    found = "; ".join(f"{job.name} (pid {job.ranks[0].pid})" for job in jobs[:8] if job.ranks)
+    raise UsageError(f"process {pid} is of no job that was found here", hint=f"there is {found}")
 
 
 def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:

@@ -16,6 +16,7 @@ from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_process import RunProcess
 
 HOST = "host"  # the lock of runs without GPUs
+LOOK = "look"  # of those that only look at what runs: one at a time, beside all others
 
 
 @dataclass(slots=True)
@@ -187,7 +188,8 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
 
 def describe_lock(lock: tuple[str, ...]) -> str:
     """What a run holds, in words."""
-    return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
+    words = {(HOST,): "the host", (LOOK,): "the look at running jobs"}
+    return words.get(lock, f"{len(lock)} of the GPUs")
 
 
 def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:

@@ -259,6 +259,10 @@ def _progress(positions: Sequence[Position]) -> str:
     return f"stacks, processor time or files of {len(moving)} of {len(positions)} ranks move{said}"
 
 
+def _here(job: Job) -> str:
+    return f"these {len(job.machines)} machines" if len(job.machines) > 1 else "this machine"
+
+
 def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Finding]) -> tuple[str, ...]:
     """What was looked for and is not so."""
     codes = {finding.code for finding in findings}
@@ -267,7 +271,7 @@ def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Findi
     if kinds.STOPPED.code not in codes and alive:
         out.append("no rank that was seen is stopped, frozen or held by a debugger")
     if kinds.GONE.code not in codes and job.expected is not None and not _absent(job):
-        out.append(f"all {len(job.expected)} ranks of this machine are there")
+        out.append(f"all {len(job.expected)} ranks of {_here(job)} are there")
     if not any(one.kind in (at.FILE, at.NETWORK, at.LOCK) for one in alive) and alive:
         out.append("no main thread waits for a file, a lock or a server")
     if not any((look := one.seen.last.main) is not None and look.state == "D" for one in alive) and alive:
