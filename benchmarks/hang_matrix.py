@@ -2,6 +2,7 @@
 
     python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
+    python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
@@ -19,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,26 @@ KINDS = (
     Kind("d_state", ("hang.file", "hang.program")),
     Kind("frozen_disk", ("hang.file",)),
     Kind("dead", ("hang.rank_gone",)),
+)
+_SHAPES = {
+    "with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network", "sqlite_lock": "hang.database",
+    "queue_get": "hang.queue hang.lock", "subprocess_run": "hang.program", "reads_input": "hang.queue hang.terminal", "flock": "hang.lock",
+    "deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "barrier_on_rank": "hang.other_collective",
+    "monitored": "hang.sleep", "object_list": "hang.sleep", "wrong_source": "hang.other_peer hang.other_collective", "asynchronous": "hang.sleep",
+    "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep", "store_wait": "hang.sleep", "receives": "hang.lock",
+    "gathers": "hang.other_peer hang.other_collective", "saves": "hang.file hang.checkpoint", "breakpoint_left": "hang.debugger", "condition_wait": "hang.lock",
+    "spin_wait": "hang.loop", "joins_thread": "hang.lock", "swallowed_in_helper": "hang.exception_swallowed", "stream": "hang.loader",
+    "stream_spawn": "hang.loader", "fsdp": "hang.sleep", "uneven_batches": "hang.other_collective", "uneven_ddp": "hang.other_collective",
+    "spawn": "hang.lock hang.queue", "process": "hang.lock hang.queue", "mpirun": "hang.lock hang.queue",
+}  # fmt: skip
+SHAPES = tuple(
+    Kind(
+        name,
+        tuple(codes.split()),
+        "stream" if name == "stream_spawn" else "spawn" if name in ("process", "mpirun") else "",
+        "shapes.py",
+    )
+    for name, codes in _SHAPES.items()
 )
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
@@ -157,7 +178,7 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="hang-"))
     try:
         os.environ["GUILTY"] = str(guilty)
-        frozen = frozen_disk(folder) if kind.name == "frozen_disk" else suppress()
+        frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
         with frozen, job(kind.script, kind.name, folder) as started:
             if not wait_for(folder / "ready", started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
@@ -235,6 +256,9 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*")
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--healthy", type=int, default=0, metavar="LOOKS")
+    parser.add_argument(
+        "--shapes", action="store_true", help="Jobs of other shapes: DDP, FSDP, loaders, locks, servers ..."
+    )
     parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors")
@@ -244,10 +268,15 @@ def main() -> None:
         for what in names:
             print_row(what, try_healthy(what, -(-options.healthy // len(names))))
         return
-    wanted = [kind for kind in KINDS if not options.kinds or kind.name in options.kinds]
+    known = SHAPES if options.shapes else KINDS
+    wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:
-            answers = list(pool.map(lambda number, kind=kind: try_kind(kind, 2), range(options.times)))
+            answers = list(
+                pool.map(
+                    lambda number, kind=kind: try_kind(kind, 1 if options.shapes else 2), range(options.times)
+                )
+            )
             print_row(kind.name, answers)
 
 

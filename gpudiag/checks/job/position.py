@@ -110,8 +110,10 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     held = _if_held(last, main)
     if held is not None:
         return Position(seen, STOPPED, held, call, False, since)
-    moves = _moves(first, last)
     counters = _counters(first, last)
+    moves = bool(counters) or _moves(first, last)
+    if not moves:  # one that wakes up to look, and sleeps on, has been there between the looks at least
+        since = max(since or 0.0, last.at_seconds - first.at_seconds)
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
     kind, words = _kind(main, call, job)

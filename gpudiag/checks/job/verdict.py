@@ -34,10 +34,11 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
 class HangLimits:
     """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
 
-    `still`: a rank that does not move, while others wait for it. `idle`: all ranks still, and nobody waits for another.
+    `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python.
     """
 
+    news: float = 1.0
     still: float = 3.0
     idle: float = 60.0
     told: float = 10.0
@@ -87,8 +88,6 @@ def _judge(
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
-        elif not any(finding.outcome is Outcome.FAIL for finding in found):
-            found += [one for one in judge_waiters(waiters, is_whole=False) if one.outcome is Outcome.FAIL]
     else:
         found += _judge_without_waiters(job, alive, limits)
     return worst_first(found)
@@ -163,6 +162,8 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
         still = _longest(group, waited)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
+        if still < limits.news:
+            return None
         return (
             kinds.NOT_YET,
             f"; nothing of it has moved for {still:.1f} s, which is less than {limits.still:g} s",
