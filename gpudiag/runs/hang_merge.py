@@ -165,4 +165,6 @@ def _told_of_absent(verdict: JobVerdict) -> JobVerdict:
         return verdict
     are = "is" if len(absent) == 1 else "are"
     note = f"{name_ranks(absent)} {are} on no machine that was looked at: run `gpudiag hang --json` there too"
-    return replace(verdict, unseen=(*verdict.unseen, note))
+    outcome = verdict.outcome if verdict.outcome is Outcome.FAIL else Outcome.ERROR
+    headline = verdict.headline if outcome is Outcome.FAIL else f"cannot tell: {note}"
+    return replace(verdict, outcome=outcome, headline=headline, unseen=(*verdict.unseen, note))

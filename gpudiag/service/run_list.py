@@ -188,8 +188,9 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
 
 def describe_lock(lock: tuple[str, ...]) -> str:
     """What a run holds, in words."""
-    words = {(HOST,): "the host", (LOOK,): "the look at running jobs"}
-    return words.get(lock, f"{len(lock)} of the GPUs")
+    if lock == (LOOK,):
+        return "the look at running jobs"
+    return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
 
 
 def _users_of(snapshot: Snapshot, gpus: tuple[str, ...]) -> list[dict[str, object]]:

@@ -147,7 +147,7 @@ def _elsewhere(waiters: Waiters, only: Group) -> list[Finding]:
     ]
 
 
-_OTHER_MACHINES = "Run `gpudiag hang --json` on every machine of the job (`srun --overlap --jobid JOB gpudiag hang --json`) and compare."
+_OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
 
 
 def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:

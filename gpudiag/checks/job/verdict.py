@@ -71,8 +71,8 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
 
 
 def is_decided(verdict: JobVerdict) -> bool:
-    """Whether another look in some seconds could not change the verdict to the worse: nothing stands still."""
-    return verdict.outcome is Outcome.FAIL or not any(not place.moves for place in verdict.places)
+    """Whether another look in some seconds could not change the verdict: nothing has stood still for too short a time."""
+    return verdict.outcome is Outcome.FAIL or all(one.code != kinds.NOT_YET.code for one in verdict.findings)
 
 
 def _judge(

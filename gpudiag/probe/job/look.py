@@ -14,10 +14,11 @@ from typing import Any
 
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
 from gpudiag.probe.job.frames import Sources, describe_frames
 from gpudiag.probe.job.kernel import look_at_process
+from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
 from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.reference.waits import is_library
@@ -51,7 +52,8 @@ def stream_looks(
     started = monotonic()
     processes = list_processes()
     found = _choose(processes, pid, slurm_job)
-    emit(("jobs", [encode(_empty_job(job)) for job in found]))
+    hidden = sum(process.python and not process.is_readable for process in processes.values())
+    emit(("jobs", [encode(_empty_job(job)) for job in found], hidden))
     if not found:
         return
     kept: dict[int, set[tuple[str, int]]] = {}
@@ -115,7 +117,8 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
         process.pid, may_stop=not states & set("DTt") and not look.frozen, timeout_seconds=_STACK_SECONDS
     )
     if isinstance(read, Missing):
-        return replace(look, stacks=read)
+        refused = read.reason is MissingReason.NO_PERMISSION
+        return replace(look, stacks=explain_refusal(process.pid, read.detail) if refused else read)
     stacks, source = read
     threads = tuple(_with_stack(process.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
     return replace(look, threads=threads, stacks=source)
