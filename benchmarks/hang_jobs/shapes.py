@@ -435,7 +435,7 @@ def main() -> None:
     """Start as the kind asks for."""
     port = int(os.environ.get("PORT", "29717"))
     if KIND == "spawn":
-        torch.multiprocessing.spawn(spawned, (port,), 4)
+        torch.multiprocessing.spawn(spawned, (port,), 4)  # type: ignore[attr-defined, no-untyped-call]
     elif KIND == "process":
         context = torch.multiprocessing.get_context("fork")
         ranks = [context.Process(target=spawned, args=(place, port)) for place in range(4)]

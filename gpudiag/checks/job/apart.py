@@ -1,5 +1,6 @@
 """Ranks that all wait for others, judged: in different collectives, with other sizes or peers, in other steps, or all alike."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from gpudiag.model.job import Frame, Job
 
 _ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
+_ASKS_RANK = re.compile(
+    r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+)
 _JOINS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
 )
@@ -230,21 +234,19 @@ def _swallowed_between(odd: Position, most: Position) -> str:
 
 
 def _branch(odd: Position, most: Position) -> str:
-    """Words for an `if` around one of the two calls and not around the other."""
+    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
     frames = _divergence(odd, most)
-    if frames is None:
-        return ""
-    for frame, other in (frames, frames[::-1]):
-        found = next(
-            (
-                around
-                for around in frame.inside
-                if around.startswith(("if ", "else of if ")) and around not in other.inside
-            ),
-            "",
-        )
-        if found:
-            return f"{frame.place} stands under `{found}`"
+    if frames is not None:
+        for here, there in (frames, frames[::-1]):
+            found = next((one for one in here.inside if f"else of {one}" in there.inside), "")
+            if found:
+                return f"one call stands under `{found}`, the other under its `else`"
+    for position, other in ((odd, most), (most, odd)):
+        others = {around for frame in own_frames(other.frames) for around in frame.inside}
+        for frame in own_frames(position.frames):
+            for around in frame.inside:
+                if _ASKS_RANK.search(around) and around not in others:
+                    return f"{frame.place} stands under `{around}`"
     return ""
 
 
