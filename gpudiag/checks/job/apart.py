@@ -251,24 +251,37 @@ def _branch(odd: Position, most: Position) -> str:
 
 
 def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call at one line that name different roots or groups in it."""
-    first = groups[0].head
-    same = {(one.head.call.operation, one.head.where) for one in groups}
-    if len(same) != 1 or first.call.operation in ("", "send", "recv"):
-        return None
-    by_peer = {peers_of(one.head) for one in groups}
-    if len(by_peer) < 2:
-        return None
-    odd, most = groups[0], groups[-1]
+    """The finding for ranks in one call at one line that name different roots in it; others may have left the call by now."""
+    calls: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if peers_of(group.head):
+            calls.setdefault((group.head.call.operation, group.head.where), []).append(group)
+    for same in calls.values():
+        if len({peers_of(one.head) for one in same}) < 2:
+            continue
+        inside = {rank for one in same for rank in one.ranks}
+        # A root that is not in the call is one that nobody else named.
+        lost = [one for one in same if not _roots(one) & inside]
+        odd = lost[0] if len(lost) == 1 else same[0]
+        most = next(one for one in same[::-1] if one is not odd)
+        tied = len(lost) != 1 and len(odd.positions) == len(most.positions)
+        message = (
+            f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {_name_peers(odd)}, and {most.name} "
+            f"with {_name_peers(most)}{waiters.since}"
+        )
+        subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
+        return kinds.OTHER_PEER.finding(subject, message, *facts_of(odd), *facts_of(most))
+    return None
 
-    def words(group: Group) -> str:
-        return ", ".join(f"{name}={value}" for name, value in peers_of(group.head))
 
-    message = (
-        f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {words(odd)}, and {most.name} "
-        f"with {words(most)}{waiters.since}"
-    )
-    return kinds.OTHER_PEER.finding(subject_of(odd, waiters.job), message, *facts_of(odd), *facts_of(most))
+def _name_peers(group: Group) -> str:
+    return ", ".join(f"{name}={value}" for name, value in peers_of(group.head))
+
+
+def _roots(group: Group) -> set[int]:
+    return {
+        int(value) for name, value in peers_of(group.head) if value.isdecimal() and name in ("src", "dst")
+    }
 
 
 def _judge_point_to_point(waiters: Waiters) -> Finding | None:
