@@ -278,7 +278,8 @@ def breakpoint_left() -> None:
         import pdb
 
         ends = os.pipe()
-        pdb.Pdb(stdin=os.fdopen(ends[0])).set_trace()
+        prompt = pdb.Pdb(stdin=os.fdopen(ends[0]), stdout=sys.stdout)
+        prompt.set_trace()
         print("stays")  # breakpoint_left
 
 

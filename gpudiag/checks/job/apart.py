@@ -86,7 +86,11 @@ class Waiters:
 def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
-    what = "the store's key" if head.kind == at.STORE else f"the {head.call.operation or 'collective'}"
+    what = (
+        "the wait for a word in the store"
+        if head.kind == at.STORE
+        else f"the {head.call.operation or 'collective'}"
+    )
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     size = group_key(head)[1]
@@ -275,7 +279,9 @@ def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
 
 
 def _name_peers(group: Group) -> str:
-    return ", ".join(f"{name}={value}" for name, value in peers_of(group.head))
+    named = dict(peers_of(group.head))
+    own = {name: value for name, value in named.items() if not name.startswith("group_")} or named
+    return ", ".join(f"{name}={value}" for name, value in own.items())
 
 
 def _roots(group: Group) -> set[int]:

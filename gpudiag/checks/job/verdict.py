@@ -259,7 +259,11 @@ def _headline(
         return findings[0].message
     if outcome is Outcome.ERROR:
         if not unseen:
-            return "all of its ranks have ended"
+            return (
+                "all of its ranks have ended"
+                if positions
+                else "it has no rank now: they have not started, or have ended"
+            )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
     return f"not hanging: {_progress(positions)}"
