@@ -32,9 +32,12 @@ Examples:
 @click.command("hang", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 @plan_options(HangPlan)
+@click.option(
+    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+)
 @json_option
 @output_option
-def hang(pid: int | None, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
+def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
@@ -50,7 +53,12 @@ def hang(pid: int | None, as_json: bool, output: Path | None, **options: Any) ->
     environment = read_hang_launch(os.environ)
     if environment is None:
         report = run_hang(
-            pid, plan.slurm_job, every=plan.every, limits=HangLimits(work=plan.limit), job_of=plan.job_of
+            pid,
+            plan.slurm_job,
+            every=plan.every,
+            limits=HangLimits(work=plan.limit),
+            job_of=plan.job_of,
+            native=native,
         )
         return print_hang(report, as_json=as_json, output=output)
     if pid is not None or plan.job_of is not None:
@@ -58,7 +66,7 @@ def hang(pid: int | None, as_json: bool, output: Path | None, **options: Any) ->
             "a PID is of one machine, and a launcher started this on several",
             hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
         )
-    return _hang_together(environment, plan, as_json=as_json, output=output)
+    return _hang_together(environment, plan, native=native, as_json=as_json, output=output)
 
 
 def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:
@@ -78,7 +86,7 @@ def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> Exi
 
 
 def _hang_together(
-    environment: RankEnvironment, plan: HangPlan, *, as_json: bool, output: Path | None
+    environment: RankEnvironment, plan: HangPlan, *, native: bool, as_json: bool, output: Path | None
 ) -> ExitStatus:
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
     from gpudiag.checks.job.verdict import HangLimits
@@ -94,7 +102,7 @@ def _hang_together(
     with MachinesLaunch(environment, HANG_LOOK) as launch:
         if not launch.looks:
             return await_status(launch)
-        report = look_here(plan.slurm_job, every=plan.every, limits=limits)
+        report = look_here(plan.slurm_job, every=plan.every, limits=limits, native=native)
         own = EXIT_STATUSES[report.outcome]
         if launch.tells:
             collected = launch.collect(to_document(report), own)

@@ -12,11 +12,14 @@ from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.job import HangReport, Job, JobVerdict
+from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
+from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.launchers import Launcher
@@ -36,6 +39,7 @@ def run_hang(
     limits: HangLimits | None = None,
     with_machine: bool = True,
     job_of: int | None = None,
+    native: bool = False,
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
@@ -58,6 +62,8 @@ def run_hang(
     jobs = gathered.jobs if job_of is None else _only_that_of(gathered.jobs, job_of)
     jobs = _with_state(jobs)
     verdicts = _judge_all(jobs, limits, started)
+    if native:
+        verdicts = [_with_native(verdict, limits) for verdict in verdicts]
     machine = _look_at_machine(jobs) if with_machine else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
     return HangReport(
@@ -67,7 +73,7 @@ def run_hang(
         round(monotonic() - started, 2),
         tuple(verdicts),
         machine,
-        _notes(jobs),
+        _notes(verdict.job for verdict in verdicts),
     )
 
 
@@ -94,11 +100,13 @@ def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
     return environment if environment is not None and environment.launcher in _STARTS_US else None
 
 
-def look_here(slurm_job: str | None, *, every: bool, limits: HangLimits | None) -> HangReport:
+def look_here(
+    slurm_job: str | None, *, every: bool, limits: HangLimits | None, native: bool = False
+) -> HangReport:
     """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
     started = monotonic()
     try:
-        return run_hang(None, slurm_job, every=every, limits=limits)
+        return run_hang(None, slurm_job, every=every, limits=limits, native=native)
     except GpudiagError as error:
         why = (
             f"{error.message} ({error.hint})"
@@ -145,6 +153,29 @@ def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -
     return verdicts
 
 
+def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
+    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named alone."""
+    blamed = {one.subject.rank for one in verdict.findings if isinstance(one.subject, RankSubject)}
+    pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed] or [verdict.job.ranks[0].pid]
+    ranks = tuple(_add_native(rank) if rank.pid in pids[:2] else rank for rank in verdict.job.ranks)
+    return judge_job(replace(verdict.job, ranks=ranks), limits)
+
+
+def _add_native(rank: RankSeen) -> RankSeen:
+    look = rank.last
+    if (
+        look.main is None
+        or look.frozen
+        or look.traced_by
+        or {thread.state for thread in look.threads} & set("DTt")
+    ):
+        return rank  # pystack would wait for it without end
+    functions = read_native(rank.pid)
+    words = (functions.detail,) if isinstance(functions, Missing) else functions
+    threads = tuple(replace(one, native=words) if one.tid == look.pid else one for one in look.threads)
+    return replace(rank, looks=(*rank.looks[:-1], replace(look, threads=threads)))
+
+
 def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
     jobs = gathered.jobs
     if wanted.slurm_job is not None and not jobs:
@@ -189,13 +220,18 @@ def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
 
 def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     """What the look itself did to the ranks."""
+    seen = tuple(jobs)
     stopped = [
         look.pid
-        for job in jobs
+        for job in seen
         for rank in job.ranks
         for look in rank.looks
         if "stopped" in str(look.stacks) and isinstance(look.stacks, str)
     ]
+    if any(
+        thread.native for job in seen for rank in job.ranks for look in rank.looks for thread in look.threads
+    ):
+        return ("pystack stopped the rank whose C functions are shown for about a second",)
     if stopped:
         pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))
         return (f"to read a whole stack, these processes were stopped for some milliseconds: {pids}",)

@@ -1,5 +1,6 @@
 """Ranks that all wait for others, judged: in different collectives, with other sizes or peers, in other steps, or all alike."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from gpudiag.model.job import Frame, Job
 
 _ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
+_ASKS_RANK = re.compile(
+    r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+)
 _JOINS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
 )
@@ -82,7 +86,11 @@ class Waiters:
 def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
-    what = "the store's key" if head.kind == at.STORE else f"the {head.call.operation or 'collective'}"
+    what = (
+        "the wait for a word in the store"
+        if head.kind == at.STORE
+        else f"the {head.call.operation or 'collective'}"
+    )
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     size = group_key(head)[1]
@@ -230,43 +238,56 @@ def _swallowed_between(odd: Position, most: Position) -> str:
 
 
 def _branch(odd: Position, most: Position) -> str:
-    """Words for an `if` around one of the two calls and not around the other."""
+    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
     frames = _divergence(odd, most)
-    if frames is None:
-        return ""
-    for frame, other in (frames, frames[::-1]):
-        found = next(
-            (
-                around
-                for around in frame.inside
-                if around.startswith(("if ", "else of if ")) and around not in other.inside
-            ),
-            "",
-        )
-        if found:
-            return f"{frame.place} stands under `{found}`"
+    if frames is not None:
+        for here, there in (frames, frames[::-1]):
+            found = next((one for one in here.inside if f"else of {one}" in there.inside), "")
+            if found:
+                return f"one call stands under `{found}`, the other under its `else`"
+    for position, other in ((odd, most), (most, odd)):
+        others = {around for frame in own_frames(other.frames) for around in frame.inside}
+        for frame in own_frames(position.frames):
+            for around in frame.inside:
+                if _ASKS_RANK.search(around) and around not in others:
+                    return f"{frame.place} stands under `{around}`"
     return ""
 
 
 def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call at one line that name different roots or groups in it."""
-    first = groups[0].head
-    same = {(one.head.call.operation, one.head.where) for one in groups}
-    if len(same) != 1 or first.call.operation in ("", "send", "recv"):
-        return None
-    by_peer = {peers_of(one.head) for one in groups}
-    if len(by_peer) < 2:
-        return None
-    odd, most = groups[0], groups[-1]
+    """The finding for ranks in one call at one line that name different roots in it; others may have left the call by now."""
+    calls: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if peers_of(group.head):
+            calls.setdefault((group.head.call.operation, group.head.where), []).append(group)
+    for same in calls.values():
+        if len({peers_of(one.head) for one in same}) < 2:
+            continue
+        inside = {rank for one in same for rank in one.ranks}
+        # A root that is not in the call is one that nobody else named.
+        lost = [one for one in same if not _roots(one) & inside]
+        odd = lost[0] if len(lost) == 1 else same[0]
+        most = next(one for one in same[::-1] if one is not odd)
+        tied = len(lost) != 1 and len(odd.positions) == len(most.positions)
+        message = (
+            f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {_name_peers(odd)}, and {most.name} "
+            f"with {_name_peers(most)}{waiters.since}"
+        )
+        subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
+        return kinds.OTHER_PEER.finding(subject, message, *facts_of(odd), *facts_of(most))
+    return None
 
-    def words(group: Group) -> str:
-        return ", ".join(f"{name}={value}" for name, value in peers_of(group.head))
 
-    message = (
-        f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {words(odd)}, and {most.name} "
-        f"with {words(most)}{waiters.since}"
-    )
-    return kinds.OTHER_PEER.finding(subject_of(odd, waiters.job), message, *facts_of(odd), *facts_of(most))
+def _name_peers(group: Group) -> str:
+    named = dict(peers_of(group.head))
+    own = {name: value for name, value in named.items() if not name.startswith("group_")} or named
+    return ", ".join(f"{name}={value}" for name, value in own.items())
+
+
+def _roots(group: Group) -> set[int]:
+    return {
+        int(value) for name, value in peers_of(group.head) if value.isdecimal() and name in ("src", "dst")
+    }
 
 
 def _judge_point_to_point(waiters: Waiters) -> Finding | None:

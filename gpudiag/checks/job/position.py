@@ -48,6 +48,10 @@ _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.
 _SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
+# Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
+_DISK_AT_WORK = re.compile(
+    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
+)
 _LOOP_FOR_EVER = re.compile(r"^while (.*) \(line")
 
 
@@ -65,6 +69,7 @@ class Position:
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
+    on_disk: bool = False  # it waits for a disk that may be at work
 
     @property
     def rank(self) -> int | None:
@@ -112,7 +117,8 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         return Position(seen, STOPPED, held, call, False, since)
     counters = _counters(first, last)
     moves = bool(counters) or _moves(first, last)
-    if not moves:  # one that wakes up to look, and sleeps on, has been there between the looks at least
+    if not moves and not (call.awaited == RANKS and main.syscall == "futex" and since is not None):
+        # One that wakes up to look, and sleeps on, has been there between the looks at least. A collective does not wake up.
         since = max(since or 0.0, last.at_seconds - first.at_seconds)
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
@@ -123,7 +129,9 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
     in_loop = _loop(first, last, call) if kind == PYTHON else ""
-    return Position(seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since)
+    return Position(
+        seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since, _is_on_disk(main)
+    )
 
 
 def _first_whole(seen: RankSeen) -> ProcessLook:
@@ -317,6 +325,11 @@ def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) ->
 def _words_of_kernel(main: ThreadLook) -> str:
     where = f"{main.syscall or main.waits_in}{_of(main.awaited)}"
     return f"is in state {main.state}" + (f", in {where}" if where else "")
+
+
+def _is_on_disk(main: ThreadLook) -> bool:
+    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for one that is frozen, or a server."""
+    return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
 def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:

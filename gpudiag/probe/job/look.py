@@ -202,7 +202,9 @@ def _uses_torch(pid: int) -> bool:
 def _empty_job(found: FoundJob) -> Job:
     uptime = _uptime()
     launcher = found.launcher_process
-    command = found.ranks[0].process.command
+    command = (
+        found.ranks[0].process if found.ranks else found.launcher_process or Process(0, 0, "X", 0.0, "?", ())
+    ).command
     script = next((os.path.basename(word) for word in command.split() if word.endswith(".py")), command[:60])
     if launcher is not None:
         name = f"{found.launcher} {launcher.pid}: {script}"
