@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 300
 # Fields of proc_pid_stat(5), counted behind the command in brackets.
-_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 11, 12, 19
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, START_TICKS = 0, 1, 11, 12, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _read(pid: int) -> Process | None:
         pid=pid,
         parent_pid=int(fields[_PARENT]),
         state=fields[_STATE],
-        started_seconds=int(fields[_START_TICKS]) / _CLOCK_TICKS,
+        started_seconds=int(fields[START_TICKS]) / CLOCK_TICKS,
         name=name,
         words=() if words == ("",) else words,
         uid=uid,
@@ -128,7 +128,7 @@ def _is_python(folder: str, name: str, words: tuple[str, ...]) -> bool:
 
 def cpu_seconds(fields: list[str]) -> float:
     """The CPU time of a process, or of a thread, by the fields of its stat."""
-    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _CLOCK_TICKS
+    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / CLOCK_TICKS
 
 
 def describe_process(pid: int) -> str:

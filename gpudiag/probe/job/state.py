@@ -25,6 +25,7 @@ from gpudiag.probe.job.debug_server import (
     socket_inodes,
 )
 from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
+from gpudiag.probe.job.proc import CLOCK_TICKS, START_TICKS, read_stat
 from gpudiag.probe.job.ras import ras_address, read_ras
 
 DEADLINE_SECONDS = 3.0
@@ -45,11 +46,7 @@ class _Rank:
     seen: RankSeen
     rank: int
     variables: Mapping[str, str]
-
-    @property
-    def started_at(self) -> float:
-        """Seconds since 1970."""
-        return time.time() - self.seen.started_seconds_ago
+    started_at: float  # seconds since 1970
 
 
 def read_job_state(
@@ -57,7 +54,7 @@ def read_job_state(
 ) -> JobState:
     """What the job says of itself on this machine; nothing where it has none of the sources."""
     ranks = [
-        _Rank(seen, seen.rank, _read_variables(root, seen.pid))
+        _Rank(seen, seen.rank, _read_variables(root, seen.pid), _read_start(root, seen))
         for seen in job.ranks
         if isinstance(seen.rank, int)
     ]
@@ -93,6 +90,15 @@ def _read_variables(root: Path, pid: int) -> dict[str, str]:
         return {}
     pairs = (one.partition("=") for one in data.decode("utf-8", "replace").split("\0"))
     return {name: value for name, separator, value in pairs if separator}
+
+
+def _read_start(root: Path, seen: RankSeen) -> float:
+    """When the rank started: a dump that is older is of another run, as of the attempt before an elastic restart."""
+    with suppress(OSError, ValueError, IndexError):
+        uptime_seconds = float((root / "proc/uptime").read_text().split()[0])
+        _, fields = read_stat((root / "proc" / str(seen.pid) / "stat").read_text())
+        return time.time() - uptime_seconds + int(fields[START_TICKS]) / CLOCK_TICKS
+    return time.time() - seen.started_seconds_ago
 
 
 # --- NCCL RAS

@@ -212,9 +212,11 @@ Answer = Callable[[int, bool], bytes]
 
 
 @contextmanager
-def ras_server(answer: Answer, *, speaks_json: bool = True, greeting: bytes | None = None) -> Iterator[str]:
+def ras_server(
+    answer: Answer, *, speaks_json: bool = True, greeting: bytes | None = None, port: int = 0
+) -> Iterator[str]:
     """The address of a server that answers STATUS with `answer(number of the query, whether as JSON)`."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     count = 0
 
     def serve() -> None:
