@@ -132,7 +132,12 @@ def run_routes(service: Service) -> APIRouter:
 
 
 def _kind_document(kind: Any) -> dict[str, Any]:
-    return {"kind": kind.name, "title": kind.title, "plan_schema": plan_schema(kind)}
+    return {
+        "kind": kind.name,
+        "title": kind.title,
+        "uses_gpus": not kind.only_looks,
+        "plan_schema": plan_schema(kind),
+    }
 
 
 def _report_answers() -> dict[Any, Any]:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
@@ -24,7 +25,7 @@ class KnownBy(StrEnum):
 
     ENVIRONMENT = "environment"  # RANK, as torchrun and many others set it
     LAUNCHER = "launcher"  # OMPI_*, PMI_*, SLURM_*, and the like
-    SPAWN_ORDER = "spawn_order"  # children of torch.multiprocessing.spawn, in the order of their start: likely, not certain
+    STACK = "stack"  # a variable or the process group in its stack, as torch.multiprocessing.spawn leaves it
     NOTHING = "nothing"  # it belongs to the job, and nothing says which rank it is
 
 
@@ -42,7 +43,10 @@ class GroupSeen:
 
     size: int
     rank: int  # of this process in the group
-    name: str = ""  # torch's own, the same on all of its ranks; empty where it could not be read
+    name: str = ""  # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
+    calls: int | None = (
+        None  # collectives that this process has begun in it, of gloo; None where it could not be told
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,7 @@ class RankSeen:
     looks: tuple[ProcessLook, ...] = ()
     children: tuple[ChildSeen, ...] = ()
     counts: tuple[CollectiveCount, ...] = ()
+    host: str = ""  # where it is not the job's: in a job whose machines were put together
 
     @property
     def first(self) -> ProcessLook:
@@ -183,6 +188,15 @@ class Job:
     master: str = ""  # `127.0.0.1:29500`
     run: str = ""  # what all ranks of the run have alike
     slurm_job: str = ""
+    state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
+    machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
+
+    def host_of(self, rank: int) -> str:
+        """The machine that this rank is on, or should be on."""
+        for seen in self.ranks:
+            if seen.rank == rank and seen.host:
+                return seen.host
+        return next((host for host, ranks in self.machines if rank in ranks), self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +227,18 @@ class JobVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class HangMachine:
+    """One machine whose look was put together with others; `reason` says why there is none, or no job in it."""
+
+    name: str
+    place: str  # the file, or `rank 8`
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HangReport:
-    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at."""
+    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at, or of several machines."""
 
     SCHEMA: ClassVar[str] = "gpudiag.hang/1"
 
@@ -225,3 +249,4 @@ class HangReport:
     jobs: tuple[JobVerdict, ...]
     machine: tuple[Finding, ...] = ()  # of the instant checks and the kernel log
     notes: tuple[str, ...] = field(default=())  # what the look itself did or could not do
+    machines: tuple[HangMachine, ...] = ()  # those whose looks were put together; none for a look at one

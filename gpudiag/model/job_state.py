@@ -7,7 +7,6 @@ decided. A sequence number counts the collectives that one rank has launched in 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpudiag.model.job import Frame
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
@@ -17,6 +16,20 @@ class CallState(StrEnum):
     SCHEDULED = "scheduled"  # launched by the host; gloo has no later word than this one
     STARTED = "started"  # its kernel runs on the GPU
     COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFrame:
+    """One frame of the stack in which a call was launched; `file` is the whole path."""
+
+    file: str
+    function: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """`train.py:10`."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,7 @@ class RecordedCall:
     timeout_seconds: Reading[float] = NOT_ASKED
     source: int | None = None  # of a send or receive: the rank in the group that sends
     destination: int | None = None
-    frames: tuple[Frame, ...] = ()  # innermost first; empty where the dump has no stacks
+    frames: tuple[RecordedFrame, ...] = ()  # innermost first; empty where the dump has no stacks
 
     @property
     def is_pending(self) -> bool:
@@ -84,6 +97,7 @@ class FlightRecord:
     source: str  # the file, or the address, that it was read from
     host: str = ""
     left_out: int = 0  # calls that could not be read, or were more than are read
+    dumped_at: Reading[float] = NOT_ASKED  # seconds since 1970, by the clock of its host
 
     @property
     def pending(self) -> tuple[RecordedCall, ...]:
@@ -186,3 +200,12 @@ class DebugAnswers:
     stacks: tuple[tuple[int, str], ...]  # as the rank printed them
     waits: tuple[tuple[int, tuple[tuple[str, int], ...]], ...]  # by counter: how many wait in it now
     silent: tuple[int, ...] = ()  # ranks that did not answer it
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What a job said of itself on one machine, or on several whose looks were put together."""
+
+    ras: tuple[RasLooks, ...] = ()
+    records: tuple[FlightRecord, ...] = ()  # without the calls that lie far back
+    notes: tuple[str, ...] = ()  # what was there and could not be read

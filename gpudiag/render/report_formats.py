@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from gpudiag.model.job import HangReport
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingReport
 
@@ -19,6 +20,7 @@ _DOCUMENT = "gpudiag.model.codec:dumps"
 _PLACES_OF: dict[type, dict[str, str]] = {
     Report: _PLACES,
     CollectiveReport: {"text": "gpudiag.render.collective_text:render_collective", "json": _DOCUMENT},
+    HangReport: {"text": "gpudiag.render.hang_text:render_hang", "json": _DOCUMENT},
     TrainingReport: {
         "text": "gpudiag.render.training_text:render_training",
         "json": _DOCUMENT,

@@ -16,6 +16,7 @@ from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_process import RunProcess
 
 HOST = "host"  # the lock of runs without GPUs
+LOOK = "look"  # of those that only look at what runs: one at a time, beside all others
 
 
 @dataclass(slots=True)
@@ -187,6 +188,8 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
 
 def describe_lock(lock: tuple[str, ...]) -> str:
     """What a run holds, in words."""
+    if lock == (LOOK,):
+        return "the look at running jobs"
     return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
 
 

@@ -47,8 +47,8 @@ def find_debug_server(pids: list[int], root: Path = Path("/")) -> int | None:
     """
     if not pids:
         return None
-    listening = _listening_ports(root / "proc" / str(pids[0]) / "net")
-    own = [_sockets(root / "proc" / str(pid) / "fd") for pid in pids]
+    listening = listening_ports(root / "proc" / str(pids[0]) / "net")
+    own = [socket_inodes(root / "proc" / str(pid) / "fd") for pid in pids]
     ports = [{listening[one] for one in sockets if one in listening} for sockets in own]
     if any(DEFAULT_PORT in some for some in ports):
         return DEFAULT_PORT
@@ -59,7 +59,7 @@ def find_debug_server(pids: list[int], root: Path = Path("/")) -> int | None:
     return None
 
 
-def _listening_ports(net: Path) -> dict[str, int]:
+def listening_ports(net: Path) -> dict[str, int]:
     """The ports that are listened on in this network namespace, by the socket's inode."""
     ports = {}
     for name in ("tcp", "tcp6"):
@@ -71,7 +71,8 @@ def _listening_ports(net: Path) -> dict[str, int]:
     return ports
 
 
-def _sockets(descriptors: Path) -> set[str]:
+def socket_inodes(descriptors: Path) -> set[str]:
+    """The inodes of the sockets in a folder of descriptors; none where it may not be read."""
     inodes = set()
     with suppress(OSError):
         for one in descriptors.iterdir():

@@ -13,8 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudiag.model.job import Frame
-from gpudiag.model.job_state import CallState, FlightRecord, GroupProgress, RecordedCall, RecordedGroup
+from gpudiag.model.job_state import (
+    CallState,
+    FlightRecord,
+    GroupProgress,
+    RecordedCall,
+    RecordedFrame,
+    RecordedGroup,
+)
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.plain_pickle import MAX_BYTES, PickleRefused, load_plain_pickle
 
@@ -233,12 +239,12 @@ def _progress(status: Any) -> tuple[GroupProgress, ...]:
     )
 
 
-def _frames(value: Any) -> Iterator[Frame]:
+def _frames(value: Any) -> Iterator[RecordedFrame]:
     if not isinstance(value, list | tuple):
         return
     for frame in value[:_MAX_FRAMES]:
         if isinstance(frame, dict):
-            yield Frame(
+            yield RecordedFrame(
                 file=_word(frame.get("filename")),
                 function=_word(frame.get("name")),
                 line=_number(frame.get("line"), 0),
