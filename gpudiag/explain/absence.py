@@ -3,28 +3,19 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpudiag.checks.job.differences import Apart
+from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
-from gpudiag.explain.lines import LIBRARY
 from gpudiag.explain.log import step_of
 from gpudiag.explain.talk import Watchdog
-from gpudiag.model.job_state import RecordedCall
 from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.reading import Missing, MissingReason, Reading
 
 _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
-_UNEVEN = {
-    "all_to_all",
-    "alltoall",
-    "alltoall_base",
-    "all_gather",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "broadcast",
-}  # sizes may differ
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -312,79 +303,40 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
-    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective."""
-    records = {
-        rank: log
-        for log in job.logs
-        if log.facts.record is not None and (rank := _rank_of_record(log)) is not None
-    }
-    groups: dict[str, dict[int, list[RecordedCall]]] = defaultdict(dict)
-    for rank, log in records.items():
-        for call in log.facts.record.calls if log.facts.record else ():
-            if not call.is_point_to_point and call.sequence >= 0:
-                groups[call.group].setdefault(rank, []).append(call)
-    for calls in sorted(groups.values(), key=len, reverse=True):
-        waited = _behind_in_record(calls, records) or _other_call(calls, records)
-        if waited is not None:
-            return waited
-    members = {
-        rank
-        for log in records.values()
-        if log.facts.record
-        for group in log.facts.record.groups
-        for rank in group.ranks
-    }
-    absent = tuple(sorted(members - set(records)))
-    if absent and len(absent) <= max(1, _FEW * len(members)):
-        log = next(iter(records.values()))
-        return Waited(absent, f"{_ranks(records)} wrote a flight recorder's dump, it did not", log.name, 0)
-    return None
-
-
-def _rank_of_record(log: LogOfJob) -> int | None:
-    record = log.facts.record
-    return record.rank if record is not None and isinstance(record.rank, int) else log.rank
-
-
-def _behind_in_record(calls: dict[int, list[RecordedCall]], records: dict[int, LogOfJob]) -> Waited | None:
-    last = {rank: max(call.sequence for call in of_rank) for rank, of_rank in calls.items()}
-    lowest, usual = min(last.values()), Counter(last.values()).most_common(1)[0][0]
-    behind = tuple(sorted(rank for rank, number in last.items() if number == lowest))
-    if lowest >= usual or len(behind) > max(1, _FEW * len(last)):
+    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective; or that left no dump."""
+    logs = {log.name: log for log in job.logs if log.facts.record is not None}
+    records = [
+        replace(log.facts.record, rank=_rank_of_record(log))
+        for log in logs.values()
+        if log.facts.record is not None
+    ]
+    for difference in judge_records(records).differences:
+        if difference.ranks and difference.apart is not Apart.NONE:
+            names = (record.source for record in records if record.rank in difference.ranks)
+            differs = difference.apart in (Apart.ELSEWHERE, Apart.OTHER_SIZE)
+            return Waited(
+                difference.ranks, difference.message, next(names, next(iter(logs))), 0, differs=differs
+            )
+    written = {record.rank for record in records if isinstance(record.rank, int)}
+    absent = tuple(
+        sorted({rank for record in records for group in record.groups for rank in group.ranks} - written)
+    )
+    if not absent or len(absent) > max(1, _FEW * (len(absent) + len(written))):
         return None
-    call = max(calls[behind[0]], key=lambda call: call.sequence)
-    how = f"its last collective is number {lowest}, {_words(call)}; that of the others {usual}"
-    return Waited(behind, how, records[behind[0]].name, 0)
+    return Waited(
+        absent, f"{_ranks(written)} wrote a flight recorder's dump, it did not", next(iter(logs)), 0
+    )
 
 
-def _other_call(calls: dict[int, list[RecordedCall]], records: dict[int, LogOfJob]) -> Waited | None:
-    """Under one number, the call of few ranks that differs from that of the others."""
-    by_number: dict[int, dict[int, RecordedCall]] = defaultdict(dict)
-    for rank, of_rank in calls.items():
-        for call in of_rank:
-            by_number[call.sequence][rank] = call
-    for number in sorted(by_number):
-        kinds = Counter(
-            (call.operation, call.input_sizes, call.input_dtypes) for call in by_number[number].values()
-        ).most_common()
-        by_operation = Counter(call.operation for call in by_number[number].values())
-        if len(kinds) < 2 or (len(by_operation) == 1 and next(iter(by_operation)) in _UNEVEN):
-            continue
-        odd = tuple(sorted(
-            rank for rank, call in by_number[number].items() if (call.operation, call.input_sizes, call.input_dtypes) != kinds[0][0]
-        ))  # fmt: skip
-        even = next(call for rank, call in by_number[number].items() if rank not in odd)
-        how = (
-            f"collective {number} is {_words(by_number[number][odd[0]])} there, {_words(even)} at the others"
-        )
-        return Waited(odd, how, records[odd[0]].name, 0, differs=True)
-    return None
-
-
-def _words(call: RecordedCall) -> str:
-    own = next((frame for frame in call.frames if not LIBRARY.search(frame.file)), None)
-    size = f" of {list(call.input_sizes[0])}" if call.input_sizes else ""
-    return f"{call.operation}{size}{f' at {own.file}:{own.line}' if own else ''}"
+def _rank_of_record(log: LogOfJob) -> Reading[int]:
+    record = log.facts.record
+    if record is not None and isinstance(record.rank, int):
+        return record.rank
+    return (
+        log.rank
+        if log.rank is not None
+        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path says it")
+    )
 
 
 def _seen(job: Identities, events: list[Event]) -> set[int]:
