@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import BinaryIO
 
@@ -11,7 +12,15 @@ from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
 from gpudiag.explain.verdict import judge
-from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
+from gpudiag.model.explanation import (
+    LogExplanation,
+    LogRead,
+    Role,
+    Sighting,
+    UnknownError,
+    Verdict,
+    VerdictKind,
+)
 from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
@@ -42,9 +51,20 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
-        verdict=judge(facts) if facts else None,
+        verdict=_verdict(logs, facts),
         nccl=report_nccl(nccl.facts),
     )
+
+
+def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]]) -> Verdict | None:
+    """Who failed first; None where there was not a line to judge by."""
+    if not any(log.lines_read for log in logs):
+        return None
+    verdict, refused = judge(facts), sum(log.refused is not None for log in logs)
+    if verdict.kind is VerdictKind.NOTHING and refused:
+        unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"
+        return replace(verdict, sentence=f"{verdict.sentence} But {unread}.")
+    return verdict
 
 
 def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:

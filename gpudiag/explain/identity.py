@@ -127,7 +127,7 @@ def _is_name(host: str) -> bool:
 
 
 def _is_in(host: str, part: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9-]){re.escape(host)}(?![A-Za-z0-9])", part) is not None
+    return host in part and re.search(rf"(?<![A-Za-z0-9-]){re.escape(host)}(?![A-Za-z0-9])", part) is not None
 
 
 def _name_ranks(job: Identities) -> None:

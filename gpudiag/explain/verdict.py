@@ -10,6 +10,7 @@ from gpudiag.explain.events import SKEW, Event, Standing, events_of
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.places import read_place
 from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
@@ -340,6 +341,8 @@ def _sentence(
     if not ranks and event.pod:
         who = f"Pod {event.pod.split('/')[0]}"
         on = f" on {hosts[0]}" if hosts else ""
+    elif not ranks and (local := read_place(event.log).local_rank) is not None:
+        who = f"Local rank {local}"
     elif not ranks and hosts:
         who, on = f"A process on {hosts[0]}", ""
     elif not ranks:

@@ -132,5 +132,5 @@ class LogExplanation:
     logs: tuple[LogRead, ...]
     sightings: tuple[Sighting, ...]
     unknown: tuple[UnknownError, ...]  # the earliest first
-    verdict: Verdict | None = None  # None: no log could be read
+    verdict: Verdict | None = None  # None: there was not a line to judge by
     nccl: NcclLog | None = None  # what NCCL's own lines show, where there are any
