@@ -69,7 +69,10 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
             return _of_waited(job, events, waited)
     if root is not None and not _is_explained_by_absence(root.first, events):
         return _of_root(job, events, root)
-    bad = [event for event in events if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED)]
+    bad = [
+        event for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+    ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
         return _nothing(job, events)
     waited = find_waited(job, events)
@@ -78,6 +81,12 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     if not bad:
         return _nothing(job, events)
     return _of_root(job, events, root) if root is not None else _of_echoes(job, events, bad)
+
+
+def _is_outlived_warning(job: Identities, event: Event) -> bool:
+    """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
+    is_weak = event.topic in failures() and failures()[event.topic].weak
+    return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
 
 
 def _says_which(job: Identities) -> bool:
