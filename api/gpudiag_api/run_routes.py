@@ -67,7 +67,12 @@ def run_routes(service: Service) -> APIRouter:
             "schema": "gpudiag.runs/1",
             "runs": [encode(run) for run in runs.list_runs(kind, state)],
             "kinds": [
-                {"kind": kind.name, "title": kind.title, "plan_schema": plan_schema(kind)}
+                {
+                    "kind": kind.name,
+                    "title": kind.title,
+                    "uses_gpus": not kind.only_looks,
+                    "plan_schema": plan_schema(kind),
+                }
                 for kind in runs.kinds.values()
             ],
             "interpreters": sorted(service.settings.interpreters),

@@ -40,6 +40,7 @@ class Settings:
         "nccl-test",
         "bandwidth",
         "train",
+        "hang",
     )  # of runs, as far as the command line has them
     interpreters: Mapping[str, str] = field(default_factory=dict)  # that runs may name, and their paths
 

@@ -5,8 +5,10 @@ from types import MappingProxyType
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.fleet import VERSIONS_DIFFER
+from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import Check, FindingKind
+from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
 _TOLD_LIMITS = 3
@@ -15,7 +17,9 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
         "nccl-test": COLLECTIVE_FINDINGS,
         "train": TRAINING_RUN_FINDINGS,
+        "hang": HANG_FINDINGS,
         "merge": (VERSIONS_DIFFER,),
+        "explain": NCCL_LOG_FINDINGS,
     }
 )
 

@@ -52,6 +52,9 @@ COMMANDS = {
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or logs mean, and what to do."
     ),
     "lint": LazyCommand("gpudiag.cli.lint", "lint", "Mistakes in training scripts, found before they run."),
+    "hang": LazyCommand(
+        "gpudiag.cli.hang", "hang", "Why a running job stands still: which rank, which line."
+    ),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),

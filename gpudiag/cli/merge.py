@@ -29,14 +29,21 @@ def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitS
     """Many machines' reports as one: the worst verdict, and each finding once with its machines.
 
     The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those that a run
-    over several machines leaves on each of them.
+    over several machines leaves on each of them. Documents of `gpudiag hang --json` from the machines of one job
+    become one look at the whole job.
     """
     from gpudiag.cli.printing import EXIT_STATUSES
     from gpudiag.model.codec import dumps
     from gpudiag.render.merged_text import render_merged
     from gpudiag.render.style import Style, wants_colour
+    from gpudiag.runs.hang_merge import join_hang_sources, read_hang_sources
     from gpudiag.runs.merge import merge_reports
 
+    hangs = read_hang_sources(reports)
+    if hangs is not None:
+        from gpudiag.cli.hang import print_hang
+
+        return print_hang(join_hang_sources(hangs), as_json=as_json, output=output)
     merged = merge_reports(reports)
 
     def document() -> str:

@@ -2,64 +2,93 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
-from gpudiag.model.explanation import LogExplanation, LogRead, Role, Sighting, UnknownError
+from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.nccl.reader import NcclReader
+from gpudiag.explain.nccl.report import report_nccl
+from gpudiag.explain.verdict import judge
+from gpudiag.model.explanation import (
+    LogExplanation,
+    LogRead,
+    Role,
+    Sighting,
+    UnknownError,
+    Verdict,
+    VerdictKind,
+)
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.untrusted_text import mask_text
+from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 MAX_UNKNOWN = 3
 
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_KINDS = (
-    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, does not hold"),
-    (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran"),
-    (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?"),
-    (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders"),
-    (r"Errno 98|ddress already in use", "a port that another program has: `ss -ltnp` shows which"),
-    (r"Errno 111|Connection refused", "nothing listens at that address"),
-    (r"Errno 104|Connection reset", "the other end closed the connection"),
-    (r"gaierror|resolve host|Name or service not known|name resolution", "a host name that the resolver does not know"),
-    (r"[Tt]imed? ?out", "something waited for too long; the frame says for what"),
-    (r"MemoryError|out of memory", "memory ran out"),
-    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is seldom the reason"),
-)  # fmt: skip
 
 
-def explain_logs(sources: Iterable[tuple[str, LogLines | LogRefused]]) -> LogExplanation:
+Source = LogLines | FlightRecord | LogRefused
+
+
+def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
+    nccl = NcclReader()
     for name, lines in sources:
-        read, shown = _read(name, lines)
+        read, shown = _read(name, lines, nccl)
         logs.append(read)
         if shown is not None:
             facts.append((name, shown))
     sightings = _sightings(facts)
     unknown = _unknown(facts, any(sighting.role is not Role.SYMPTOM for sighting in sightings))
-    return LogExplanation(tuple(logs), tuple(_echoes_last(sightings, unknown)), tuple(unknown[:MAX_UNKNOWN]))
+    return LogExplanation(
+        tuple(logs),
+        tuple(_echoes_last(sightings, unknown)),
+        tuple(unknown[:MAX_UNKNOWN]),
+        verdict=_verdict(logs, facts),
+        nccl=report_nccl(nccl.facts),
+    )
 
 
-def _read(name: str, lines: LogLines | LogRefused) -> tuple[LogRead, LogFacts | None]:
+def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]]) -> Verdict | None:
+    """Who failed first; None where there was not a line to judge by."""
+    if not any(log.lines_read for log in logs):
+        return None
+    verdict, refused = judge(facts), sum(log.refused is not None for log in logs)
+    if verdict.kind is VerdictKind.NOTHING and refused:
+        unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"
+        return replace(verdict, sentence=f"{verdict.sentence} But {unread}.")
+    return verdict
+
+
+def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
+    if isinstance(lines, FlightRecord):
+        return LogRead(name, len(lines.calls)), LogFacts(record=lines)
     try:
-        shown = read_facts(lines)
+        shown = read_facts(nccl.watch(name, lines))
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
 
 
-def open_log(name: str, stream: BinaryIO) -> tuple[str, LogLines | LogRefused]:
-    """The lines of a stream under a name, or why they cannot be read."""
+def open_log(name: str, stream: BinaryIO) -> tuple[str, Source]:
+    """The lines of a stream under a name, or the flight recorder's dump that it is, or why it cannot be read."""
     try:
-        return name, open_lines(stream)
-    except LogRefused as refused:
-        return name, refused
+        lines = open_lines(stream, is_dump=looks_like_dump)
+        if isinstance(lines, bytes):
+            return name, parse_dump(lines, source=name, rank=rank_in_name(name))
+    except (LogRefused, DumpRefused) as refused:
+        return name, LogRefused(str(refused).removesuffix("."))
+    else:
+        return name, lines
 
 
 def _sightings(facts: list[tuple[str, LogFacts]]) -> list[Sighting]:
@@ -152,7 +181,7 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
     for (name, stream), raised in last.items():
         error = UnknownError(
             text=mask_text(raised.text)[:500], log=name, line=raised.number, count=counts[_shape(raised.text)], where=mask_text(raised.where)[:300],
-            rank=stream, meaning=_meaning(raised.text),
+            rank=stream, meaning=meaning_of(raised.text),
         )  # fmt: skip
         told.setdefault(_shape(raised.text), error)
     if told or has_cause:
@@ -161,12 +190,8 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
         line = shown.last_error
         if line is not None and not shown.found and not shown.went_on(line.number):
             text = mask_text(line.body.strip())[:500]
-            return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=_meaning(text))]
+            return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=meaning_of(text))]
     return []
-
-
-def _meaning(text: str) -> str:
-    return next((meaning for kind, meaning in _KINDS if re.search(kind, text)), "")
 
 
 def _shape(text: str) -> str:

@@ -3,22 +3,25 @@
 import bz2
 import gzip
 import lzma
+import re
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast, overload
 
 HEAD_BYTES = 1 << 30  # read whole; about 40 seconds
 TAIL_BYTES = 64 << 20  # of the rest, only the end is kept
 MAX_LINE_BYTES = 20_000  # of one line, half from each end: a progress bar may be one line of megabytes
-MAX_FILES = 1000  # of one folder
+MAX_FILES = 10_000  # of one folder
+MAX_DUMP_BYTES = 256 << 20
 
 _CHUNK_BYTES = 1 << 20
 _SNIFFED_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 14
 _TEXT_CONTROLS = b"\t\n\r\x08\x0c\x1b\x07"
 _CONTROLS = bytes(number for number in (*range(32), 127) if number not in _TEXT_CONTROLS)
 _MAX_CONTROL_SHARE = 0.05
@@ -70,7 +73,23 @@ _NO_LOGS = frozenset(
         ".zip",
     ]
 )
-_LOGS_ALL_THE_SAME = frozenset({"error.json"})  # torchrun's error file of a rank
+# What the beginning of a file shows to be a log, whatever its name ends in: a flight recorder's dump, torchrun's
+# error file of a rank, records of a runtime or a logger.
+_MAY_BE_LOGS = frozenset({".json", ".pickle", ".pkl", ".bin", ".csv", ".yaml", ".yml", ".md", ".html"})
+_NAMED_LOGS = re.compile(
+    r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|flight)",
+    re.IGNORECASE,
+)
+_LOG_HEADS = (
+    b'{"message"',
+    b'{"log"',
+    b'{"time"',
+    b'{"level"',
+    b'{"ts"',
+    b'{"timestamp"',
+    b'{"asctime"',
+    b'{"severity"',
+)
 
 
 class LogRefused(Exception):
@@ -141,14 +160,30 @@ class LogLines:
             yield chunk
 
 
-def open_lines(stream: BinaryIO, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> LogLines:
-    """The lines of a log, unpacked where it is compressed.
+@overload
+def open_lines(stream: BinaryIO, *, head_bytes: int = ..., tail_bytes: int = ...) -> LogLines: ...
+
+
+@overload
+def open_lines(stream: BinaryIO, *, is_dump: Callable[[bytes], bool]) -> LogLines | bytes: ...
+
+
+def open_lines(
+    stream: BinaryIO,
+    *,
+    head_bytes: int = HEAD_BYTES,
+    tail_bytes: int = TAIL_BYTES,
+    is_dump: Callable[[bytes], bool] | None = None,
+) -> LogLines | bytes:
+    """The lines of a log, unpacked where it is compressed; all of its bytes where `is_dump` knows its beginning.
 
     Raises:
         LogRefused: it is binary, an archive, or compressed in a way whose library is not installed.
     """
     unpacked = _unpack(_Peekable(stream))
     start = unpacked.peek(_SNIFFED_BYTES)
+    if is_dump is not None and is_dump(start):
+        return _read_dump(unpacked)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = unpacked.read(head_bytes).decode("utf-16", errors="replace")
         return LogLines(BytesIO(text.encode()), head_bytes, tail_bytes)
@@ -156,7 +191,27 @@ def open_lines(stream: BinaryIO, *, head_bytes: int = HEAD_BYTES, tail_bytes: in
     return LogLines(cast(BinaryIO, unpacked), head_bytes, tail_bytes)
 
 
-def log_files(folder: Path) -> tuple[list[Path], int]:
+def _read_dump(stream: "_Peekable") -> bytes:
+    parts = []
+    while part := stream.read(_CHUNK_BYTES):
+        parts.append(part)
+        if len(parts) * _CHUNK_BYTES > MAX_DUMP_BYTES:
+            raise LogRefused(f"it is a dump of more than {MAX_DUMP_BYTES >> 20} MiB")
+    return b"".join(parts)
+
+
+def _is_log_by_head(path: Path, is_dump: Callable[[bytes], bool]) -> bool:
+    if _NAMED_LOGS.search(path.name):
+        return True
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.startswith(_LOG_HEADS) or is_dump(head)
+
+
+def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path], int]:
     """The files of a folder that may be logs, by name, and how many others there are; hidden folders are skipped."""
     found: list[Path] = []
     others = 0
@@ -164,7 +219,7 @@ def log_files(folder: Path) -> tuple[list[Path], int]:
         if any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file():
             continue
         suffix = path.suffix.lower()
-        is_log = path.name in _LOGS_ALL_THE_SAME or suffix not in _NO_LOGS
+        is_log = suffix not in _NO_LOGS or (suffix in _MAY_BE_LOGS and _is_log_by_head(path, is_dump))
         if is_log and len(found) < MAX_FILES:
             found.append(path)
         else:

@@ -3,8 +3,9 @@
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
+from typing import Any
 
 _COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\u001b|#033|\^\[)\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -14,9 +15,11 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|\ ?[+-]\d\d:?\d\d)?"
 _RANK_PREFIX = re.compile(
     r"""(?:
-      \[(?:default|rank\ ?|Rank\ ?)(?P<rank>\d+)\]:?                     # [rank3]:  [default3]:
+      \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
+    | \[(?:global_)?[Rr](?:ank|ANK)[\ :=_-]{0,2}(?P<rank>\d+)\]:?         # [rank3]:  [Rank 3]  [rank: 3]
+    | \(?(?:rank|Rank|RANK)[\ :=_]?(?P<named>\d+)\)?(?:\ ?[|:\]]|\ -)(?=\ ) # rank 3:  RANK 3 |  (rank 3):
     | \[(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:                   # [1,3]<stderr>:
-    | \ {0,3}(?P<label>\d{1,5}):                                         # srun --label
+    | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
     | \((?P<actor>\w[\w.:-]*\ )?(?:actor\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
@@ -31,8 +34,11 @@ _OTHER_PREFIX = re.compile(
     | \w{{3}}\ +\d{{1,2}}\ \d\d:\d\d:\d\d\ [\w.-]+\ [\w./@-]+(?:\[\d+\])?:              # syslog
     | \[\ *\d+\.\d{{6}}\]                                                              # dmesg
     | (?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d\ \[[\w./]+:\d+\]  # vLLM
+    | (?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:(?=\S)                               # logging.basicConfig
     | \[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\s*\]?(?=[\ :|-])
     | \[[\w./-]+\.(?:py|cc|cpp):\d+(?::\w+)?\]
+    | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=[\ |:])                                        # 10:00:01
+    | \[?std(?:err|out)[\]:](?=\ )                                                      # accelerate
     | std(?:err|out)\ [FP](?=\ )                                                        # containerd
     | E(?=\ {{2,}}\w)                                                                  # pytest
     | \|
@@ -41,10 +47,26 @@ _OTHER_PREFIX = re.compile(
 )
 _TIMES = (
     (re.compile(r"(\d{4}-\d\d-\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
-    (re.compile(r"[IWEF](\d{4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
+    (re.compile(r"\b[IWEF](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
+    (
+        re.compile(r"\b[A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) ((?:19|20)\d\d)()"),
+        "%b %d %H:%M:%S %Y",
+        "",
+    ),
     (re.compile(r"\b([A-Z][a-z]{2} +\d{1,2}) (\d\d:\d\d:\d\d)()"), "%Y %b %d %H:%M:%S", "1904 "),
-)  # the last word is the year for times without one: a leap year
+    (
+        re.compile(r"(?:^|[\s\[])()(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(?=[\s\]|,]|$)"),
+        "%Y %m%d %H:%M:%S",
+        "1903 0101",
+    ),
+)  # the last word is the year for times without one: a leap year; and 1903 for a time of the day alone
 _TIME_WITHIN = 120  # characters from the beginning
+_NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
+_TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
+_POD_SPEAKER = re.compile(r"(?:^|\s)pod/([a-z0-9][\w.-]+)\s")  # kubectl get events
+_SYSLOG_SPEAKER = re.compile(
+    rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|[\w./@-]+\[\d+\]):"
+)
 _NCCL_LEVEL = re.compile(r"\bNCCL (INFO|TRACE|WARN|ERROR|ABORT)\b")
 _GLOG_LEVEL = re.compile(r"(?:^|[\s\[])([DIWEF])(?:\d{4} \d\d:\d\d:|\d{4} \d|(?= \w+\.(?:cpp|cc):\d+\]))")
 _TENSORFLOW_LEVEL = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWEF]) \w+/")
@@ -64,7 +86,7 @@ _RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid|Warning)(?::|$| \()"
 )
 _ANY_RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
-_LIBRARY = re.compile(
+LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python3|/lib64/python3|^<frozen|/torch/|/torchrun$|/bin/|^<__array"
 )
 
@@ -88,6 +110,21 @@ _LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who printed a line, as far as the line itself says."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None  # of srun --label: a rank, or a node where each task is a torchrun
+    pod: str = ""
+    host: str = ""
+    pid: int | None = None
+
+
+NOBODY = Speaker()
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line, taken apart."""
 
@@ -95,6 +132,7 @@ class LogLine:
     stream: str  # the rank, pod or host that its prefix names; empty where it has none
     body: str  # without colours and prefixes
     whole: str  # without colours
+    speaker: Speaker = NOBODY
 
     @property
     def level(self) -> Level:
@@ -137,6 +175,8 @@ def read_time(text: str) -> datetime | None:
         if match is None:
             continue
         day, clock, fraction = match[1], match[2], match[3] or "0"
+        if year.startswith("1904") and day.isdecimal():
+            day = day.zfill(4)  # torch writes the month without a zero: E321
         try:
             moment = datetime.strptime(f"{year}{day} {clock}", form)
         except ValueError:
@@ -147,17 +187,44 @@ def read_time(text: str) -> datetime | None:
 
 def _parse_line(number: int, text: str) -> LogLine:
     text = _CONTROLS.sub(" ", text)
-    body, streams = text, []
+    body, streams, said = text, [], dict[str, str]()
     for _ in range(8):
         match = _RANK_PREFIX.match(body)
         if match:
-            streams.append(next(group for group in match.groups() if group))
+            named = {name: value for name, value in match.groupdict().items() if value}
+            streams.append(next(iter(named.values())))
+            said = {**named, **said}
         else:
             match = _OTHER_PREFIX.match(body)
         if match is None or not match.end():
             break
         body = body[match.end() :]
-    return LogLine(number, "/".join(streams), body, text)
+    return LogLine(number, "/".join(streams), body, text, _speaker(text, said))
+
+
+def _speaker(text: str, said: dict[str, str]) -> Speaker:
+    """Who printed a line: what its prefixes said, or the words of torch, NCCL, syslog or a container's name."""
+    start = text[: _TIME_WITHIN + 80]
+    rank = said.get("rank") or said.get("named") or said.get("task")
+    host, pid = said.get("host", ""), said.get("pid")
+    if (nccl := _NCCL_SPEAKER.search(start)) is not None:
+        host, pid = nccl["host"], nccl["pid"]
+    elif rank is None and (torch := _TORCH_SPEAKER.search(start)) is not None:
+        rank = torch[1]
+    if not (said or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
+        said = {"pod": of_pod[1]}
+    if not host and (syslog := _SYSLOG_SPEAKER.match(text)) is not None:
+        host = syslog["host"]
+    if not (rank or said or host):
+        return NOBODY
+    return Speaker(
+        rank=int(rank) if rank else None,
+        local_rank=int(said["local"]) if "local" in said else None,
+        task=int(said["label"]) if "label" in said else None,
+        pod=said.get("pod") or said.get("service") or "",
+        host=host or said.get("ip", ""),
+        pid=int(pid) if pid else None,
+    )
 
 
 def _of_json(text: str) -> str:
@@ -168,8 +235,10 @@ def _of_json(text: str) -> str:
         return text
     if not isinstance(fields, dict):
         return text
+    if isinstance(fields.get("message"), dict):
+        return _of_error_file(fields["message"]) or text
     if isinstance(fields.get("log"), str):
-        return str(fields["log"]).rstrip("\n")
+        return _named(fields, str(fields["log"]).rstrip("\n"))
     message = next(
         (fields[key] for key in ("message", "msg", "event") if isinstance(fields.get(key), str)), None
     )
@@ -186,7 +255,44 @@ def _of_json(text: str) -> str:
         ),
         "",
     )
-    return "\n".join(part for part in (f"{level.upper()} {message}".strip(), raised) if part)
+    said = f"{level.upper()} {message}".strip()
+    return "\n".join([_named(fields, said), *(_named(fields, line) for line in raised.splitlines())])
+
+
+def _of_error_file(message: dict[str, Any]) -> str:
+    """The text in torchrun's error file of a rank: its time, in whole seconds since 1970, and its traceback."""
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    stack, words, seconds = (
+        extra.get("py_callstack"),
+        str(message.get("message", "")),
+        str(extra.get("timestamp", "")),
+    )
+    at = (
+        f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%d %H:%M:%S} "
+        if seconds.isdecimal() and len(seconds) < 12
+        else ""
+    )
+    body = str(stack).strip() if isinstance(stack, str) and stack.strip() else words
+    if not body:
+        return ""
+    head, _, rest = body.partition("\n")
+    return f"{at}{head}\n{rest}" if rest else f"{at}{head}"
+
+
+def _named(fields: dict[str, Any], text: str) -> str:
+    """The text of a record with the time, rank and pod of its other fields in front."""
+    kubernetes = fields.get("kubernetes")
+    named = {**kubernetes, **fields} if isinstance(kubernetes, dict) else fields
+    at = next(
+        (str(named[key]) for key in ("time", "timestamp", "asctime", "ts", "@timestamp") if key in named), ""
+    )
+    rank = next((named[key] for key in ("rank", "global_rank") if str(named.get(key, "")).isdecimal()), None)
+    pod = named.get("pod_name") or named.get("pod") or named.get("host") or named.get("hostname")
+    prefix = f"{at} " if read_time(at) else ""
+    if isinstance(pod, str) and "\n" not in pod:
+        prefix += f"[pod/{pod}] "
+    return f"{prefix}[rank{rank}]: {text}" if rank is not None else f"{prefix}{text}"
 
 
 @dataclass(slots=True)
@@ -195,6 +301,8 @@ class Traceback:
 
     stream: str
     number: int  # of its first line
+    speaker: Speaker = NOBODY
+    at: datetime | None = None
     frames: list[str] = field(default_factory=list)
     own_line: str = ""  # the last frame that is no library's
     last_line: str = ""
@@ -205,6 +313,9 @@ class Traceback:
     is_group: bool = False  # its lines stand after `|`
     is_ignored: bool = False  # Python ignored it, while a process ended
     stem: str = ""  # what stands before the header on its line: a prefix of an unknown form
+    is_of_table: bool = False  # in torchrun's table of failures
+    before_at: datetime | None = None  # the last time that stood before it, where it has none
+    inner: "Traceback | None" = None  # the exception from which, or while handling which, this one was raised
 
     def add(self, line: LogLine) -> bool:
         """Whether the next line belongs to the traceback, to which it is then added."""
@@ -219,7 +330,7 @@ class Traceback:
             where = f"{place} in {frame['function']}" if frame["function"] else place
             self.frames.append(where)
             self.last_line = where
-            if not _LIBRARY.search(frame["path"]):
+            if not LIBRARY.search(frame["path"]):
                 self.own_line = where
         elif body.startswith((" ", "\t", "|", "+")) or not body.strip():
             code = body.strip(" \t|^~+-")
@@ -255,6 +366,7 @@ class TracebackReader:
     open: dict[str, Traceback] = field(default_factory=dict)
     done: list[Traceback] = field(default_factory=list)
     _ignored: dict[str, int] = field(default_factory=dict)  # number of that line
+    _inner: dict[str, Traceback] = field(default_factory=dict)  # an exception that another follows
 
     def add(self, line: LogLine) -> tuple[Traceback | None, bool]:
         """The traceback that this line ends, if any; and whether the line is part of one that goes on."""
@@ -268,7 +380,13 @@ class TracebackReader:
                 stem = "" if is_group else line.body[: line.body.index(HEADER)].removesuffix("Original ")
                 is_ignored = line.number - self._ignored.pop(line.stream, -_MAX_LINES) <= 2
                 self.open[line.stream] = Traceback(
-                    line.stream, line.number, is_group=is_group, is_ignored=is_ignored, stem=stem
+                    line.stream,
+                    line.number,
+                    line.speaker,
+                    line.at,
+                    is_group=is_group,
+                    is_ignored=is_ignored,
+                    stem=stem,
                 )
             return None, True
         current = self.open.get(line.stream)
@@ -283,6 +401,7 @@ class TracebackReader:
         del self.open[line.stream]
         if current.is_ignored:
             return None, True
+        current.inner = self._inner.pop(line.stream, None)
         if current.text:
             self.done.append(current)
             return current, False
@@ -292,7 +411,7 @@ class TracebackReader:
         """Drop the last exception where another followed from it: the later one stands for both."""
         for place in range(len(self.done) - 1, -1, -1):
             if self.done[place].stream == stream:
-                del self.done[place]
+                self._inner[stream] = self.done.pop(place)
                 return
 
 

@@ -3,16 +3,28 @@
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
-from gpudiag.explain.files import LogLines
-from gpudiag.explain.lines import Level, LogLine, Traceback, TracebackReader, is_raised, parse_lines
+from gpudiag.explain.lines import (
+    HEADER,
+    NOBODY,
+    Level,
+    LogLine,
+    Speaker,
+    Traceback,
+    TracebackReader,
+    is_raised,
+    parse_lines,
+    read_time,
+)
+from gpudiag.explain.talk import MARKS, RankTalk
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
@@ -20,6 +32,7 @@ from gpudiag.reference.failures import Failure, Pattern, failures
 from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
 
 MAX_EXCERPT_CHARACTERS = 300
+CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
 _DIGITS = b"0123456789"
@@ -33,7 +46,7 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b" etaoinsrlhdcu"
 _RAISED_MARK = re.compile(
-    rb"Traceback \(most recent|Exception ignored|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
+    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
 )
 _ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
@@ -67,6 +80,22 @@ _PROGRESS = re.compile(
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
 )
+_STEP = re.compile(
+    r"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Ii]ter(?:ation)?|[Bb]atch|[Ee]poch)s?\b[\s:=\[(#]*(\d+)"
+)
+_RANK_MARK = re.compile(
+    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[\d+,(\d+)\]"
+)
+_RANK_MARK_WITHIN = 100
+_MAX_BEFORE = 60  # lines that are searched backwards for a time
+_MAX_SEARCHES = 3000
+_LAUNCHERS = (
+    "torchrun.",
+    "launch.",
+    "rank.",
+    "slurm.",
+)  # what they say of a rank explains no exception of its own
+_MAX_RANKS = 20_000
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
     r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
@@ -86,8 +115,23 @@ class _Kind:
 
     candidates: _Candidates  # the failures whose patterns may match
     is_raised: bool  # a traceback, an exception or an Xid
+    is_talk: bool  # of launchers and watchdogs, about ranks
     is_error: bool
     is_progress: bool
+
+
+@dataclass(slots=True)
+class Shown:
+    """The first line by which one speaker shows a failure."""
+
+    number: int
+    at: datetime | None
+    excerpt: str
+    where: str = ""
+    count: int = 1
+    last: int = 0
+    weak: bool = False
+    before_at: datetime | None = None  # the last time that stood before it, where it has none
 
 
 @dataclass(slots=True)
@@ -105,11 +149,21 @@ class Found:
     at: datetime | None = None  # of the first line
     where: str = ""
     weak: bool = True  # False once a line that is no mere warning shows it
+    speakers: dict[Speaker, Shown] = field(default_factory=dict)
 
-    def add(self, line: LogLine, weak: bool) -> None:
-        """Note one more line."""
+    def add(self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY) -> Shown | None:
+        """Note one more line; what comes back is new to its speaker."""
         if line.number == self.last:
-            return
+            return None
+        speaker = line.speaker if speaker is NOBODY else speaker
+        new = None
+        shown = self.speakers.get(speaker)
+        if shown is None:
+            excerpt = line.whole.strip()[:MAX_EXCERPT_CHARACTERS]
+            new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
+            self.speakers[speaker] = new
+        else:
+            shown.count, shown.last, shown.where = shown.count + 1, line.number, shown.where or where
         if not self.count:
             self.excerpt, self.at = line.whole.strip()[:MAX_EXCERPT_CHARACTERS], line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
@@ -117,6 +171,7 @@ class Found:
         self.count += 1
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
+        return new
 
 
 @dataclass(slots=True)
@@ -127,6 +182,11 @@ class Raised:
     number: int
     stream: str
     where: str
+    speaker: Speaker = NOBODY
+    at: datetime | None = None
+    is_cut: bool = False
+    before_at: datetime | None = None  # the last time that stood before it, where it has none
+    inner_text: str = ""  # of the exception from which it was raised
 
 
 @dataclass(slots=True)
@@ -135,16 +195,38 @@ class LogFacts:
 
     found: dict[str, Found] = field(default_factory=dict)
     raised: list[Raised] = field(default_factory=list)
+    inner: list[Raised] = field(default_factory=list)  # exceptions from which others were raised
     last_error: LogLine | None = None
     progress: list[LogLine] = field(default_factory=list)  # the last lines that show progress
     done_at: int = 0  # the last line that says that the run is complete
+    talk: RankTalk = field(default_factory=RankTalk)
+    last_lines: list[LogLine] = field(default_factory=list)  # of progress, the last of each rank; by place
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    lines: int = 0
+    record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
-    def went_on(self, number: int, at: datetime | None = None) -> bool:
-        """Whether the run went on after that line, printed at that time."""
+    def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
+        """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
         if self.done_at > number:
             return True
         later = [line for line in self.progress if line.number > number and _is_later(line, at)]
-        return len(later) >= WENT_ON
+        if len(later) < WENT_ON:
+            return False
+        steps = {step for line in later if (step := step_of(line.body)) is not None}
+        if (
+            steps
+            and speaker.rank is not None
+            and all(line.speaker.rank not in (None, speaker.rank) for line in later)
+        ):
+            return len(steps) > WENT_ON  # others print what they had done
+        return len(steps) >= WENT_ON or not steps
+
+
+def step_of(body: str) -> int | None:
+    """The number of the step that a line of progress names."""
+    match = _STEP.search(body)
+    return int(match[1]) if match else None
 
 
 def _is_later(line: LogLine, at: datetime | None) -> bool:
@@ -152,18 +234,23 @@ def _is_later(line: LogLine, at: datetime | None) -> bool:
     return at is None or line.at is None or line.at >= at
 
 
-def read_facts(lines: LogLines) -> LogFacts:
+def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     """What a log shows, line by line; memory stays the same however long it is."""
-    reader = _Reader()
+    before: deque[bytes] = deque(maxlen=_MAX_BEFORE)
+    reader = _Reader(before)
     lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
     errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
     shapes: dict[bytes, _Kind] = {}
+    of_ranks: dict[bytes, tuple[int, bytes]] = {}
+    first = last = (0, b"")
     for number, raw in lines:
-        if _NCCL_INFO in raw and not reader.wants(
-            number
-        ):  # a flood where NCCL_DEBUG=INFO; only the end of init counts
+        first, last = (first if first[0] else (number, raw)), (number, raw)
+        before.append(raw)
+        if _NCCL_INFO in raw and not reader.wants(number):  # a flood where NCCL_DEBUG=INFO
             if b"Init COMPLETE" in raw:
                 lately.append((number, raw))
+            if MARKS.search(raw):
+                reader.hear(number, raw)
             continue
         shape = _shape_of(raw)
         known = shapes.get(shape)
@@ -171,6 +258,8 @@ def read_facts(lines: LogLines) -> LogFacts:
             known = _classify(shape)
             if len(shapes) < _MAX_SHAPES:
                 shapes[shape] = known
+        if known.is_talk:
+            reader.hear(number, raw)
         if known.candidates or known.is_raised or reader.wants(number):
             for line in parse_lines(number, raw):
                 reader.add(line, known.candidates)
@@ -178,9 +267,22 @@ def read_facts(lines: LogLines) -> LogFacts:
             errors.append((number, raw))
         if known.is_progress:
             lately.append((number, raw))
+            mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
+            if len(of_ranks) < _MAX_RANKS:
+                of_ranks[mark[0] if mark else b""] = (number, raw)
     for number, raw in errors:
         reader.add_error(parse_lines(number, raw))
-    return reader.finish(lately)
+    facts = reader.finish(lately)
+    facts.last_lines = [
+        line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
+    ]
+    facts.lines = last[0]
+    facts.first_at, facts.last_at = (_time_of(*edge) for edge in (first, last))
+    return facts
+
+
+def _time_of(number: int, raw: bytes) -> datetime | None:
+    return next((line.at for line in parse_lines(number, raw[:500]) if line.at), None)
 
 
 def _shape_of(line: bytes) -> bytes:
@@ -198,6 +300,7 @@ def _classify(shape: bytes) -> _Kind:
     return _Kind(
         candidates,
         is_raised=_RAISED_MARK.search(shape) is not None,
+        is_talk=MARKS.search(shape) is not None,
         is_error=_ERROR_MARK.search(shape) is not None,
         is_progress=any(mark in shape for mark in _PROGRESS_MARKS),
     )
@@ -221,35 +324,57 @@ def _rare_parts() -> dict[bytes, tuple[tuple[bytes, _Candidates], ...]]:
 class _Reader:
     """Collects what the lines of one log show."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: deque[bytes]) -> None:
+        self.before = before  # the lines before the one that is read, for its time where it has none
         self.facts = LogFacts()
         self.tracebacks = TracebackReader()
         self._explained: set[int] = set()  # numbers of exceptions' lines that a failure explains
         self._wanted_until = 0
+        self._searches = 0
         self._last: dict[str, Traceback] = {}  # the last exception of each stream: its message may go on
 
     def wants(self, number: int) -> bool:
         """Whether the next line belongs to a traceback or to the message of an exception."""
         return bool(self.tracebacks.open) or number <= self._wanted_until
 
+    def hear(self, number: int, raw: bytes) -> None:
+        """Read one line of a launcher or a watchdog."""
+        for line in parse_lines(number, raw):
+            self.facts.talk.add(line)
+
     def add(self, line: LogLine, candidates: _Candidates) -> None:
         """Read one line that may show something."""
+        if line.speaker is NOBODY and self.facts.talk.pod:
+            line = replace(line, speaker=Speaker(pod=self.facts.talk.pod))
         ended, is_frame = self.tracebacks.add(line)
+        if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
+            of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank
+            of_row.stem, of_row.speaker, of_row.is_of_table = (
+                "  ",
+                Speaker(rank=self.facts.talk.row_rank),
+                True,
+            )
         if is_frame or _TALK.search(line.body):
             return
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
         if ended is None and self._is_raised(line):
-            ended = Traceback(line.stream, line.number, text=line.body.strip(), raised_at=line.number)
+            ended = Traceback(
+                line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
+            )
             self.tracebacks.done.append(ended)
         if ended:
             self._last[line.stream] = ended
+            if ended.at is None:
+                ended.before_at = self._time_before()
             if ended.text.endswith(":"):
                 self._wanted_until = line.number + 3
         before = self._last.get(line.stream)
         goes_on = before is not None and line.number - before.raised_at <= _MESSAGE_LINES
-        if candidates and self._match(line, candidates, ended):
-            if before is not None and goes_on:
+        matched = self._match(line, candidates, ended) if candidates else ()
+        if matched:
+            of_launcher = all(topic.startswith(_LAUNCHERS) for topic in matched)
+            if before is not None and goes_on and (ended is before or (line.at is None and not of_launcher)):
                 self._explained.add(before.raised_at)
             return
         if (
@@ -285,17 +410,19 @@ class _Reader:
             if _DONE.search(line.body):
                 self.facts.done_at = line.number
         for traceback in self.tracebacks.open.values():  # cut off
-            traceback.text, traceback.raised_at = "a traceback without its end", traceback.number
+            traceback.text, traceback.raised_at = CUT, traceback.number
             self.tracebacks.done.append(traceback)
         for traceback in self.tracebacks.done:
+            inner = traceback.inner
             if traceback.raised_at not in self._explained:
-                self.facts.raised.append(
-                    Raised(traceback.text, traceback.raised_at, traceback.stream, traceback.where)
-                )
+                self.facts.raised.append(_raised(traceback))
+                self.facts.raised[-1].inner_text = inner.text if inner is not None else ""
+            if inner is not None and inner.raised_at not in self._explained:
+                self.facts.inner.append(_raised(inner))
         return self.facts
 
-    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> bool:
-        """Whether the line shows a failure; each one is noted."""
+    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> tuple[str, ...]:
+        """The failures that the line shows; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}
         for failure, pattern in candidates:
@@ -314,10 +441,23 @@ class _Reader:
             if found is None:
                 found = self.facts.found[failure.id] = Found(explain_failure(failure), failure.role, failure)
             handled = level <= Level.WARNING and ended is None and _HANDLED.search(line.body) is not None
-            found.add(line, failure.weak or handled)
+            found.add(
+                line,
+                failure.weak or handled,
+                ended.where if ended else "",
+                ended.speaker if ended else NOBODY,
+            )
             if ended and not found.where:
                 found.where = ended.own_line
-        return bool(matching)
+        return tuple(matching)
+
+    def _time_before(self) -> datetime | None:
+        """The last time that stands in the lines before."""
+        self._searches += 1
+        if self._searches > _MAX_SEARCHES:
+            return None
+        times = (read_time(raw[:200].decode(errors="replace")) for raw in reversed(self.before))
+        return next((at for at in times if at is not None), None)
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
@@ -329,6 +469,13 @@ class _Reader:
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)
         return True
+
+
+def _raised(traceback: Traceback) -> Raised:
+    return Raised(
+        traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker, traceback.at, traceback.text == CUT,
+        traceback.before_at,
+    )  # fmt: skip
 
 
 def _explain_event(event: KernelEvent) -> tuple[Explanation, Role] | None:

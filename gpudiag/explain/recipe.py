@@ -8,10 +8,11 @@ from io import BytesIO
 from pathlib import Path
 
 from gpudiag.errors import UsageError
-from gpudiag.explain.answer import explain_logs, open_log
-from gpudiag.explain.files import LogLines, LogRefused, log_files
+from gpudiag.explain.answer import Source, explain_logs, open_log
+from gpudiag.explain.files import LogRefused, log_files
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid, known_topics
 from gpudiag.model.explanation import Explanation, LogExplanation
+from gpudiag.probe.job.flight_recorder import looks_like_dump
 from gpudiag.reference.failures import failures
 
 _NUMBERED_TOPIC = re.compile(r"(?P<kind>s?xid)[ -]?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII)
@@ -97,7 +98,7 @@ def _explain_files(words: tuple[str, ...]) -> LogExplanation:
         if word == "-":
             paths.append(None)
         elif Path(word).is_dir():
-            inside, _ = log_files(Path(word))
+            inside, _ = log_files(Path(word), looks_like_dump)
             if not inside:
                 raise UsageError(f"no file in {word} looks like a log", hint="give the files themselves")
             paths += inside
@@ -106,7 +107,7 @@ def _explain_files(words: tuple[str, ...]) -> LogExplanation:
     return explain_logs(_open_all(paths))
 
 
-def _open_all(paths: list[Path | None]) -> Iterator[tuple[str, LogLines | LogRefused]]:
+def _open_all(paths: list[Path | None]) -> Iterator[tuple[str, Source]]:
     """Each log opened when its turn comes."""
     for path in paths:
         if path is None:

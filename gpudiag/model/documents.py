@@ -12,6 +12,7 @@ from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Snapshot
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
+from gpudiag.model.job import HangReport, Job
 from gpudiag.model.lint import LintReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
@@ -49,6 +50,8 @@ DOCUMENTS: dict[str, type] = {
         History,
         LogExplanation,
         LintReport,
+        HangReport,
+        Job,
         *_OF_SERVICE,
     )
 }

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from gpudiag.model.finding import Owner
+from gpudiag.model.nccl_log import NcclLog
 
 MAX_LINE_NUMBERS = 20  # of one failure; `count` says how many there are
 
@@ -83,12 +84,62 @@ class LogRead:
     refused: str | None = None  # why it was not read
 
 
+class VerdictKind(StrEnum):
+    """What became of a job, by its logs."""
+
+    RANK_FAILED = "rank_failed"  # one rank, or few, failed first
+    ALL_FAILED = "all_ranks_failed"  # all of them alike: the script, its data or its environment
+    MACHINE_FAILED = "machine_failed"  # hardware, or the kernel of a host
+    LINK_FAILED = "link_failed"  # the network between two hosts
+    RANK_MISSING = "rank_missing"  # the others waited for it: it hung, left, or never came
+    RANKS_DIFFER = "ranks_differ"  # they called different collectives
+    STOPPED = "stopped_from_outside"  # a scheduler, a limit or a person ended the job
+    ONLY_ECHOES = "only_echoes"  # it failed, and what failed first is not in these logs
+    NOTHING = "nothing_wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Lines of one sort that only follow from what failed first."""
+
+    what: str
+    count: int  # of lines
+    ranks: tuple[int, ...]  # that printed them, where it is known
+    hosts: tuple[str, ...]
+    log: str  # of the first one
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who failed first, and by which line; what is not known is empty."""
+
+    kind: VerdictKind
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    pod: str = ""
+    topic: str = ""  # of the known failure
+    log: str = ""
+    line: int = 0
+    excerpt: str = ""  # of that line
+    where: str = ""  # the user's own line
+    at: str = ""  # by the log's own clock
+    cause: str = ""
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()  # what else says so
+    driver_errors: tuple[str, ...] = ()  # Xids of these hosts at that time
+    echoes: tuple[Echo, ...] = ()  # the most frequent first
+
+
 @dataclass(frozen=True, slots=True)
 class LogExplanation:
-    """`gpudiag.log_explanation/1`: what was recognised in logs, the likeliest cause first."""
+    """`gpudiag.log_explanation/1`: who failed first, and what was recognised in logs, the likeliest cause first."""
 
     SCHEMA: ClassVar[str] = "gpudiag.log_explanation/1"
 
     logs: tuple[LogRead, ...]
     sightings: tuple[Sighting, ...]
     unknown: tuple[UnknownError, ...]  # the earliest first
+    verdict: Verdict | None = None  # None: there was not a line to judge by
+    nccl: NcclLog | None = None  # what NCCL's own lines show, where there are any

@@ -13,6 +13,9 @@ Keys of an entry there:
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
     generic       counts only on lines that no other failure explains
+    origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the
+                  job), absence (somebody was waited for in vain), link (between two hosts), end (a rank was
+                  ended, and nothing says why)
     follows       the failure is a consequence where one of these is in the same text; `*` is any other cause
     proof         the command that shows it, or rules it out
     source        where the text comes from: measured (torch 2.13.0, gloo, in November 2026), a public issue or
@@ -21,6 +24,7 @@ Keys of an entry there:
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +38,15 @@ ANY_CAUSE = "*"  # in `follows`
 _FOLDER = Path(__file__).with_name("known_failures")
 _SPECIAL = set("[({.^$|")
 _CLASSES = "dDwWsSbBAZ"
+
+
+class Origin(StrEnum):
+    """Where the reason of a failure lies, if not in a rank or its machine."""
+
+    OUTSIDE = "outside"
+    ABSENCE = "absence"
+    LINK = "link"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,7 @@ class Failure:
     weak: bool  # counts only where the run does not go on after it
     at_info: bool  # counts on lines of the levels info and debug too
     generic: bool  # counts only on lines that no other failure explains
+    origin: Origin | None
     follows: tuple[str, ...]  # a consequence where one of these is in the same text
     cause: str
     mend: str
@@ -94,6 +108,7 @@ def failures() -> dict[str, Failure]:
             weak=entry.get("weak", False),
             at_info=entry.get("at_info", False),
             generic=entry.get("generic", False),
+            origin=Origin(entry["origin"]) if "origin" in entry else None,
             follows=tuple(entry.get("follows", ())),
             cause=entry["cause"],
             mend=entry["mend"],

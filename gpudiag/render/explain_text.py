@@ -7,10 +7,17 @@ from gpudiag.model.explanation import (
     Role,
     Sighting,
     UnknownError,
+    Verdict,
+    VerdictKind,
 )
+from gpudiag.render.nccl_text import render_nccl
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
+from gpudiag.render.verdict_text import render_verdict
 
+TEXT = "text"  # the name of what stood on the command line
 _INDENT = "  "
+_MOST_OTHERS = 3
+_MOST_REFUSED = 5
 _LABEL_WIDTH = 11  # of the longest label, "Look also: "
 _MAX_NUMBERS = 6  # of line numbers in a heading
 _ROLE_COLOURS = {Role.HARDWARE: "red", Role.CAUSE: "yellow", Role.SYMPTOM: "dim"}
@@ -25,6 +32,8 @@ def render_explanation(explanation: Explanation, style: Style = PLAIN) -> str:
 
 def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
     """What was recognised in logs, the likeliest cause first, each with its lines, cause and fix."""
+    if log.verdict is not None and not all(read.name == TEXT for read in log.logs):
+        return _render_job(log, log.verdict, style)
     lines: list[str] = []
     for read in log.logs:
         if read.refused:
@@ -47,6 +56,40 @@ def render_log_explanation(log: LogExplanation, style: Style = PLAIN) -> str:
         place += 1
         # A failure that another one explains needs no advice of its own.
         lines += ["", *_sighting(place, sighting, style, has_cause or bool(log.unknown), several)]
+    if log.nccl is not None:
+        lines += ["", *render_nccl(log.nccl, style)]
+    return "\n".join(lines) + "\n"
+
+
+def _render_job(log: LogExplanation, verdict: Verdict, style: Style) -> str:
+    """The verdict on a job's logs, what else was recognised in them, and what was not read."""
+    lines = render_verdict(verdict, style)
+    if verdict.kind is VerdictKind.NOTHING:
+        lines += next_lines("gpudiag preflight (this machine)", "gpudiag nccl-test (ranks, network)")
+    several, place = len(log.logs) > 1, 0
+    for sighting in log.sightings:
+        if (
+            sighting.role is not Role.SYMPTOM
+            and sighting.explanation.topic != verdict.topic
+            and place < _MOST_OTHERS
+        ):
+            place += 1
+            lines += [
+                *(["", "Also in these logs:"] if place == 1 else [""]),
+                *_sighting(place, sighting, style, False, several),
+            ]
+    if log.nccl is not None:
+        lines += ["", *render_nccl(log.nccl, style)]
+    read = [one for one in log.logs if not one.refused]
+    name = one_line(read[0].name) if len(read) == 1 else f"{len(read)} logs"
+    count, left_out = sum(one.lines_read for one in read), sum(one.bytes_left_out for one in read)
+    left = f"; {left_out:,} bytes before the end were left out" if left_out else ""
+    lines += ["", *wrapped(f"Read: {name}, {_lines(count)}{left}." if count else f"{name}: it is empty.")]
+    refused = [one for one in log.logs if one.refused]
+    for one in refused[:_MOST_REFUSED]:
+        lines += wrapped(f"{one_line(one.name)}: not read: {one.refused}.")
+    if len(refused) > _MOST_REFUSED:
+        lines.append(f"and {len(refused) - _MOST_REFUSED} more files were not read: --json names them")
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from gpudiag.model.codec import to_document
+from gpudiag.model.job import HangReport
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingReport
 
@@ -43,6 +44,7 @@ _DOCUMENT = "gpudiag.model.codec:dumps"
 _PLACES_OF: dict[type, dict[str, str]] = {
     Report: _PLACES,
     CollectiveReport: {"text": "gpudiag.render.collective_text:render_collective", "json": _DOCUMENT},
+    HangReport: {"text": "gpudiag.render.hang_text:render_hang", "json": _DOCUMENT},
     TrainingReport: {
         "text": "gpudiag.render.training_text:render_training",
         "json": _DOCUMENT,

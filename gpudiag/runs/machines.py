@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from gpudiag.errors import ExitStatus, GpudiagError, LaunchError, UsageError
 from gpudiag.model.codec import dumps, to_document
+from gpudiag.model.job import HangReport
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.training import TrainingReport
 from gpudiag.ranks.agents.discovery import Discovery
@@ -87,6 +89,7 @@ PREFLIGHT_LOOKS = {
     "long": Look("preflight", 900.0, 9000.0),
 }
 BANDWIDTH_LOOK = Look("bandwidth", 240.0, 720.0)
+HANG_LOOK = Look("hang", 45.0, 120.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,16 @@ def read_launch(
             raise
         return None
     return None if environment is None or environment.world_size < 2 else environment
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The documents of all machines, and the exit status of each; `is_whole`: none is missing."""
+
+    sources: tuple[ReportSource, ...]
+    statuses: list[ExitStatus]
+    nodes: dict[str, ExitStatus]
+    is_whole: bool
 
 
 class MachinesLaunch:
@@ -186,8 +199,26 @@ class MachinesLaunch:
 
         With a `quorum` it is PASS where so many machines pass, whatever the others are.
         """
+        collected = self.collect(to_document(report), status)
+        place, statuses, nodes = self._environment, collected.statuses, collected.nodes
+        fit = [node for node, one in nodes.items() if one is ExitStatus.PASS]
+        unfit = tuple(node for node in (launched_nodes(os.environ) or nodes) if node not in fit)
+        merged = replace(
+            merge_documents(collected.sources),
+            unfit=unfit,
+            leave_out=describe_leaving_out(place.launcher, unfit, fit),
+        )
+        passed, worst = statuses.count(ExitStatus.PASS), worst_status(statuses)
+        enough = quorum is not None and passed >= quorum and worst is not ExitStatus.PASS
+        return Gathered(merged, ExitStatus.PASS if enough else worst, passed, enough)
+
+    def collect(self, document: Any, status: ExitStatus) -> Collected:
+        """In rank 0: its own document and those of the other machines, by rank, as they hand them in.
+
+        The last of them says what is missing, where machines sent none in time.
+        """
         place = self._environment
-        sources = {place.rank: ReportSource(f"rank {place.rank}", to_document(report))}
+        sources = {place.rank: ReportSource(f"rank {place.rank}", document)}
         statuses = [status]
         nodes = {node_name(os.environ): status}
         counted = place.local_world_size
@@ -204,16 +235,7 @@ class MachinesLaunch:
             name = f"{absent} rank{'s' * (absent > 1)} without a report"
             sources[place.world_size] = ReportSource(name, None, "no report came from their machines")
             statuses.append(ExitStatus.ERROR)
-        fit = [node for node, one in nodes.items() if one is ExitStatus.PASS]
-        unfit = tuple(node for node in (launched_nodes(os.environ) or nodes) if node not in fit)
-        merged = replace(
-            merge_documents(sources[rank] for rank in sorted(sources)),
-            unfit=unfit,
-            leave_out=describe_leaving_out(place.launcher, unfit, fit),
-        )
-        passed, worst = statuses.count(ExitStatus.PASS), worst_status(statuses)
-        enough = quorum is not None and passed >= quorum and worst is not ExitStatus.PASS
-        return Gathered(merged, ExitStatus.PASS if enough else worst, passed, enough)
+        return Collected(tuple(sources[rank] for rank in sorted(sources)), statuses, nodes, absent == 0)
 
     def announce(self, status: ExitStatus) -> None:
         """In rank 0: send the others the exit status, including latecomers."""
@@ -228,7 +250,7 @@ class MachinesLaunch:
             for _ in self._receive(_LOOK_SECONDS):
                 pass
 
-    def hand_in(self, report: Report, status: ExitStatus) -> ExitStatus | None:
+    def hand_in(self, report: Report | HangReport, status: ExitStatus) -> ExitStatus | None:
         """In another machine's process: send rank 0 the report; return its verdict, None without reply."""
         place = self._environment
         told = MachineReport(

@@ -14,6 +14,7 @@ from gpudiag.model.codec import decode
 from gpudiag.model.device import TorchFacts
 from gpudiag.model.evidence import FileSubject, LinkSubject, Subject
 from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
+from gpudiag.model.job import HangReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.training import TrainingReport
@@ -71,7 +72,7 @@ class ReportSource:
 
 def merge_reports(paths: Iterable[str]) -> MergedReport:
     """One report of the reports in those files; a file may hold several, one per line."""
-    return merge_documents(source for path in paths for source in _read(path))
+    return merge_documents(source for path in paths for source in read_sources(path))
 
 
 def merge_documents(sources: Iterable[ReportSource]) -> MergedReport:
@@ -102,7 +103,7 @@ def _without_repeats(sources: Iterable[ReportSource]) -> tuple[list[ReportSource
     return distinct, tuple(repeated)
 
 
-def _read(path: str) -> Iterator[ReportSource]:
+def read_sources(path: str) -> Iterator[ReportSource]:
     """Each report in a file, or why there is none."""
     try:
         documents = _documents(path)
@@ -157,6 +158,8 @@ def _judge(place: str, document: Any) -> _Entry:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema in (CollectiveReport.SCHEMA, TrainingReport.SCHEMA):
         return _judge_run(place, decode(_RunHead, document))
+    if schema == HangReport.SCHEMA:
+        raise UsageError("a document of `gpudiag hang`: merge those by themselves")
     if schema != Report.SCHEMA:
         what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"
         raise UsageError(f"{what}, expected {Report.SCHEMA}")

@@ -12,6 +12,8 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
+from gpudiag.model.hang_plan import HangPlan
+from gpudiag.model.job import HangReport
 from gpudiag.model.option import ALL, Plan, PlanField, plan_fields
 from gpudiag.model.plan import BandwidthPlan, NcclTestPlan, PreflightPlan
 from gpudiag.model.report import CollectiveReport, Report
@@ -37,6 +39,7 @@ class RunKind:
     disturbs: Callable[[Any], bool]  # whether sampling must pause meanwhile
     outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
     report_type: type  # of that document
+    only_looks: bool = False  # it uses no GPU and disturbs no run, and runs beside all of them
 
     def parse_plan(self, given: Mapping[str, Any], *, force: bool = False) -> Plan:
         """The plan of a request, within its bounds; `force` is passed on where the command has that flag.
@@ -109,6 +112,11 @@ _ALL_KINDS = (
         "train", "Train a small model and compare with one process.", TrainingPlan, 3600.0, ("inject",),
         on_cpu=lambda plan: plan.backend == "gloo", disturbs=lambda _plan: False, outputs=_output,
         report_type=TrainingReport,
+    ),
+    RunKind(
+        "hang", "Why does a running job stand still?", HangPlan, 90.0, (),
+        on_cpu=lambda _plan: True, disturbs=lambda _plan: False, outputs=_output, report_type=HangReport,
+        only_looks=True,
     ),
 )  # fmt: skip
 

@@ -39,6 +39,7 @@ from gpudiag.render.report_formats import formats_of
 from gpudiag.service.kinds import RunKind, run_kinds
 from gpudiag.service.run_list import (
     HOST,
+    LOOK,
     FullQueueError,
     HeldError,
     RunEntry,
@@ -55,6 +56,7 @@ from gpudiag.store.service_runs import RunRecords
 
 MAX_QUEUED = 16
 KEPT_RUNS = 200
+_WITHOUT_GPUS = ((HOST,), (LOOK,))
 _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
 
@@ -148,7 +150,9 @@ class RunManager:
         force = request.force or getattr(plan, "force", False)
         gpus = choose_gpus(self._watch.snapshot, request.gpus, force=force)
         lock = (HOST,) if kind.on_cpu(plan) or not gpus else gpus
-        if lock != (HOST,) and not force:
+        if kind.only_looks:
+            lock = (LOOK,)
+        if lock not in _WITHOUT_GPUS and not force:
             refuse_busy(self._watch.snapshot, lock)
         holder = self._list.holder_of(lock)
         if holder is not None and not request.queue:
@@ -243,7 +247,7 @@ class RunManager:
             kind=kind.name,
             state=RunState.QUEUED,
             plan=kind.plan_document(plan),
-            gpus=() if lock == (HOST,) else lock,
+            gpus=() if lock in _WITHOUT_GPUS else lock,
             lock=lock,
             command=shlex.join(("gpudiag", kind.name, *plan.to_argv(), *named)),
             deadline_seconds=kind.deadline_of(plan),

@@ -162,6 +162,7 @@ class RunMemory:
 # --- known
 
 HOST = "host"  # the lock of runs without GPUs
+LOOK = "look"  # of those that only look at what runs: one at a time, beside all others
 
 
 @dataclass(slots=True)
@@ -333,6 +334,8 @@ def refuse_busy(snapshot: Snapshot | None, gpus: tuple[str, ...]) -> None:
 
 def describe_lock(lock: tuple[str, ...]) -> str:
     """What a run holds, in words."""
+    if lock == (LOOK,):
+        return "the look at running jobs"
     return "the host" if lock == (HOST,) else f"{len(lock)} of the GPUs"
 
 

@@ -9,6 +9,7 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import loads
+from gpudiag.model.explanation import VerdictKind
 from gpudiag.model.finding import Owner
 
 
@@ -34,8 +35,8 @@ def test_a_log_is_explained(tmp_path, capsys):
     log.write_text("start\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert main(["explain", str(log)]) == ExitStatus.PASS
     out = capsys.readouterr().out
-    assert "CAUSE cuda.out_of_memory" in out
-    assert "(line 2)" in out
+    assert out.startswith("Failed first: a GPU ran out of memory (cuda.out_of_memory).")
+    assert "job.log:2\n" in out
 
 
 def test_standard_input_is_explained(monkeypatch, capsys):
@@ -50,7 +51,9 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("all is well\n")
     assert main(["explain", str(log)]) == ExitStatus.PASS
-    assert "no known failure in 1 line" in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Nothing wrong found.")
+    assert "1 line." in out
 
 
 @pytest.mark.parametrize(
@@ -104,8 +107,9 @@ def test_files_and_folders_are_explained_together(tmp_path, capsys):
     other.write_text("start\nWatchdog caught collective operation timeout: x\n")
     assert main(["explain", str(folder), str(other)]) == ExitStatus.PASS
     out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("2 logs: 2 known failures")
-    assert "CAUSE disk.full" in out
+    assert out.startswith("Rank 1 failed first: a disk is full (disk.full).")
+    assert "Echoes, not causes (1 line): 1 x a collective waited for a rank that never came by rank 0" in out
+    assert "Read: 2 logs, 3 lines." in out
     assert "cuda.out_of_memory" not in out
 
 
@@ -114,6 +118,11 @@ def test_json_is_one_document(tmp_path, capsys):
     log.write_text("start\nOSError: [Errno 28] No space left on device\n")
     assert main(["explain", "--json", str(log)]) == ExitStatus.PASS
     told = loads(capsys.readouterr().out)
+    assert (told.verdict.kind, told.verdict.topic, told.verdict.line) == (
+        VerdictKind.RANK_FAILED,
+        "disk.full",
+        2,
+    )
     assert told.sightings[0].explanation.topic == "disk.full"
     assert (told.sightings[0].owner, told.sightings[0].lines) == (Owner.JOB, (2,))
     assert main(["explain", "gpu.lost", "--json"]) == ExitStatus.PASS
@@ -124,6 +133,15 @@ def test_a_binary_file_is_refused_in_a_sentence(tmp_path, capsys):
     (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(1000))
     assert main(["explain", str(tmp_path / "core")]) == ExitStatus.PASS
     assert "not read: it is a program or a core dump" in " ".join(capsys.readouterr().out.split())
+
+
+def test_nothing_wrong_is_not_said_of_a_file_that_was_not_read(tmp_path, capsys):
+    (tmp_path / "core").write_bytes(b"\x7fELF" + bytes(1000))
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n")
+    assert main(["explain", str(tmp_path)]) == ExitStatus.PASS
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Nothing wrong found. But 1 file was not read.")
+    assert "core: not read: it is a program or a core dump" in out
 
 
 def test_a_folder_without_logs_is_said(tmp_path, capsys):

@@ -27,6 +27,7 @@ export interface PlanSchema extends PlanField {
 export interface RunKind {
   kind: string;
   title: string;
+  uses_gpus: boolean;
   plan_schema: PlanSchema;
 }
 

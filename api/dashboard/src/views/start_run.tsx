@@ -22,7 +22,7 @@ export function StartRun({ kinds, live }: { kinds: RunKind[]; live: Live }) {
     setBusy(true);
     setProblem(null);
     try {
-      const run = await send<Run>("runs", { kind: kind.kind, plan, ...(gpus.length ? { gpus } : {}), ...more });
+      const run = await send<Run>("runs", { kind: kind.kind, plan, ...(gpus.length && kind.uses_gpus ? { gpus } : {}), ...more });
       location.hash = link("runs", run.id);
     } catch (error) {
       setProblem(asProblem(error));
@@ -45,7 +45,7 @@ export function StartRun({ kinds, live }: { kinds: RunKind[]; live: Live }) {
         <summary>Plan</summary>
         <PlanForm key={kind.kind} schema={kind.plan_schema} plan={plan} change={setPlan} />
       </details>
-      <GpuChoice live={live} chosen={gpus} choose={setGpus} />
+      {kind.uses_gpus && <GpuChoice live={live} chosen={gpus} choose={setGpus} />}
       <button type="submit" class="primary" disabled={busy}>{busy ? "Starting …" : `Start ${kind.kind}`}</button>
       {problem && <Refusal problem={problem} again={(more) => void start(more)} />}
     </form>

@@ -1,0 +1,118 @@
+"""`gpudiag hang`: why a running job stands still."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.plan_options import plan_from, plan_options
+from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.model.hang_plan import HangPlan
+
+if TYPE_CHECKING:
+    from gpudiag.model.job import HangReport
+    from gpudiag.ranks.environment import RankEnvironment
+
+_EXAMPLES = """\b
+Examples:
+  gpudiag hang              the job on this machine
+  gpudiag hang 4711         that of torchrun, or of any of its processes
+  gpudiag hang --slurm-job 42
+  sudo gpudiag hang --all   of all users
+  srun --overlap --jobid 42 --ntasks-per-node 1 gpudiag hang --slurm-job 42"""
+
+
+@click.command("hang", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.argument("pid", type=click.IntRange(min=1), required=False)
+@plan_options(HangPlan)
+@click.option(
+    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+)
+@json_option
+@output_option
+def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
+    """Why a running job stands still: which rank, which line, what it waits for.
+
+    Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
+    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: that could not
+    be told, with the reason. Under srun or mpirun, one process a machine, it is one look at the whole job.
+    """
+    from gpudiag.checks.job.verdict import HangLimits
+    from gpudiag.runs.hang import read_hang_launch, run_hang
+
+    plan = plan_from(HangPlan, options)
+    if pid is not None and (plan.job_of is not None or plan.slurm_job is not None or plan.every):
+        raise UsageError("PID, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`")
+    environment = read_hang_launch(os.environ)
+    if environment is None:
+        report = run_hang(
+            pid,
+            plan.slurm_job,
+            every=plan.every,
+            limits=HangLimits(work=plan.limit),
+            job_of=plan.job_of,
+            native=native,
+        )
+        return print_hang(report, as_json=as_json, output=output)
+    if pid is not None or plan.job_of is not None:
+        raise UsageError(
+            "a PID is of one machine, and a launcher started this on several",
+            hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
+        )
+    return _hang_together(environment, plan, native=native, as_json=as_json, output=output)
+
+
+def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:
+    """The exit status of the report, after it was printed, and written where it was asked for."""
+    from gpudiag.model.codec import dumps
+    from gpudiag.render.hang_text import render_hang
+    from gpudiag.render.style import Style, wants_colour
+
+    def document() -> str:
+        return dumps(report) + "\n"
+
+    def text() -> str:
+        return render_hang(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+
+    kept = print_result(document if as_json else text, document, output)
+    return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)
+
+
+def _hang_together(
+    environment: RankEnvironment, plan: HangPlan, *, native: bool, as_json: bool, output: Path | None
+) -> ExitStatus:
+    """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
+    from gpudiag.checks.job.verdict import HangLimits
+    from gpudiag.cli.launch import announce_place
+    from gpudiag.cli.together import await_status
+    from gpudiag.model.codec import to_document
+    from gpudiag.runs.hang import look_here
+    from gpudiag.runs.hang_merge import join_hang_sources
+    from gpudiag.runs.machines import HANG_LOOK, MachinesLaunch
+
+    limits = HangLimits(work=plan.limit)
+    announce_place(environment)
+    with MachinesLaunch(environment, HANG_LOOK) as launch:
+        if not launch.looks:
+            return await_status(launch)
+        report = look_here(plan.slurm_job, every=plan.every, limits=limits, native=native)
+        own = EXIT_STATUSES[report.outcome]
+        if launch.tells:
+            collected = launch.collect(to_document(report), own)
+            joined = join_hang_sources(collected.sources, limits, is_whole=collected.is_whole)
+            status = print_hang(joined, as_json=as_json, output=output)
+            launch.announce(status)
+            return status
+        shared = launch.hand_in(report, own)
+    if shared is not None:
+        return shared
+    status = print_hang(report, as_json=as_json, output=output)
+    warn("rank 0 took no report, so this one is of this machine alone")
+    return status if status is ExitStatus.FAIL else ExitStatus.ERROR

@@ -1,0 +1,360 @@
+"""Whom the ranks of a job waited for: from what launchers and watchdogs say, and from who stays silent."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpudiag.checks.job.differences import Apart
+from gpudiag.checks.job.flight_records import judge_records
+from gpudiag.explain.events import Event, Standing, on_calendar
+from gpudiag.explain.identity import Identities, LogOfJob
+from gpudiag.explain.log import step_of
+from gpudiag.explain.talk import Watchdog
+from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.reading import Missing, MissingReason, Reading
+
+_FEW = 0.34  # of all ranks: more than that are not told as the odd ones
+_COLLECTIVE = re.compile(r"OpType=(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Whom the others waited for, and how that is known."""
+
+    ranks: tuple[int, ...]
+    how: str
+    log: str
+    line: int
+    hosts: tuple[str, ...] = ()  # where no rank is known
+    differs: bool = False  # it is in another collective
+    never_came: bool = False  # it was not there when the ranks met
+
+
+def find_waited(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that others waited for in vain; None where nothing tells."""
+    for find in _FINDERS:
+        waited = find(job, events)
+        if waited is not None:
+            return waited
+    return None
+
+
+def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
+    """Every rank of the job that is known of."""
+    known = {event.rank for event in events if event.rank is not None} | set(job.hosts)
+    for log in job.logs:
+        talk = log.facts.talk
+        known |= {gone.rank for gone in talk.exits if gone.rank is not None} | {
+            dog.rank for dog in talk.watchdogs.values()
+        }
+        known |= {
+            rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
+        }
+        known |= set(log.ranks_of_local.values()) | ({log.rank} if log.rank is not None else set())
+        known |= {rank for absence in talk.absences for rank in absence.ranks}
+    size = max(job.world_size, max(known, default=-1) + 1)
+    return set(range(size)) if size <= 65536 else known
+
+
+def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
+    """Of ranks that say what they run, the one that runs something else."""
+    said: dict[int, tuple[str, str, int]] = {}
+    for log in job.logs:
+        for line, rank, what in log.facts.talk.fingerprints:
+            said.setdefault(rank, (what, log.name, line))
+    if len(said) < 2:
+        return None
+    kinds = Counter(what for what, _, _ in said.values())
+    if len(kinds) < 2:
+        return None
+    usual = kinds.most_common(1)[0]
+    odd = tuple(sorted(rank for rank, (what, _, _) in said.items() if what != usual[0]))
+    if usual[1] == 1:  # each says another: both are named
+        odd = tuple(sorted(said))
+    words = "; ".join(f"rank {rank} runs {_short_fingerprint(said[rank][0])}" for rank in sorted(said)[:4])
+    _, log_name, line = said[odd[-1]]
+    return Waited(odd, words, log_name, line, differs=True)
+
+
+def _short_fingerprint(text: str) -> str:
+    kind = _COLLECTIVE.search(text)
+    shape = re.search(r"TensorShape=(\[[^\]]*\])", text)
+    return f"{kind[1] if kind else text[:40]}{f' of {shape[1]}' if shape else ''}"
+
+
+def _by_names(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that lines of torch name as missing."""
+    complaining = _complaining(events)
+    named: dict[int, tuple[str, int, str]] = {}
+    all_absences = [(absence, log) for log in job.logs for absence in log.facts.talk.absences]
+    all_absences.sort(key=lambda pair: "failed to pass" not in pair[0].text)
+    for absence, log in all_absences:
+        if (
+            named
+            and "failed to pass" in next(iter(named.values()))[2]
+            and "failed to pass" not in absence.text
+        ):
+            break  # rank 0 knows who is missing; the others only know that rank 0 waits
+        for rank in absence.ranks:
+            named.setdefault(rank, (log.name, absence.line, absence.text))
+    if any(absence.joined for absence, _ in all_absences):
+        named.pop(0, None)  # it has the store, and waits there itself
+    ranks = tuple(sorted(set(named) - complaining)) or tuple(sorted(named)) if named else ()
+    if not ranks:
+        return None
+    name, line, text = named[ranks[0]]
+    return Waited(
+        ranks, f"`{text[:160]}`", name, line, never_came="keys: /" in text or "ncclUniqueId" in text
+    )
+
+
+def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
+    """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
+    groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
+    for log in job.logs:
+        for (rank, group), dog in log.facts.talk.watchdogs.items():
+            groups[group].setdefault(rank, (dog, log.name))
+    if not groups:
+        return None
+    for dogs in sorted(groups.values(), key=len, reverse=True):
+        waited = _behind(dogs) or _in_another(dogs)
+        if waited is not None:
+            return waited
+    dogs = max(groups.values(), key=len)
+    silent = all_ranks(job, events) - {rank for found in groups.values() for rank in found}
+    if silent and len(silent) <= max(1, _FEW * (len(silent) + len(dogs))):
+        dog, name = next(iter(dogs.values()))
+        return Waited(
+            tuple(sorted(silent)), f"{_ranks(dogs)} timed out in a collective, it did not", name, dog.line
+        )
+    return None
+
+
+def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
+    for field in ("enqueued", "work"):
+        numbers = {rank: getattr(dog, field) for rank, (dog, _) in dogs.items() if getattr(dog, field) >= 0}
+        if len(numbers) < 2:
+            continue
+        usual = Counter(numbers.values()).most_common(1)[0][0]
+        lowest = min(numbers.values())
+        behind = tuple(sorted(rank for rank, number in numbers.items() if number == lowest))
+        works = {rank: dog.work for rank, (dog, _) in dogs.items() if dog.work >= 0}
+        waited_for = max(works.values(), default=-1)
+        if (
+            lowest < usual
+            and (field == "work" or lowest < waited_for)
+            and len(behind) <= max(1, _FEW * len(dogs))
+        ):
+            dog, name = dogs[behind[0]]
+            how = f"its last {'enqueued collective' if field == 'enqueued' else 'collective that timed out'} is {lowest}, that of the others {usual}"
+            return Waited(behind, how, name, dog.line)
+    return None
+
+
+def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
+    """The ranks that timed out in another operation than most, under the same number."""
+    kinds = {rank: dog.operation for rank, (dog, _) in dogs.items() if dog.operation}
+    counted = Counter(kinds.values()).most_common()
+    if len(counted) < 2 or counted[0][1] == counted[1][1]:
+        return None
+    odd = tuple(sorted(rank for rank, kind in kinds.items() if kind != counted[0][0]))
+    dog, name = dogs[odd[0]]
+    return Waited(
+        odd, f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}", name, dog.line, differs=True
+    )
+
+
+def _by_lines_of_code(job: Identities, events: list[Event]) -> Waited | None:
+    """Of ranks that waited in collectives, the one that waited at another line of the script."""
+    return find_other_line(events, "imed out")
+
+
+def find_other_line(events: list[Event], words: str) -> Waited | None:
+    """Of ranks whose exceptions have these words, the one that was at another line of the script."""
+    waiting = {
+        event.rank: event for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO) and event.rank is not None and event.where and words in event.text
+    }  # fmt: skip
+    counted = Counter(_place(event) for event in waiting.values()).most_common()
+    if len(counted) < 2 or counted[0][1] == counted[1][1] or len(waiting) < 3:
+        return None
+    odd = tuple(sorted(rank for rank, event in waiting.items() if _place(event) != counted[0][0]))
+    event = waiting[odd[0]]
+    return Waited(
+        odd, f"it waited at {event.where}, the others at {counted[0][0]}", event.log, event.line, differs=True
+    )
+
+
+def _place(event: Event) -> str:
+    return event.where.split(" in ")[0]
+
+
+def _by_count(job: Identities, events: list[Event]) -> Waited | None:
+    """How many came to the rendezvous, and which ranks are in no log."""
+    for log in job.logs:
+        for absence in log.facts.talk.absences:
+            if absence.joined and absence.joined[0] < absence.joined[1]:
+                came, wanted = absence.joined
+                seen = _seen(job, events)
+                missing = set(range(wanted)) - seen
+                ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
+                return Waited(
+                    ranks,
+                    f"{came} of {wanted} came to the rendezvous",
+                    log.name,
+                    absence.line,
+                    never_came=True,
+                )
+    return None
+
+
+def _by_steps(job: Identities, events: list[Event]) -> Waited | None:
+    """The rank whose last step, or last line, is behind that of the others."""
+    last = last_steps(job)
+    complaining = _complaining(events)
+    if len(last) < 3:
+        return None
+    steps = {rank: step for rank, (step, _, _, _) in last.items() if step is not None}
+    usual = Counter(steps.values()).most_common(1)[0][0] if steps else 0
+    behind = tuple(sorted(rank for rank, step in steps.items() if step < usual and rank not in complaining))
+    if behind and len(behind) <= max(1, _FEW * len(last)):
+        step, name, line, _ = last[behind[0]]
+        return Waited(behind, f"its last step is {step}, that of the others {usual}", name, line)
+    return None
+
+
+def last_steps(job: Identities) -> dict[int, tuple[int | None, str, int, datetime | None]]:
+    """The last step that each rank told: its number, where it stands, and when."""
+    last: dict[int, tuple[int | None, str, int, datetime | None]] = {}
+    for log in job.logs:
+        for line in log.facts.last_lines:
+            rank = job.rank_of(log, line.speaker)
+            if rank is not None:
+                last[rank] = (
+                    step_of(line.body),
+                    log.name,
+                    line.number,
+                    on_calendar(line.at, line.at, line.at) if line.at else None,
+                )
+    return last
+
+
+def _by_silence(job: Identities, events: list[Event]) -> Waited | None:
+    """The ranks that say nothing while all others tell that they waited or lost a connection."""
+    everyone, complaining = all_ranks(job, events), _complaining(events)
+    silent = everyone - complaining
+    if not complaining or not silent or len(silent) > max(1, _FEW * len(everyone)):
+        return None
+    first = next(
+        event
+        for event in events
+        if event.rank in complaining and event.standing in (Standing.ABSENT, Standing.ECHO)
+    )
+    return Waited(
+        tuple(sorted(silent)),
+        f"{_ranks(complaining)} waited for others or lost them, it says nothing",
+        first.log,
+        first.line,
+    )
+
+
+def _complaining(events: list[Event]) -> set[int]:
+    """Ranks that tell that they waited for others or lost them."""
+    told = (Standing.ABSENT, Standing.ECHO)
+    return {
+        event.rank for event in events
+        if event.standing in told and event.rank is not None and not event.is_driver and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
+    }  # fmt: skip
+
+
+def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
+    """The host whose logs end without a word while those of the others tell that they lost it."""
+    bad = [
+        event
+        for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and event.host
+    ]
+    telling, everywhere = (
+        {event.host for event in bad},
+        {log.host for log in job.logs if log.host and log.facts.record is None},
+    )
+    silent = tuple(sorted(everywhere - telling))
+    if not telling or not silent or len(silent) > max(1, _FEW * len(everywhere)):
+        return None
+    ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
+    log = next(log for log in job.logs if log.host in silent)
+    how = f"the log of {', '.join(silent[:4])} ends without a word ({log.name}:{log.facts.lines}), the others lost it"
+    return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
+
+
+def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
+    """Somebody did not come to the rendezvous, and no line says who."""
+    for event in events:
+        if event.topic in ("rendezvous.missing_ranks", "rendezvous.unreachable"):
+            how = (
+                "the launcher waited for other hosts"
+                if event.topic == "rendezvous.missing_ranks"
+                else "the host of the rendezvous did not answer"
+            )
+            return Waited((), f"{how}: `{event.text[:120]}`", event.log, event.line, never_came=True)
+    return None
+
+
+def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
+    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective; or that left no dump."""
+    logs = {log.name: log for log in job.logs if log.facts.record is not None}
+    records = [
+        replace(log.facts.record, rank=_rank_of_record(log))
+        for log in logs.values()
+        if log.facts.record is not None
+    ]
+    for difference in judge_records(records).differences:
+        if difference.ranks and difference.apart is not Apart.NONE:
+            names = (record.source for record in records if record.rank in difference.ranks)
+            differs = difference.apart in (Apart.ELSEWHERE, Apart.OTHER_SIZE)
+            return Waited(
+                difference.ranks, difference.message, next(names, next(iter(logs))), 0, differs=differs
+            )
+    written = {record.rank for record in records if isinstance(record.rank, int)}
+    absent = tuple(
+        sorted({rank for record in records for group in record.groups for rank in group.ranks} - written)
+    )
+    if not absent or len(absent) > max(1, _FEW * (len(absent) + len(written))):
+        return None
+    return Waited(
+        absent, f"{_ranks(written)} wrote a flight recorder's dump, it did not", next(iter(logs)), 0
+    )
+
+
+def _rank_of_record(log: LogOfJob) -> Reading[int]:
+    record = log.facts.record
+    if record is not None and isinstance(record.rank, int):
+        return record.rank
+    return (
+        log.rank
+        if log.rank is not None
+        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path says it")
+    )
+
+
+def _seen(job: Identities, events: list[Event]) -> set[int]:
+    seen = {event.rank for event in events if event.rank is not None} | {
+        log.rank for log in job.logs if log.rank is not None
+    }
+    for log in job.logs:
+        seen |= {
+            rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
+        }
+    return seen
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return name_ranks(tuple(sorted(ranks)))
+
+
+_FINDERS = (
+    _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
+    _by_rendezvous,
+)  # fmt: skip

@@ -1,0 +1,349 @@
+"""What all logs of a job show, as events: each with its rank, host and time, and whether it can be what failed first."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import IntEnum
+
+from gpudiag.explain.identity import Identities, LogOfJob
+from gpudiag.explain.lines import Speaker
+from gpudiag.explain.log import Found, LogFacts, Raised
+from gpudiag.explain.talk import Exit
+from gpudiag.model.explanation import Role
+from gpudiag.reference.failures import ANY_CAUSE, Origin
+
+SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
+_TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
+_OUTLIVED = timedelta(seconds=30)
+_BEFORE_THE_JOB = timedelta(minutes=5)
+_ANY_DAY, _ANY_YEAR = 1903, 1904  # years of times that name none
+_ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
+# Exceptions that only say that another process has gone, or was waited for in vain.
+_ECHO = re.compile(
+    r"[Cc]onnection (?:was )?(?:closed|reset|aborted|refused)|Broken pipe|remote process exited|communicator was aborted|"
+    r"Timed out waiting|ChildFailedError|SignalException|got signal: |Rendezvous\w*Error|Failed to recv, got 0 bytes|DistNetworkError|"
+    r"DistStoreError|Socket Timeout|wait timeout after|client socket has timed out|DistBackendError|Application timeout caused|"
+    r"successfully reached monitoredBarrier|killed by signal: Terminated|[Gg]loo.*(?:connect|timeout|timed out)|peer closed|"
+    r"Some NCCL operations|[Ww]atchdog|ProcessExitedException|ProcessRaisedException|NCCL error|ncclRemoteError|"
+    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?0?$|"
+    r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
+    r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
+)
+
+
+class Standing(IntEnum):
+    """What an event can be to what failed first; the earlier ones weigh more."""
+
+    MACHINE = 0
+    CAUSE = 1
+    ENDED = 2  # a rank was ended, and nothing says why
+    LINK = 3
+    OUTSIDE = 4  # a scheduler or a person
+    ABSENT = 5  # somebody was waited for
+    ECHO = 6
+    OUTLIVED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that went wrong, at one rank."""
+
+    standing: Standing
+    topic: str  # of a known failure; empty for an exception or an exit
+    text: str
+    log: str
+    log_number: int
+    line: int
+    rank: int | None
+    host: str
+    pod: str
+    at: datetime | None
+    is_exact: bool  # the line has its own time
+    attempt: int
+    where: str = ""
+    count: int = 1
+    quality: int = 0  # 0 says what is wrong; 1 less so; 2 only that something is
+    is_driver: bool = False  # an Xid or SXid
+    code: int | None = None  # of an exit
+
+    @property
+    def shape(self) -> str:
+        """What equal events of several ranks have in common."""
+        return self.topic or _NUMBERS.sub("#", self.text)[:200]
+
+
+def events_of(job: Identities) -> list[Event]:
+    """Every event of all logs, with times that can be compared."""
+    found: list[Event] = []
+    for number, log in enumerate(job.logs):
+        found += _known(job, log, number)
+        found += _raised(job, log, number)
+        found += _last_error(job, log, number)
+    exits = _exits(job, found)
+    tables = {log.name for log in job.logs if log.facts.talk.exits}
+    found = [  # a line that only says that some rank was ended says less than the launcher's table
+        event
+        for event in found
+        if event.standing is not Standing.ENDED
+        or event.rank is not None
+        or event.pod
+        or event.log not in tables
+    ]
+    return _weigh(job, _on_one_calendar(job, [*_dated(job, found), *exits]))
+
+
+def _dated(job: Identities, found: list[Event]) -> list[Event]:
+    """The events, with the time at which the launcher saw their rank end where their logs have no time."""
+    ended: dict[tuple[int, bool], datetime] = {}
+    for log in job.logs:
+        for gone in log.facts.talk.exits:
+            rank = _rank_of_exit(job, log, gone)
+            if rank is not None and gone.at is not None:
+                for is_last in (True, False):
+                    pick = max if is_last else min
+                    ended[rank, is_last] = pick(ended.get((rank, is_last), gone.at), gone.at)
+    return [
+        replace(event, at=ended[event.rank, event.attempt > 0])
+        if event.at is None and event.rank is not None and (event.rank, event.attempt > 0) in ended
+        else event
+        for event in found
+    ]
+
+
+def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
+    """The known failures of one log, by who shows them."""
+    events = []
+    for topic, found in log.facts.found.items():
+        for speaker, shown in found.speakers.items():
+            went_on = log.facts.went_on(shown.last, shown.at, speaker)
+            if shown.weak and went_on and found.count == shown.count:
+                continue
+            standing = _standing(topic, found, log.facts, shown.last, shown.at, speaker)
+            rank = job.rank_of(log, speaker)
+            if rank is None and not speaker.pod and standing is Standing.CAUSE and found.failure is not None:
+                rank = _rank_of_table(log, aborted=shown.where == "")
+            events.append(
+                Event(
+                    standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
+                    shown.at or shown.before_at, shown.at is not None, log.place.attempt or 0, shown.where, shown.count,
+                    _quality_of(topic, found), found.failure is None,
+                )
+            )  # fmt: skip
+    return events
+
+
+def _quality_of(topic: str, found: Found) -> int:
+    if found.failure is None:
+        return 0 if found.role is Role.HARDWARE else 1
+    if topic in ("launch.ended_from_outside", "slurm.cancelled", "launch.interrupted"):
+        return 2
+    return 1 if found.failure.generic or found.failure.weak or ANY_CAUSE in found.failure.follows else 0
+
+
+def _standing(
+    topic: str, found: Found, facts: LogFacts, last: int, at: datetime | None, speaker: Speaker
+) -> Standing:
+    failure = found.failure
+    is_told_late = failure is not None and failure.at_info and not failure.weak
+    if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_told_late):
+        return Standing.OUTLIVED
+    if failure is not None and failure.origin is not None:
+        return {Origin.OUTSIDE: Standing.OUTSIDE, Origin.ABSENCE: Standing.ABSENT, Origin.LINK: Standing.LINK, Origin.END: Standing.ENDED}[
+            failure.origin
+        ]  # fmt: skip
+    if found.role is Role.SYMPTOM:
+        return Standing.ECHO
+    return Standing.MACHINE if found.role is Role.HARDWARE else Standing.CAUSE
+
+
+def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
+    """The exceptions of one log that no failure explains; of each rank the last, and the first where it is no echo."""
+    events, counts = [], dict[tuple[Speaker, str], int]()
+    same = Counter((raised.speaker, _NUMBERS.sub("#", raised.text)[:200]) for raised in log.facts.raised)
+    for raised in [*log.facts.raised, *_origins(log.facts)]:
+        key = (raised.speaker, _NUMBERS.sub("#", raised.text)[:200])
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] > 1:
+            continue
+        standing = (
+            Standing.ECHO if _ECHO.search(raised.text) or _ECHO.search(raised.inner_text) else Standing.CAUSE
+        )
+        if log.facts.went_on(raised.number, raised.at, raised.speaker):
+            standing = Standing.OUTLIVED
+        rank = job.rank_of(log, raised.speaker)
+        if rank is None and not raised.speaker.pod and standing is Standing.CAUSE:
+            rank = _rank_of_table(log)
+            silent = _silent_in_table(log)
+            if 1 < len(silent) <= same[key]:
+                events += [
+                    _of_raised(job, log, number, raised, other, standing)
+                    for other in sorted(silent)
+                    if other != rank
+                ]
+        events.append(_of_raised(job, log, number, raised, rank, standing))
+    return events
+
+
+def _origins(facts: LogFacts) -> list[Raised]:
+    """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
+    told = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
+    return [raised for raised in facts.inner if raised.text not in told and not _ECHO.search(raised.text)]
+
+
+def _of_raised(
+    job: Identities, log: LogOfJob, number: int, raised: Raised, rank: int | None, standing: Standing
+) -> Event:
+    return Event(
+        standing, "", raised.text, log.name, number, raised.number, rank, job.host_of(log, raised.speaker, rank),
+        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.place.attempt or 0, raised.where,
+        quality=2 if raised.is_cut else 0 if raised.where else 1,
+    )  # fmt: skip
+
+
+def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
+    """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
+    failed = {
+        gone.rank for gone in log.facts.talk.exits
+        if gone.rank is not None and gone.code is not None and (gone.code > 0 or (aborted and gone.code == -6))
+    }  # fmt: skip
+    named = {raised.speaker.rank for raised in log.facts.raised} | {
+        who.rank for found in log.facts.found.values() for who in found.speakers
+    }
+    return failed - named
+
+
+def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
+    """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
+    silent = _silent_in_table(log, aborted)
+    first = next((gone.rank for gone in log.facts.talk.exits if gone.is_first and gone.rank in silent), None)
+    return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
+
+
+def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
+    """The last line that calls itself an error, where the log ends with it or a launcher says that a rank failed."""
+    line = log.facts.last_error
+    if line is None or log.facts.raised or log.facts.went_on(line.number) or log.facts.found:
+        return []
+    if any(step.number > line.number for step in log.facts.progress):
+        return []
+    failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
+    if not failed and log.facts.lines - line.number > _ENDED_LINES:
+        return []
+    rank = job.rank_of(log, line.speaker)
+    standing = Standing.ECHO if _ECHO.search(line.body) else Standing.CAUSE
+    if standing is Standing.ECHO and not failed:
+        return []
+    return [
+        Event(
+            standing, "", line.body.strip()[:300], log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
+            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.place.attempt or 0, quality=2,
+        )
+    ]  # fmt: skip
+
+
+def _exits(job: Identities, found: list[Event]) -> list[Event]:
+    """Ranks whose end a launcher tells, and that say nothing themselves."""
+    telling = {
+        event.rank
+        for event in found
+        if event.rank is not None and event.standing <= Standing.ECHO and not event.is_driver
+    }
+    told: dict[int | tuple[str, int | None], Event] = {}
+    for number, log in enumerate(job.logs):
+        talk = log.facts.talk
+        for gone in talk.exits:
+            if gone.code in (None, 0, -15, 143, -2) or (gone.pid in talk.stopped_pids and gone.code == -9):
+                continue
+            rank = _rank_of_exit(job, log, gone)
+            if rank in telling or (gone.code is not None and gone.code > 0 and rank is None):
+                continue
+            key = (
+                rank
+                if rank is not None
+                else (gone.host or log.host, gone.local_rank if gone.local_rank is not None else gone.task)
+            )
+            told.setdefault(key, _exit(job, log, number, gone, rank))
+            if gone.is_first and gone.rank is not None:
+                told[key] = _exit(job, log, number, gone, rank)
+    return list(told.values())
+
+
+def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | None) -> Event:
+    code = gone.code or 0
+    signal = _SIGNALS.get(code, f"signal {-code}" if code < 0 else "")
+    words = f"ended by {signal}" if signal else f"ended with exit status {code}"
+    host = gone.host or (job.hosts.get(rank, "") if rank is not None else "") or log.host
+    topic = {
+        -9: "rank.killed",
+        -11: "rank.crashed",
+        -6: "rank.crashed",
+        -7: "rank.crashed",
+        -4: "rank.crashed",
+        -8: "rank.crashed",
+    }.get(code, "")
+    return Event(
+        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.place.attempt or 0,
+        quality=0 if code < 0 else 2, code=code,
+    )  # fmt: skip
+
+
+def _rank_of_exit(job: Identities, log: LogOfJob, gone: Exit) -> int | None:
+    if gone.rank is not None:
+        return gone.rank
+    if gone.local_rank is not None:
+        return log.ranks_of_local.get(gone.local_rank)
+    return gone.task if gone.task is not None and job.tasks_are_ranks else None
+
+
+def _on_one_calendar(job: Identities, found: list[Event]) -> list[Event]:
+    """The events with a year and a day in every time, taken from the others where the log names none."""
+    times = [event.at for event in found if event.at] + [
+        edge for log in job.logs for edge in (log.facts.first_at, log.facts.last_at) if edge
+    ]
+    whole = max((at for at in times if at.year > _ANY_YEAR), default=None)
+    dated = max((at for at in times if at.year >= _ANY_YEAR), default=None)
+    return [replace(event, at=on_calendar(event.at, whole, dated)) if event.at else event for event in found]
+
+
+def on_calendar(at: datetime, whole: datetime | None, dated: datetime | None) -> datetime:
+    """A time with the year of `whole`, and the day of `dated` where it has none."""
+    if at.year == _ANY_DAY and dated is not None:
+        at = at.replace(year=dated.year, month=dated.month, day=dated.day)
+    try:
+        return at.replace(year=whole.year) if at.year == _ANY_YEAR and whole is not None else at
+    except ValueError:  # the 29th of February
+        return at
+
+
+def _weigh(job: Identities, found: list[Event]) -> list[Event]:
+    """The events, with those set aside that the job outlived or that belong to another time or machine."""
+    started, moved = _span(job)
+    hosts = {event.host for event in found if event.host and not event.is_driver and event.rank is not None}
+    hosts |= set(job.hosts.values())
+    done = max((log.place.attempt or 0 for log in job.logs if log.facts.done_at), default=0)
+    weighed = []
+    for event in found:
+        standing = Standing.OUTLIVED if event.attempt < done else event.standing
+        if event.is_driver or standing is Standing.MACHINE:
+            elsewhere = bool(event.host and hosts and event.host not in hosts)
+            early = event.is_exact and event.at and started and event.at < started - _BEFORE_THE_JOB
+            outlived = event.is_exact and event.at and moved and moved > event.at + _OUTLIVED
+            if standing < Standing.OUTLIVED and (elsewhere or early or outlived):
+                standing = Standing.OUTLIVED
+        weighed.append(replace(event, standing=standing) if standing is not event.standing else event)
+    return weighed
+
+
+def _span(job: Identities) -> tuple[datetime | None, datetime | None]:
+    """When the job's own logs begin, and when the last step was told."""
+    own = [log for log in job.logs if log.facts.progress]
+    dated = [
+        at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > _ANY_YEAR
+    ]
+    whole = max(dated, default=None)
+    began = [on_calendar(log.facts.first_at, whole, whole) for log in own if log.facts.first_at]
+    moved = [on_calendar(line.at, whole, whole) for log in own for line in log.facts.progress if line.at]
+    return min(began, default=None), max(moved, default=None)

@@ -1,0 +1,232 @@
+"""Which rank and host a line of a log belongs to, from all that the logs of a job say about names."""
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from gpudiag.explain.lines import NOBODY, Speaker
+from gpudiag.explain.log import LogFacts
+from gpudiag.explain.places import LogPlace, read_place
+from gpudiag.explain.talk import RankTalk, short_host
+
+
+@dataclass(slots=True)
+class LogOfJob:
+    """One log of the job: what it shows, and of whom it is."""
+
+    name: str
+    facts: LogFacts
+    place: LogPlace
+    host: str = ""
+    rank: int | None = None  # where all of it is one rank's
+    ranks_of_local: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Identities:
+    """The names of a job's ranks and hosts."""
+
+    logs: list[LogOfJob]
+    hosts: dict[int, str] = field(default_factory=dict)  # of ranks
+    addresses: dict[str, str] = field(default_factory=dict)  # hosts of addresses
+    pod_hosts: dict[str, str] = field(default_factory=dict)
+    ranks_of_pids: dict[tuple[str, int], int] = field(default_factory=dict)
+    bus_ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    known_hosts: set[str] = field(default_factory=set)
+    tasks_are_ranks: bool = True
+    world_size: int = 0
+
+    def rank_of(self, log: LogOfJob, speaker: Speaker) -> int | None:
+        """The rank that printed a line."""
+        if speaker.rank is not None:
+            return speaker.rank
+        host = short_host(speaker.host) or log.host
+        if speaker.pid is not None and (host, speaker.pid) in self.ranks_of_pids:
+            return self.ranks_of_pids[host, speaker.pid]
+        local = speaker.local_rank if speaker.local_rank is not None else log.place.local_rank
+        if local is not None and local in log.ranks_of_local:
+            return log.ranks_of_local[local]
+        if speaker.task is not None and self.tasks_are_ranks:
+            return speaker.task
+        return log.rank if speaker.task is None and not speaker.pod else None
+
+    def host_of(self, log: LogOfJob, speaker: Speaker, rank: int | None) -> str:
+        """The host on which a line was printed; empty where it is not known."""
+        if speaker.host:
+            return self.addresses.get(speaker.host, short_host(speaker.host))
+        pod = speaker.pod or log.place.pod
+        if pod and (host := self.pod_hosts.get(pod.split("/")[0])):
+            return host
+        if rank is not None and rank in self.hosts:
+            return self.hosts[rank]
+        return "" if speaker.pod or (speaker.task is not None and not log.host) else log.host
+
+
+def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
+    """The names that all logs of a job give together."""
+    shared = os.path.commonpath([os.path.dirname(name) for name, _ in facts]) if facts else ""
+    below = len(shared) + 1 if shared not in ("", "/") else 0
+    job = Identities([LogOfJob(name, shown, read_place(name, below)) for name, shown in facts])
+    for log in job.logs:
+        _learn(job, log.facts.talk)
+    _name_hosts(job)
+    _name_ranks(job)
+    _count_ranks(job)
+    _number_tasks(job)
+    _place_ranks(job)
+    return job
+
+
+def _learn(job: Identities, talk: RankTalk) -> None:
+    for rank, host in talk.hosts.items():
+        job.hosts.setdefault(rank, host)
+    job.addresses.update(talk.addresses)
+    job.pod_hosts.update(talk.pod_hosts)
+    for (host, pid), rank in talk.ranks_of_pids.items():
+        job.ranks_of_pids.setdefault((host, pid), rank)
+    job.bus_ids.update(talk.bus_ids)
+    job.known_hosts |= {host for host in talk.hosts.values() if host} | set(talk.addresses.values())
+    job.known_hosts |= {gone.host for gone in talk.exits if gone.host} | set(talk.pod_hosts.values())
+    joined = [absence.joined[1] for absence in talk.absences if absence.joined]
+    job.world_size = max([job.world_size, talk.world_size, *joined])
+
+
+def _name_hosts(job: Identities) -> None:
+    """Each log's host: by a known name in its path, by its own lines, else by what looks like a name in its path."""
+    spoken = {
+        log.name: {short_host(who.host) for who in _speakers(log) if _is_name(who.host)} for log in job.logs
+    }
+    job.known_hosts |= {host for hosts in spoken.values() for host in hosts}
+    ordered = sorted(job.known_hosts, key=len, reverse=True)
+    of_nodes: dict[int, str] = {}
+    for log in job.logs:
+        log.host = _told_host(job, log, ordered, spoken[log.name])
+        if log.host and log.place.node is not None:
+            of_nodes.setdefault(log.place.node, log.host)
+    for log in job.logs:
+        if log.host or len(spoken[log.name]) > 1:
+            continue
+        node = log.place.node
+        log.host = log.place.host if node is None else of_nodes.get(node, f"node{node}")
+    by_folder = {log.place.folder: log.host for log in job.logs if log.host and log.place.attempt is not None}
+    for log in job.logs:
+        log.host = log.host or by_folder.get(log.place.folder, "")
+
+
+def _told_host(job: Identities, log: LogOfJob, known: list[str], spoken: set[str]) -> str:
+    """The host that a log is of: named in its path, by its launcher's table, or by all of its lines."""
+    parts = [part for part in log.name.split("/") if part]
+    named = next((host for part in reversed(parts[-5:]) for host in known if _is_in(host, part)), "")
+    rows = {gone.host for gone in log.facts.talk.exits if gone.host and gone.rank is not None}
+    alone = (next(iter(hosts)) for hosts in (rows, spoken) if len(hosts) == 1)
+    return named or job.pod_hosts.get(log.place.pod, "") or log.facts.talk.own_host or next(alone, "")
+
+
+def _is_name(host: str) -> bool:
+    return bool(host) and not host[0].isdigit()
+
+
+def _is_in(host: str, part: str) -> bool:
+    return host in part and re.search(rf"(?<![A-Za-z0-9-]){re.escape(host)}(?![A-Za-z0-9])", part) is not None
+
+
+def _name_ranks(job: Identities) -> None:
+    """The rank of each log that is one rank's, and the ranks behind the local ranks in it."""
+    local_size = _local_world_size(job)
+    for log in job.logs:
+        pairs = {
+            who.local_rank: who.rank
+            for who in _speakers(log)
+            if who.local_rank is not None and who.rank is not None
+        }
+        rows = {
+            local: rank
+            for (host, local), rank in log.facts.talk.ranks_of_local.items()
+            if not host or host == log.host
+        }
+        log.ranks_of_local = {**rows, **{local: rank for local, rank in pairs.items() if rank is not None}}
+        spoken = {who.rank for who in _speakers(log) if who.rank is not None}
+        if log.place.rank is not None:
+            log.rank = log.place.rank
+        elif len(spoken) == 1 and (log.place.local_rank is not None or not log.facts.talk.exits):
+            log.rank = next(iter(spoken))
+    shared: dict[str, dict[int, int]] = {}
+    for log in job.logs:
+        for local, rank in log.ranks_of_local.items():
+            shared.setdefault(log.host, {}).setdefault(local, rank)
+        if log.rank is not None and log.place.local_rank is not None:
+            shared.setdefault(log.host, {}).setdefault(log.place.local_rank, log.rank)
+    for log in job.logs:
+        if log.host:
+            log.ranks_of_local = {**shared.get(log.host, {}), **log.ranks_of_local}
+        own, node = log.place.local_rank, _node_of(job, log)
+        if own is not None and own not in log.ranks_of_local and node is not None and local_size:
+            log.ranks_of_local[own] = node * local_size + own
+
+
+def _count_ranks(job: Identities) -> None:
+    """At least as many ranks as the hosts of launchers have each."""
+    hosts = {
+        log.host for log in job.logs if log.host and (log.facts.talk.exits or log.place.attempt is not None)
+    }
+    told = {rank for log in job.logs for rank in log.ranks_of_local.values()}
+    size = _local_world_size(job)
+    if size > 0 and len(hosts) * size > max(told, default=-1):
+        job.world_size = max(job.world_size, len(hosts) * size)
+
+
+def _local_world_size(job: Identities) -> int:
+    """Ranks per host, as far as local ranks show it."""
+    local = [log.place.local_rank for log in job.logs if log.place.local_rank is not None]
+    told = [key[1] for log in job.logs for key in log.facts.talk.ranks_of_local]
+    return max([*local, *told], default=-1) + 1
+
+
+def _node_of(job: Identities, log: LogOfJob) -> int | None:
+    """The node's number: told by the launcher, by the path, or 0 where there is only one folder of logs."""
+    if log.facts.talk.node_rank is not None or log.place.node is not None:
+        return log.facts.talk.node_rank if log.facts.talk.node_rank is not None else log.place.node
+    folders = {other.place.folder for other in job.logs if other.place.local_rank is not None}
+    return 0 if len(folders) == 1 else None
+
+
+def _number_tasks(job: Identities) -> None:
+    """Whether the numbers of `srun --label` are ranks: not where a task prints for several ranks."""
+    pairs = {
+        (who.task, who.rank)
+        for log in job.logs
+        for who in _speakers(log)
+        if who.task is not None and who.rank is not None
+    }
+    if any(task != rank for task, rank in pairs):
+        job.tasks_are_ranks = False
+
+
+def _place_ranks(job: Identities) -> None:
+    """The hosts of ranks that only the logs tell in which they speak, or srun where tasks are ranks."""
+    if job.tasks_are_ranks:
+        for gone in [gone for log in job.logs for gone in log.facts.talk.exits]:
+            if gone.task is not None and gone.host:
+                job.hosts.setdefault(gone.task, gone.host)
+    size = _local_world_size(job)
+    for log in job.logs:
+        for local, rank in log.ranks_of_local.items() if log.host and not job.pod_hosts else ():
+            for other in range(size):  # torchrun counts its ranks host by host
+                job.hosts.setdefault(rank - local + other, log.host)
+    for log in job.logs:
+        if not log.host:
+            continue
+        for who in _speakers(log):
+            speaking = job.rank_of(log, who)
+            if speaking is not None and not who.host and not who.pod:
+                job.hosts.setdefault(speaking, log.host)
+        if log.rank is not None:
+            job.hosts.setdefault(log.rank, log.host)
+
+
+def _speakers(log: LogOfJob) -> set[Speaker]:
+    """Everybody who printed something that was kept."""
+    facts = log.facts
+    spoken = {who for found in facts.found.values() for who in found.speakers}
+    spoken |= {raised.speaker for raised in facts.raised} | {line.speaker for line in facts.last_lines}
+    return spoken - {NOBODY}

@@ -1,0 +1,22 @@
+"""The general meaning of an error that no known failure explains."""
+
+import re
+
+_KINDS = (
+    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, does not hold"),
+    (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran"),
+    (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?"),
+    (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders"),
+    (r"Errno 98|ddress already in use", "a port that another program has: `ss -ltnp` shows which"),
+    (r"Errno 111|Connection refused", "nothing listens at that address"),
+    (r"Errno 104|Connection reset", "the other end closed the connection"),
+    (r"gaierror|resolve host|Name or service not known|name resolution", "a host name that the resolver does not know"),
+    (r"[Tt]imed? ?out", "something waited for too long; the frame says for what"),
+    (r"MemoryError|out of memory", "memory ran out"),
+    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is seldom the reason"),
+)  # fmt: skip
+
+
+def meaning_of(text: str) -> str:
+    """What an error of this kind means; empty where its words tell nothing."""
+    return next((meaning for kind, meaning in _KINDS if re.search(kind, text)), "")

@@ -1,0 +1,1 @@
+"""What NCCL's own lines in a job's logs show."""

@@ -1,0 +1,219 @@
+"""What differs between ranks, plugins that were asked for and not loaded, interfaces that lead nowhere."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from gpudiag.checks.software.nccl_log import BAD_INTERFACE, PLUGIN_FAILED, SETTINGS_DIFFER, VERSIONS_DIFFER
+from gpudiag.explain.nccl.facts import ProcessFacts
+from gpudiag.explain.nccl.finding import make_finding
+from gpudiag.explain.nccl.job import Job, Who, name_ranks
+from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
+
+# What may differ between ranks or hosts of a healthy job.
+_OF_ONE_RANK = re.compile(
+    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|\w*_FILE|\w*DUMP\w*|RAS_ADDR|MNNVL_\w+|CUDA_PATH|CONF_FILE|\w+_CPUSET|VERSION|TESTS_\w+)"
+)
+_OF_ONE_HOST = re.compile(r"NCCL_(?:\w*IFNAME|IB_HCA|\w*ADDR_RANGE)")
+# What every rank reads before its first communicator is made: one without a line for it does not have it.
+_READ_BY_ALL = frozenset(
+    f"NCCL_{name}"
+    for name in (
+        "SOCKET_IFNAME", "ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS", "MIN_CTAS", "MAX_CTAS", "CUMEM_ENABLE",
+        "COLLNET_ENABLE", "IB_DISABLE", "NET", "BUFFSIZE",
+    )
+)  # fmt: skip
+_MAX_VALUES_TOLD = 3
+_VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
+_LOOPBACK = re.compile(r"127\.|::1$")
+_LINK_LOCAL = re.compile(r"169\.254\.|fe80:", re.IGNORECASE)
+_NO_WAY = re.compile(r"No route to host|Network is unreachable|timed out", re.IGNORECASE)
+_DEFAULT_PLUGINS = frozenset(("", "none", "libnccl-none.so", "libnccl-net-none.so", "libnccl-tuner-none.so"))
+
+
+def judge_versions(job: Job) -> Iterator[NcclFinding]:
+    """Ranks that run another NCCL than most."""
+    by_version: dict[str, list[ProcessFacts]] = {}
+    for process in job.processes:
+        if process.version and process.version_place:
+            by_version.setdefault(process.version.split("+")[0], []).append(process)
+    if len(by_version) < 2:
+        return
+    usual = max(by_version, key=lambda version: len(by_version[version]))
+    odd = [process for version, processes in by_version.items() if version != usual for process in processes]
+    who = [one for process in odd for one in job.who(process)]
+    names = ", ".join(sorted({version for version in by_version if version != usual}))
+    message = f"{name_ranks(who)}: NCCL {names}, and {usual} on {len(by_version[usual])} other processes"
+    yield make_finding(
+        VERSIONS_DIFFER, message, who, [odd[0].version_place, by_version[usual][0].version_place]
+    )
+
+
+def judge_settings(job: Job) -> Iterator[NcclFinding]:
+    """Variables that some ranks have with another value, or not at all."""
+    names = sorted({name for process in job.processes for name in process.settings})
+    for name in names:
+        if _OF_ONE_RANK.fullmatch(name):
+            continue
+        values: dict[str | None, list[ProcessFacts]] = {}
+        for process in job.processes:
+            known = process.settings.get(name)
+            if known:
+                values.setdefault(known[0], []).append(process)
+            elif name in _READ_BY_ALL and process.completed and process.settings:
+                values.setdefault(None, []).append(process)
+        if len(values) > 1:
+            yield from _odd_settings(job, name, values)
+
+
+def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> Iterator[NcclFinding]:
+    usual = max(values, key=lambda value: (len(values[value]), value is not None))
+    odd = {value: processes for value, processes in values.items() if value != usual}
+    if _OF_ONE_HOST.fullmatch(name) and not _differ_inside_hosts(values):
+        hosts = Counter(host for value in values for host in {process.host for process in values[value]})
+        odd_hosts = {process.host for processes in odd.values() for process in processes}
+        if len(odd_hosts) * 3 > len(hosts):
+            return  # hosts of two kinds, with names of their own
+    who = [one for processes in odd.values() for process in processes for one in job.who(process)]
+    words = [f"{name}={value}" if value is not None else f"no {name}" for value in odd]
+    said = " or ".join(words[:_MAX_VALUES_TOLD]) + (" or others" if len(words) > _MAX_VALUES_TOLD else "")
+    others = f"{name}={usual}" if usual is not None else f"no {name}"
+    places: list[LogPlace | None] = [
+        process.settings[name][1]
+        for processes in (*odd.values(), values[usual])
+        for process in processes[:1]
+        if name in process.settings
+    ]
+    message = f"{name_ranks(who)}: {said}, and {others} on {len(values[usual])} other processes"
+    yield make_finding(SETTINGS_DIFFER, message, who, places)
+
+
+def _differ_inside_hosts(values: dict[str | None, list[ProcessFacts]]) -> bool:
+    seen: dict[str, str | None] = {}
+    return any(
+        seen.setdefault(process.host, value) != value
+        for value, processes in values.items()
+        for process in processes
+    )
+
+
+def judge_plugins(job: Job) -> Iterator[NcclFinding]:
+    """Plugins that a variable asks for and that were not loaded."""
+    failed: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
+    for process in job.processes:
+        for kind, (asked, asked_at) in process.asked_plugins.items():
+            trouble = process.failed_plugins.get(kind)
+            if trouble is None or kind in process.loaded_plugins or asked.lower() in _DEFAULT_PLUGINS:
+                continue
+            who, places = failed.setdefault((kind, asked), ([], []))
+            who += job.who(process)
+            if not places:
+                places += [asked_at, trouble[1]]
+    for (kind, asked), (who, places) in failed.items():
+        what = "network" if kind == "NET" else "tuner"
+        message = f"{name_ranks(who)}: the {what} plugin {asked} was asked for and not loaded"
+        variable = f"NCCL_{kind}_PLUGIN"
+        remedy = f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of the ranks, or unset {variable}."
+        yield make_finding(PLUGIN_FAILED, message, who, places, remedy)
+
+
+def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
+    """Interfaces that do not lead to the other hosts, and addresses that do not answer."""
+    if job.spans_hosts:
+        yield from _bad_interfaces(job)
+    yield from _unreachable(job)
+
+
+def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
+    shared = _addresses_of_several_hosts(job)
+    told: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
+    for process in job.processes:
+        for interface, place in _interfaces_in_use(job, process):
+            why = _why_nowhere(interface, shared)
+            if why:
+                who, places = told.setdefault((interface.name, why), ([], []))
+                who += job.who(process)
+                places.append(place)
+                break
+    for (name, why), (who, places) in told.items():
+        message = f"{name_ranks(who)}: the interface {name} does not lead to the other hosts: it is {why}"
+        yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
+
+
+def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclInterface, LogPlace | None]]:
+    """The interfaces over which a process reaches other hosts."""
+    if process.bootstrap:
+        yield process.bootstrap
+    if process.out_of_band:
+        yield process.out_of_band
+    if not process.interfaces or not process.network or process.network[0] != "Socket":
+        return
+    used = {
+        sending.way.device
+        for sending in job.sendings_of(process)
+        if sending.way.transport == "NET/Socket" and sending.between_hosts is not False
+    }
+    for index, interface in enumerate(process.interfaces):
+        if index in used or (not used and index == 0):
+            yield interface, process.interfaces_place
+
+
+def _why_nowhere(interface: NcclInterface, shared: set[str]) -> str:
+    """Why an interface does not lead to other hosts; empty where nothing says that."""
+    if interface.name == "lo" or _LOOPBACK.match(interface.address):
+        return "the loopback"
+    if _VIRTUAL.match(interface.name):
+        return "a bridge of containers, of virtual machines or to the board's controller"
+    if _LINK_LOCAL.match(interface.address):
+        return "one with a link-local address"
+    if interface.address in shared:
+        return "one whose address several hosts have"
+    return ""
+
+
+def _addresses_of_several_hosts(job: Job) -> set[str]:
+    """Addresses of Docker's own network that more than one host has."""
+    hosts: dict[str, set[str]] = {}
+    for process in job.processes:
+        known = [process.bootstrap[0]] if process.bootstrap else []
+        for interface in (*known, *process.interfaces):
+            if interface.address.startswith("172.17."):
+                hosts.setdefault(interface.address, set()).add(process.host)
+    return {address for address, names in hosts.items() if len(names) > 1}
+
+
+def _name_interface(job: Job, shared: set[str]) -> str:
+    """What to set: the interface that ranks of this job have and that may lead to other hosts."""
+    good = Counter(
+        interface.name
+        for process in job.processes
+        for interface in (*process.interfaces, *([process.bootstrap[0]] if process.bootstrap else []))
+        if not _why_nowhere(interface, shared)
+    )
+    if not good:
+        return ""
+    name = good.most_common(1)[0][0]
+    return f"Set NCCL_SOCKET_IFNAME=={name} on all hosts, if that is what reaches the others: `ip -brief address`."
+
+
+def _unreachable(job: Job) -> Iterator[NcclFinding]:
+    """Connections that no retry mended, by why they fail."""
+    told: dict[str, tuple[list[Who], list[LogPlace | None], dict[str, str]]] = {}
+    for process in job.processes:
+        for address, (why, final, place) in process.unreachable.items():
+            if not _NO_WAY.search(why) or (not final and process.completed):
+                continue
+            who, places, addresses = told.setdefault(why, ([], [], {}))
+            who += job.who(process)
+            places += [place, process.bootstrap[1] if process.bootstrap else None]
+            addresses[address] = process.bootstrap[0].name if process.bootstrap else ""
+    for why, (who, places, addresses) in told.items():
+        address, own = next(iter(addresses.items()))
+        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+        over = f" over {own}" if own else ""
+        message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
+        remedy = (
+            f"See which way leads there, `ip route get {address}`, and whether a firewall lets all ports of it pass; set"
+            " NCCL_SOCKET_IFNAME to the interface that reaches it."
+        )
+        yield make_finding(BAD_INTERFACE, message, who, places, remedy)

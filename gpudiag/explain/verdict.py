@@ -1,0 +1,506 @@
+"""What became of a job: which rank failed first, by which line, and which errors only follow from it."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
+from gpudiag.explain.events import SKEW, Event, Standing, events_of
+from gpudiag.explain.identity import Identities, identify
+from gpudiag.explain.log import LogFacts
+from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.places import read_place
+from gpudiag.explain.talk import short_host
+from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
+from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.untrusted_text import mask_text
+from gpudiag.reference.failures import ANY_CAUSE, failures
+from gpudiag.reference.xid import XidKind, xids
+
+MAX_ECHOES = 12  # sorts of them
+_NEAR = timedelta(minutes=10)
+_STILL = timedelta(minutes=15)  # without a step before a job was ended from outside
+_GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
+_EVERYONE = 0.9
+_PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
+_OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
+_LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
+_DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Equal events of several ranks, the earliest first."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def first(self) -> Event:
+        """The earliest."""
+        return self.events[0]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that show it."""
+        return tuple(sorted({event.rank for event in self.events if event.rank is not None}))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that show it."""
+        return tuple(sorted({event.host for event in self.events if event.host}))
+
+
+def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
+    """Who failed first, over all logs of a job."""
+    job = identify(facts)
+    events = events_of(job)
+    candidates = [event for event in events if event.standing < Standing.ABSENT]
+    root = _choose(candidates)
+    if root is not None and root.first.standing is Standing.OUTSIDE and root.first.quality:
+        waited = (
+            find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
+        )
+        root = root if waited is None or not (waited.ranks or waited.hosts) else None
+    if root is not None and root.first.topic == "collective.mismatched":
+        waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
+        if waited is not None and waited.differs:
+            return _of_waited(job, events, waited)
+    if root is not None and not _is_explained_by_absence(root.first, events):
+        return _of_root(job, events, root)
+    bad = [
+        event for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+    ]  # fmt: skip
+    if not bad and not any(log.facts.record for log in job.logs):
+        return _nothing(job, events)
+    waited = find_waited(job, events)
+    if waited is not None:
+        return _of_waited(job, events, waited)
+    if not bad:
+        return _nothing(job, events)
+    return _of_root(job, events, root) if root is not None else _of_echoes(job, events, bad)
+
+
+def _is_outlived_warning(job: Identities, event: Event) -> bool:
+    """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
+    is_weak = event.topic in failures() and failures()[event.topic].weak
+    return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
+
+
+def _says_which(job: Identities) -> bool:
+    return any(log.facts.talk.fingerprints for log in job.logs)
+
+
+def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
+    """Whether a rank that ended by SIGABRT only did what torch's watchdog does to a rank that waited."""
+    return event.code == -6 and any(other.standing is Standing.ABSENT for other in events)
+
+
+def _choose(candidates: list[Event]) -> _Group | None:
+    """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
+    groups: dict[str, list[Event]] = defaultdict(list)
+    outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
+    killed = sum(event.topic == "rank.killed" for event in candidates)
+    told_why = any(event.quality == 0 for event in outside) or (
+        bool(outside) and 1 < killed >= len(candidates) - len(outside)
+    )
+    for event in candidates:
+        if not (
+            told_why and event.topic == "rank.killed"
+        ):  # a scheduler ends by SIGKILL what does not end by itself
+            groups[event.shape].append(event)
+    if not groups:
+        return None
+    found = [_Group(tuple(sorted(events, key=_order))) for events in groups.values()]
+    attempt = min(group.first.attempt for group in found)
+    found = [group for group in found if group.first.attempt == attempt]
+    dated = [group.first.at for group in found if group.first.at]
+    if dated:
+        earliest = min(dated)
+        found = [
+            group
+            for group in found
+            if group.first.at is None or group.first.at <= earliest + _reach(group.first, found)
+        ]
+    return min(found, key=lambda group: _weight(group, found))
+
+
+def _reach(event: Event, found: list[_Group]) -> timedelta:
+    """How much later than the earliest an event may be told and still have come first."""
+    first = min((group.first for group in found if group.first.at), key=_order)
+    if event.standing is Standing.OUTSIDE:
+        return _GUESSED if first.standing is Standing.OUTSIDE else timedelta(seconds=1)
+    if (
+        event.standing is Standing.MACHINE
+        and first.standing is not Standing.MACHINE
+        and not (first.is_exact and event.host != first.host)
+    ):
+        return _GUESSED  # an exception has no time of its own: it stands under the last line that has one
+    if event.log_number == first.log_number and event.is_exact and first.is_exact:
+        return timedelta(0)
+    return SKEW if event.is_exact and first.is_exact else _GUESSED
+
+
+def _weight(group: _Group, found: list[_Group]) -> tuple[object, ...]:
+    event = group.first
+    standing = Standing.CAUSE if event.standing is Standing.ENDED and event.quality == 0 else event.standing
+    late = event.standing is Standing.LINK and len(found) > 1
+    follows = failures()[event.topic].follows if event.topic in failures() else ()
+    others = {other.first.topic for other in found if other is not group}
+    is_echo = any(topic in others for topic in follows) or (ANY_CAUSE in follows and len(found) > 1)
+    several = len({other.first.log_number for other in found}) > 1
+    quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
+    exact = event.at if event.at is not None else None
+    return (is_echo, late, standing, quality, exact is None, exact or 0, event.log_number, event.line) if exact is None else (
+        is_echo, late, standing, quality, False, exact.timestamp(), event.log_number, event.line,
+    )  # fmt: skip
+
+
+def _order(event: Event) -> tuple[object, ...]:
+    return (
+        event.attempt,
+        event.at is None,
+        event.at.timestamp() if event.at else 0.0,
+        event.log_number,
+        event.line,
+    )
+
+
+def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
+    event = root.first
+    everyone = all_ranks(job, events)
+    explanation = _explanation(event)
+    kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
+    return Verdict(
+        kind=kind,
+        sentence=_sentence(kind, ranks, hosts, event, explanation, len(everyone)),
+        ranks=ranks,
+        hosts=hosts,
+        pod=mask_text(event.pod),
+        topic=event.topic,
+        log=event.log,
+        line=event.line,
+        excerpt=mask_text(event.text)[:500],
+        where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
+        at=event.at.isoformat(sep=" ") if event.at and event.is_exact else "",
+        cause=explanation.meaning if explanation else meaning_of(event.text),
+        remedy=_remedy(event, explanation, kind, hosts),
+        evidence=tuple(mask_text(words) for words in evidence),
+        driver_errors=_driver_errors(events, event, hosts),
+        echoes=_echoes(events, root),
+    )
+
+
+def _kind(
+    job: Identities, events: list[Event], root: _Group, everyone: set[int]
+) -> tuple[VerdictKind, tuple[int, ...], tuple[str, ...], list[str]]:
+    """The kind of verdict, whom it names, and what else shows it."""
+    event, ranks, hosts = root.first, root.ranks, root.hosts
+    if event.standing is Standing.OUTSIDE:
+        node = _LOST_NODE.search(event.text)
+        return VerdictKind.STOPPED, (), (short_host(node[1]),) if node else (), _still(job, event)
+    if event.standing is Standing.LINK:
+        return VerdictKind.LINK_FAILED, *_link(job, root)
+    is_machine = event.standing is Standing.MACHINE or (
+        event.is_driver and not _is_of_application(event.topic)
+    )
+    if is_machine or event.topic == "host.out_of_memory_kill":
+        ranks, hosts = (
+            (event.rank,) if event.rank is not None else (),
+            (event.host,) if event.host else hosts[:1],
+        )
+        ranks = ranks or _ranks_of_machine(job, events, event, hosts)
+        hosts = hosts or tuple(job.hosts[rank] for rank in ranks if rank in job.hosts)
+        return VerdictKind.MACHINE_FAILED if is_machine else VerdictKind.RANK_FAILED, ranks, hosts, []
+    if len(ranks) > 1 and len(ranks) >= _EVERYONE * len(everyone):
+        return VerdictKind.ALL_FAILED, ranks, hosts, []
+    if len(ranks) > 1 and len(hosts) != 1:
+        first = _first_ranks(root)
+        more = (
+            [f"the same at {name_ranks(tuple(rank for rank in ranks if rank not in first))}"]
+            if len(first) < len(ranks)
+            else []
+        )
+        return (
+            VerdictKind.RANK_FAILED,
+            first,
+            tuple(sorted({job.hosts[rank] for rank in first if rank in job.hosts})) or hosts[:1],
+            more,
+        )
+    return VerdictKind.RANK_FAILED, ranks, hosts, []
+
+
+def _is_of_application(topic: str) -> bool:
+    """Whether an Xid tells of the program and not of the machine."""
+    number = topic.removeprefix("Xid ")
+    xid = xids().get(int(number)) if number.isdecimal() else None
+    return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
+
+
+def _first_ranks(root: _Group) -> tuple[int, ...]:
+    """The rank that was first by more than clocks may differ; else all of them."""
+    dated = [event for event in root.events if event.at and event.is_exact and event.rank is not None]
+    if dated and len(dated) == len(root.events):
+        near = [event for event in dated if event.at and dated[0].at and event.at <= dated[0].at + SKEW]
+        return tuple(sorted({event.rank for event in near if event.rank is not None}))
+    return root.ranks
+
+
+def _link(job: Identities, root: _Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
+    """Between whom the network failed: the peer that several hosts name, else the host that tells it."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for log in job.logs:
+        for _, speaker, address, status in log.facts.talk.peers:
+            if status != 5:  # flushed: what was under way when the first one failed
+                named[job.addresses.get(address, address)].add(speaker.host or log.host or log.name)
+    ranked = sorted(named.items(), key=lambda item: (-len(item[1]), item[0]))
+    told_by = {host for hosts in named.values() for host in hosts}
+    event = root.first
+    if ranked and len(ranked[0][1]) > 1 and len(ranked[0][1]) >= _PEER_SHARE * len(told_by - {ranked[0][0]}):
+        return (), (ranked[0][0],), [f"{len(ranked[0][1])} hosts lost their connection to it"]
+    peers = tuple(peer for peer, hosts in ranked if event.host in hosts)[:1] or tuple(
+        peer for peer, _ in ranked[:1]
+    )
+    ranks = (event.rank,) if event.rank is not None else ()
+    return ranks, tuple(dict.fromkeys(name for name in (event.host, *peers) if name)), []
+
+
+def _ranks_of_machine(
+    job: Identities, events: list[Event], event: Event, hosts: tuple[str, ...]
+) -> tuple[int, ...]:
+    """The rank whose GPU or process a kernel's line is about."""
+    for log in job.logs:
+        for line, host, pid, _, _ in log.facts.talk.killed_pids:
+            if log.name == event.log and line == event.line:
+                host = host or log.host
+                rank = job.ranks_of_pids.get((host, pid), job.ranks_of_pids.get(("", pid)))
+                if rank is not None:
+                    return (rank,)
+    bus = re.search(r"(?:PCI:)?(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}):[0-9a-f]{2}", event.text, re.IGNORECASE)
+    if bus and hosts and (rank := job.bus_ids.get((hosts[0], f"{bus[1].lower()}000"))) is not None:
+        return (rank,)
+    process = re.search(r"pid='?(\d+)", event.text)
+    if process and (rank := job.ranks_of_pids.get((hosts[0] if hosts else "", int(process[1])))) is not None:
+        return (rank,)
+    own = [
+        other for other in events
+        if other.rank is not None and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS)) and not other.is_driver and (not hosts or other.host in ("", *hosts))
+    ]  # fmt: skip
+    own.sort(key=lambda other: (other.standing is Standing.ENDED, _order(other)))
+    return (own[0].rank,) if own and own[0].rank is not None else ()
+
+
+def _still(job: Identities, event: Event) -> list[str]:
+    """Whether the job had long stood still when it was ended."""
+    last = [(at, rank) for rank, (_, _, _, at) in last_steps(job).items() if at]
+    if not last or not event.at or not event.is_exact:
+        return []
+    at, _ = max(last)
+    stood = event.at - at if at.year == event.at.year else timedelta(0)
+    return (
+        [f"no step was told for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
+        if stood > _STILL
+        else []
+    )
+
+
+def _explanation(event: Event) -> Explanation | None:
+    driver = _DRIVER_TOPIC.fullmatch(event.topic)
+    if driver:
+        return (explain_xid if driver[1] == "Xid" else explain_sxid)(int(driver[2]))
+    return explain_failure(failures()[event.topic]) if event.topic in failures() else None
+
+
+def _where(events: list[Event], root: _Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
+    own = next((event.where for event in root.events if event.where), "")
+    if own:
+        return own
+    near = (
+        event for event in events if event.where and event.standing <= Standing.ENDED and event.rank in ranks
+    )
+    return next((event.where for event in near), "")
+
+
+def _sentence(
+    kind: VerdictKind,
+    ranks: tuple[int, ...],
+    hosts: tuple[str, ...],
+    event: Event,
+    explanation: Explanation | None,
+    size: int,
+) -> str:
+    what = explanation.title if explanation else event.text[:160]
+    driver = _DRIVER_TOPIC.fullmatch(event.topic)
+    what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
+    on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
+    who = name_ranks(ranks) if ranks else "something"
+    who = who[0].upper() + who[1:]
+    if kind is VerdictKind.STOPPED:
+        return f"The job was ended from outside, not by an error of its own: {what}."
+    if kind is VerdictKind.ALL_FAILED:
+        return f"All ranks failed alike{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
+    if kind is VerdictKind.MACHINE_FAILED:
+        of = f" (rank {ranks[0]})" if ranks else ""
+        return f"The machine failed first{on}{of}: {what}."
+    if kind is VerdictKind.LINK_FAILED:
+        of = f" ({name_ranks(ranks)} tells it)" if ranks else ""
+        return f"The network failed first{' at ' + ' and '.join(hosts) if hosts else ''}{of}: {what}."
+    if not ranks and event.pod:
+        who = f"Pod {event.pod.split('/')[0]}"
+        on = f" on {hosts[0]}" if hosts else ""
+    elif not ranks and (local := read_place(event.log).local_rank) is not None:
+        who = f"Local rank {local}"
+    elif not ranks and hosts:
+        who, on = f"A process on {hosts[0]}", ""
+    elif not ranks:
+        return f"Failed first: {what}."
+    return f"{who}{on} failed first: {what}."
+
+
+def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
+    if explanation is not None:
+        return explanation.remedy
+    if event.code is not None:
+        return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
+    if kind is VerdictKind.ALL_FAILED:
+        return "Mend the script, its data or its settings: the machines are not at fault."
+    return "Mend that line of the job; if it is right, test the machine: `gpudiag preflight`."
+
+
+def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """Xids of these hosts at that time."""
+    near: dict[str, Event] = {}
+    for event in events:
+        at_that_time = not (event.at and root.at and event.is_exact) or abs(event.at - root.at) <= _NEAR
+        if event.is_driver and at_that_time and (not hosts or not event.host or event.host in hosts):
+            near.setdefault(f"{event.topic} {event.host}", event)
+    return tuple(
+        f"{event.topic}{f' on {event.host}' if event.host else ''}{f' at {event.at:%H:%M:%S}' if event.at and event.is_exact else ''}"
+        f" ({event.log}:{event.line})"
+        for event in near.values()
+    )  # fmt: skip
+
+
+def _echoes(events: list[Event], root: _Group | None) -> tuple[Echo, ...]:
+    groups: dict[str, list[Event]] = defaultdict(list)
+    own = set(root.events) if root else set()
+    for event in events:
+        if event not in own and event.standing is not Standing.OUTLIVED and not event.is_driver:
+            groups[event.shape].append(event)
+    echoes = [_echo(sorted(group, key=_order)) for group in groups.values()]
+    return tuple(sorted(echoes, key=lambda echo: -echo.count)[:MAX_ECHOES])
+
+
+def _echo(group: list[Event]) -> Echo:
+    first = group[0]
+    explanation = _explanation(first)
+    return Echo(
+        what=mask_text(explanation.title if explanation else first.text)[:160],
+        count=sum(event.count for event in group),
+        ranks=tuple(sorted({event.rank for event in group if event.rank is not None})),
+        hosts=tuple(sorted({event.host for event in group if event.host})),
+        log=first.log,
+        line=first.line,
+    )
+
+
+def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
+    """A verdict on those that the others waited for."""
+    hosts = tuple(sorted({job.hosts[rank] for rank in waited.ranks if rank in job.hosts})) or waited.hosts
+    who = name_ranks(waited.ranks) if waited.ranks else "host" if waited.hosts else "a rank"
+    who = who[0].upper() + who[1:]
+    on = f" {'' if who == 'Host' else 'on '}{', '.join(hosts[:4])}" if hosts else ""
+    is_are = "are" if len(waited.ranks) > 1 else "is"
+    if waited.differs:
+        kind, what = VerdictKind.RANKS_DIFFER, f"{who}{on} called another collective than the others"
+        topic = "collective.mismatched"
+    else:
+        kind, topic = (
+            VerdictKind.RANK_MISSING,
+            "rendezvous.missing_ranks" if waited.never_came else "collective.timed_out",
+        )
+        what = (
+            f"{who}{on} never came to the rendezvous"
+            if waited.never_came
+            else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
+        )
+    if not waited.ranks and not waited.hosts:
+        what = (
+            "Not all ranks came to the rendezvous"
+            if "did not answer" not in waited.how
+            else "The host of the rendezvous could not be reached, or went away"
+        )
+    if waited.never_came and not waited.ranks:
+        topic = next(
+            (
+                event.topic
+                for event in events
+                if event.topic == "rendezvous.unreachable" and event.line == waited.line
+            ),
+            topic,
+        )
+    failure = explain_failure(failures()[topic])
+    last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
+    evidence = [waited.how]
+    if last and last[0] is not None:
+        evidence.append(f"the last step of rank {waited.ranks[0]} is {last[0]} ({last[1]}:{last[2]})")
+    event = next((event for event in events if event.log == waited.log and event.line == waited.line), None)
+    first = event or next(
+        (
+            event
+            for event in events
+            if event.log == waited.log and event.standing in (Standing.ABSENT, Standing.ECHO)
+        ),
+        None,
+    )
+    return Verdict(
+        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=waited.line,
+        excerpt=mask_text(first.text)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
+        cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
+        driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
+    )  # fmt: skip
+
+
+def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
+    """A verdict on logs in which there is nothing but consequences."""
+    first = min(bad, key=_order)
+    ranks = tuple(sorted({event.rank for event in bad if event.rank is not None}))
+    told = (
+        f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost others, or waited for them."
+        if ranks
+        else ""
+    )
+    explanation = _explanation(first)
+    return Verdict(
+        kind=VerdictKind.ONLY_ECHOES,
+        sentence=f"What failed first is not in these logs.{told}",
+        log=first.log,
+        line=first.line,
+        topic=first.topic,
+        excerpt=mask_text(first.text)[:500],
+        cause=explanation.meaning if explanation else "",
+        remedy="Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`.",
+        driver_errors=_driver_errors(events, first, ()),
+        echoes=_echoes(events, None),
+    )
+
+
+def _nothing(job: Identities, events: list[Event]) -> Verdict:
+    last = max((log.facts.done_at for log in job.logs), default=0)
+    done = next((log for log in job.logs if log.facts.done_at == last and last), None)
+    ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
+    outlived = sorted(
+        {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
+    )
+    evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    steps = [
+        f"the last step told is {step} ({name}:{line})"
+        for step, name, line, _ in last_steps(job).values()
+        if step is not None
+    ]
+    return Verdict(
+        VerdictKind.NOTHING, f"Nothing wrong found.{ended}", evidence=(*evidence, *steps[:1]),
+        driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""What a look at running jobs is asked to do: a frozen, bounded plan, to and from the command line."""
+
+from dataclasses import dataclass
+
+from gpudiag.errors import UsageError
+from gpudiag.model.option import Plan, option
+
+MAX_PID = 1 << 22  # the kernel's limit on 64-bit machines
+
+
+@dataclass(frozen=True, slots=True)
+class HangPlan(Plan):
+    """One look: at which of the jobs on this machine, and after how long a rank that works is blamed.
+
+    `job_of` is for callers that may not look at any process: it is refused for one of no job that was found.
+
+    Raises:
+        UsageError: a value is out of bounds, or two of them name jobs.
+    """
+
+    job_of: int | None = option(
+        None,
+        "--job-of",
+        "The job of this process, if --all finds it.",
+        "PID",
+        between=(1, MAX_PID),
+        default_words="the only one here",
+    )
+    slurm_job: str | None = option(
+        None,
+        "--slurm-job",
+        "The ranks of that Slurm job on this machine.",
+        "ID",
+        default_words="any",
+    )
+    every: bool = option(False, "--all", "Every job on this machine.")
+    limit: float = option(
+        300.0,
+        "--limit",
+        "A rank that works while others wait is blamed after it.",
+        "SECONDS",
+        between=(1, 86400),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a plan that cannot be run, in one sentence."""
+        self.require_options()
+        if sum((self.job_of is not None, self.slurm_job is not None, self.every)) > 1:
+            raise UsageError(
+                "--job-of, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`"
+            )

@@ -1,0 +1,54 @@
+"""A verdict on a job's logs as text: who failed first and by which line; then what only follows from it."""
+
+from gpudiag.model.explanation import Echo, Verdict, VerdictKind
+from gpudiag.model.rank_names import name_ranks
+from gpudiag.render.style import PLAIN, Style, one_line, wrapped
+
+_LABEL_WIDTH = 11
+_MOST_ECHOES = 6
+_COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", VerdictKind.STOPPED: "yellow"}
+
+
+def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
+    """The answer first: rank and host, line of the log, the user's own line, cause, what to do; then the echoes."""
+    lines = wrapped(one_line(verdict.sentence, 400), indent="  ")
+    first = lines[0]
+    lines[0] = style.paint(first, _COLOURS.get(verdict.kind, "red"))
+    if verdict.log:
+        at = f", {verdict.at}" if verdict.at else ""
+        place = f"{one_line(verdict.log)}:{verdict.line}" if verdict.line else one_line(verdict.log)
+        lines += _labelled("Line", f"{place}{at}")
+        lines += (
+            wrapped(one_line(verdict.excerpt, 320), first="   | ", indent="   | ") if verdict.excerpt else []
+        )
+    lines += _labelled("Your line", one_line(verdict.where, 240))
+    lines += _labelled("Known by", one_line("; ".join(verdict.evidence), 400))
+    lines += _labelled("Cause", one_line(verdict.cause, 600))
+    lines += _labelled("Driver", one_line("; ".join(verdict.driver_errors[:6]), 400))
+    if verdict.kind is not VerdictKind.NOTHING:
+        lines += _labelled("Do", one_line(verdict.remedy, 600))
+    return lines + _echoes(verdict.echoes)
+
+
+def _echoes(echoes: tuple[Echo, ...]) -> list[str]:
+    if not echoes:
+        return []
+    count = sum(echo.count for echo in echoes)
+    lines = ["", f"Echoes, not causes ({count:,} line{'s' if count > 1 else ''}):"]
+    for echo in echoes[:_MOST_ECHOES]:
+        who = f" by {name_ranks(echo.ranks)}" if echo.ranks else ""
+        hosts = (
+            f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}{' and more' if len(echo.hosts) > 4 else ''}"
+            if echo.hosts
+            else ""
+        )
+        text = f"{echo.count:,} x {one_line(echo.what, 120)}{who}{hosts} ({one_line(echo.log)}:{echo.line})"
+        lines += wrapped(text, first="  ", indent="      ")
+    if len(echoes) > _MOST_ECHOES:
+        lines.append(f"  and {len(echoes) - _MOST_ECHOES} more sorts: --json has them")
+    return lines
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    first = f"  {label + ':':<{_LABEL_WIDTH}}"
+    return wrapped(text, first=first, indent=" " * len(first)) if text else []

@@ -1,0 +1,238 @@
+"""`gpudiag hang`: look at the ranks of running jobs, and say who waits for whom.
+
+`watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands still.
+"""
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic, sleep
+
+from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
+from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.evidence import RankSubject
+from gpudiag.model.finding import Finding, Outcome, worst
+from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
+from gpudiag.model.reading import Missing
+from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
+from gpudiag.probe.job.look import Wanted
+from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+from gpudiag.probe.job.pystack import read_native
+from gpudiag.probe.job.state import read_job_state
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.launchers import Launcher
+from gpudiag.runs.machines import read_launch
+
+# What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
+_MARGIN_SECONDS = 0.5
+# Launchers that can start a process beside a job that runs already, on each of its machines.
+_STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
+
+
+def run_hang(
+    pid: int | None = None,
+    slurm_job: str | None = None,
+    *,
+    every: bool = False,
+    limits: HangLimits | None = None,
+    with_machine: bool = True,
+    job_of: int | None = None,
+    native: bool = False,
+) -> HangReport:
+    """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
+
+    With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
+    looked at.
+
+    Raises:
+        UsageError: there is no such process or job, or there are several and none was named.
+        SourceAbsentError: py-spy is not installed.
+    """
+    started = monotonic()
+    if find_py_spy() is None:
+        raise SourceAbsentError(
+            "the stacks of other processes are read by py-spy, which is not installed",
+            hint=NO_PY_SPY.partition(": ")[2].strip("`"),
+        )
+    wanted = Wanted(pid=pid, slurm_job=slurm_job)
+    gathered = gather_looks(wanted)
+    _refuse(gathered, wanted, every=every or job_of is not None)
+    jobs = gathered.jobs if job_of is None else _only_that_of(gathered.jobs, job_of)
+    jobs = _with_state(jobs)
+    verdicts = _judge_all(jobs, limits, started)
+    if native:
+        verdicts = [_with_native(verdict, limits) for verdict in verdicts]
+    machine = _look_at_machine(jobs) if with_machine else ()
+    outcome = worst(tuple(verdict.outcome for verdict in verdicts))
+    return HangReport(
+        outcome,
+        socket.gethostname(),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        round(monotonic() - started, 2),
+        tuple(verdicts),
+        machine,
+        _notes(verdict.job for verdict in verdicts),
+    )
+
+
+def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
+    """The job to which the process belongs.
+
+    Raises:
+        UsageError: it belongs to none of them.
+    """
+    for job in jobs:
+        below = {child.pid for rank in job.ranks for child in rank.children}
+        if pid in below | {rank.pid for rank in job.ranks} | {job.launcher_pid}:
+            return (job,)
+    found = "; ".join(f"{job.name} (pid {job.ranks[0].pid})" for job in jobs[:8] if job.ranks)
+    raise UsageError(f"process {pid} is of no job that was found here", hint=f"there is {found}")
+
+
+def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
+    """The place that srun or MPI gave this process among several on the job's machines; None where it is alone.
+
+    RANK and WORLD_SIZE alone do not count: in a pod of a job every shell has them, and there only one machine is asked.
+    """
+    environment = read_launch(variables)
+    return environment if environment is not None and environment.launcher in _STARTS_US else None
+
+
+def look_here(
+    slurm_job: str | None, *, every: bool, limits: HangLimits | None, native: bool = False
+) -> HangReport:
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
+    started = monotonic()
+    try:
+        return run_hang(None, slurm_job, every=every, limits=limits, native=native)
+    except GpudiagError as error:
+        why = (
+            f"{error.message} ({error.hint})"
+            if error.hint and not isinstance(error, UsageError)
+            else error.message
+        )
+        return HangReport(
+            Outcome.ERROR,
+            socket.gethostname(),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            round(monotonic() - started, 2),
+            (),
+            notes=(why,),
+        )
+
+
+def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:
+    """The verdict on the job to which a process belongs, of two looks or three; None where it has ended.
+
+    Raises:
+        SourceFailedError: the processes of this machine could not be listed.
+    """
+    started = monotonic()
+    jobs = _with_state(gather_looks(Wanted(pid=pid)).jobs)
+    return _judge_all(jobs, limits, started)[0] if jobs else None
+
+
+def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The jobs with what they say of themselves, as far as they do."""
+    return tuple(replace(job, state=read_job_state(job)) for job in jobs)
+
+
+def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:
+    """The verdicts, after one more look where something stands still and not yet for long."""
+    verdicts = [judge_job(job, limits) for job in jobs]
+    wait = (limits or HangLimits()).still + _MARGIN_SECONDS
+    for place, verdict in enumerate(verdicts):
+        if len(jobs) == 1 and not is_decided(verdict):
+            sleep(max(0.0, started + wait - monotonic()))
+            at_seconds = monotonic() - started
+            again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1)).jobs
+            if again:
+                verdicts[place] = judge_job(join_looks(verdict.job, again[0], at_seconds), limits)
+    return verdicts
+
+
+def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
+    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named alone."""
+    blamed = {one.subject.rank for one in verdict.findings if isinstance(one.subject, RankSubject)}
+    pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed] or [verdict.job.ranks[0].pid]
+    ranks = tuple(_add_native(rank) if rank.pid in pids[:2] else rank for rank in verdict.job.ranks)
+    return judge_job(replace(verdict.job, ranks=ranks), limits)
+
+
+def _add_native(rank: RankSeen) -> RankSeen:
+    look = rank.last
+    if (
+        look.main is None
+        or look.frozen
+        or look.traced_by
+        or {thread.state for thread in look.threads} & set("DTt")
+    ):
+        return rank  # pystack would wait for it without end
+    functions = read_native(rank.pid)
+    words = (functions.detail,) if isinstance(functions, Missing) else functions
+    threads = tuple(replace(one, native=words) if one.tid == look.pid else one for one in look.threads)
+    return replace(rank, looks=(*rank.looks[:-1], replace(look, threads=threads)))
+
+
+def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
+    jobs = gathered.jobs
+    if wanted.slurm_job is not None and not jobs:
+        raise UsageError(
+            f"no rank of Slurm's job {wanted.slurm_job} is on this machine",
+            hint=f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang --slurm-job {wanted.slurm_job}`",
+        )
+    if wanted.pid is not None and not jobs:
+        raise UsageError(
+            f"there is no process {wanted.pid} here, or it is gpudiag's own",
+            hint="`gpudiag hang --all` lists the jobs that are here",
+        )
+    if not jobs and gathered.hidden:
+        raise SourceFailedError(
+            f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be looked into",
+            hint="`sudo gpudiag hang`, or `sudo gpudiag hang PID`",
+        )
+    if not jobs:
+        raise UsageError(
+            "no job was found on this machine: no process has RANK and WORLD_SIZE, or torch loaded",
+            hint="name a process of it: `gpudiag hang PID`; as another user's, with sudo",
+        )
+    if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
+        listed = "; ".join(
+            f"{job.name} ({len(job.ranks)} ranks, e.g. pid {job.ranks[0].pid})" for job in jobs[:8]
+        )
+        raise UsageError(
+            f"{len(jobs)} jobs are on this machine: {listed}", hint="name one: `gpudiag hang PID`, or `--all`"
+        )
+
+
+def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
+    """What the instant checks and the kernel log say of the machine, where the jobs use GPUs."""
+    if not any(rank.gpus for job in jobs for rank in job.ranks) or not os.path.exists("/dev/nvidiactl"):
+        return ()
+    from gpudiag.probe.inventory import take_snapshot
+    from gpudiag.runs.instant import judge_snapshot
+
+    report = judge_snapshot(take_snapshot(deadline_seconds=3.0))
+    return tuple(finding for finding in report.findings() if finding.outcome in (Outcome.FAIL, Outcome.WARN))
+
+
+def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
+    """What the look itself did to the ranks."""
+    seen = tuple(jobs)
+    stopped = [
+        look.pid
+        for job in seen
+        for rank in job.ranks
+        for look in rank.looks
+        if "stopped" in str(look.stacks) and isinstance(look.stacks, str)
+    ]
+    if any(
+        thread.native for job in seen for rank in job.ranks for look in rank.looks for thread in look.threads
+    ):
+        return ("pystack stopped the rank whose C functions are shown for about a second",)
+    if stopped:
+        pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))
+        return (f"to read a whole stack, these processes were stopped for some milliseconds: {pids}",)
+    return ("it was read from outside: no rank was stopped or changed",)

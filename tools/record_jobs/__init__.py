@@ -1,0 +1,1 @@
+"""Records the logs of real jobs that go wrong."""
