@@ -10,6 +10,8 @@ from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
 _DEPTH = 12  # of names that stand for names; deeper is not told
 
+_MOST_LOOKS = 400  # expressions behind one; code that needs more is not told
+
 RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
 _RANK_NAMES = frozenset(
     {"rank", "global_rank", "world_rank", "dist_rank", "process_index", "proc_id", "rank_id"}
@@ -84,6 +86,7 @@ class Values(Flow):
         self.spawned: dict[ast.AST, list[ast.Call]] = {}
         self._known: dict[tuple[ast.AST, Path], frozenset[Value]] = {}
         self._open: set[tuple[ast.AST, Path]] = set()
+        self._looked = 0  # expressions, for the one that was asked about
         self._find_callers()
 
     def of(self, node: ast.AST | None, path: Path = ()) -> frozenset[Value]:
@@ -95,6 +98,11 @@ class Values(Flow):
             return self._known[key]
         if key in self._open or len(self._open) > _DEPTH * 8:
             return frozenset()
+        if not self._open:
+            self._looked = 0
+        self._looked += 1
+        if self._looked > _MOST_LOOKS:
+            return UNKNOWN
         self._open.add(key)
         try:
             found = self._evaluate(node, path)

@@ -286,3 +286,12 @@ def train(data):
 ```
 """
     assert found(page.encode(), ".md") == []
+
+
+def test_names_that_stand_for_one_another_many_times_end_soon() -> None:
+    """Each of these names may be any of the others: what they hold is not followed to the end."""
+    names = [f"n{number}" for number in range(40)]
+    lines = [f"    if c{number}:\n        {name} = {' or '.join(names)}" for number, name in enumerate(names)]
+    body = "\n".join(lines)
+    text = f"import torch.distributed as dist\n\ndef f():\n    while True:\n{body.replace('    ', '        ')}\n        dist.broadcast(n3, src=n4)\n"
+    assert lint_text(text).findings == ()
