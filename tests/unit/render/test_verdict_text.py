@@ -28,7 +28,22 @@ def test_the_first_lines_are_the_answer():
 def test_echoes_of_many_ranks_are_counted_and_not_listed():
     lines = render_verdict(VERDICT)
     assert " ".join(lines[lines.index("Echoes, not causes (900 lines):") + 1 :]).split() == (
-        ["900", "x", "the", "connection", "to", "another", "rank", "broke", "by", "ranks", "0-899", "on", "gpu-01", "(node0.log:16)"]
+        [
+            "900",
+            "x",
+            "the",
+            "connection",
+            "to",
+            "another",
+            "rank",
+            "broke",
+            "by",
+            "ranks",
+            "0-899",
+            "on",
+            "gpu-01",
+            "(node0.log:16)",
+        ]
     )
 
 
