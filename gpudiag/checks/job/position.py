@@ -128,7 +128,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last, call) if kind == PYTHON else ""
+    in_loop = _loop(first, last) if kind == PYTHON else ""
     return Position(
         seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since, _is_on_disk(main)
     )
@@ -332,15 +332,29 @@ def _is_on_disk(main: ThreadLook) -> bool:
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
-def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
-    """The endless loop of Python in which all looks found the rank; empty where there is none."""
-    one = read_call(first.main.frames).own if first.main else None
-    other = call.own
-    if one is None or other is None or (one.file, one.function) != (other.file, other.function):
+def _loop(first: ProcessLook, last: ProcessLook) -> str:
+    """The endless loop of Python in which all looks found the rank; empty where there is none.
+
+    The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a
+    function in its body is none: that function may well end.
+    """
+    looks = [own_frames(look.main.frames) if look.main is not None else () for look in (first, last)]
+    depth = 0
+    for one, other in zip(reversed(looks[0]), reversed(looks[1]), strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            break
+        depth += 1
+    if not depth:
         return ""
-    return next(
-        (around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), ""
-    )
+    around = [loop for loop in looks[1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
+    for frames in looks:
+        frame, is_innermost = frames[-depth], len(frames) == depth
+        around = [
+            loop
+            for loop in around
+            if loop in frame.inside and (is_innermost or loop.endswith(f"(line {frame.line})"))
+        ]
+    return around[0] if around else ""
 
 
 def _what_it_waits_for(
