@@ -43,6 +43,7 @@ FOR_RANKS = frozenset((RANKS, STORE))
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
+_MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
@@ -193,7 +194,9 @@ def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
         return ()
     changed = changed_counters(one.frames, other.frames)
     return tuple(
-        f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b)
+        f"{name} {a:g} -> {b:g}"
+        for name, (a, b) in changed.items()
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
     )[:3]
 
 
