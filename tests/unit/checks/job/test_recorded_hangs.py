@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.verdict import HangLimits, judge_job
 from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import Job, JobVerdict, ProcessLook
+from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from tests.walking import walk
 
@@ -145,6 +146,72 @@ def test_a_rank_that_works_alone_is_blamed_past_the_limit_that_the_message_names
     blamed = judged("evaluation", HangLimits(work=12))
     assert (blamed.outcome, blamed.findings[0].code) == (Outcome.FAIL, "hang.works_too_long")
     assert "12 s" in blamed.headline
+
+
+def test_all_in_one_call_and_still_is_the_network_and_nobody_in_particular() -> None:
+    verdict = judge_job(_all_as_rank_0(recorded("sleep")))
+    assert [finding.code for finding in verdict.findings] == ["hang.all_wait"]
+    assert verdict.findings[0].subject.kind == "host"
+
+
+def test_ranks_of_other_machines_may_be_to_blame_where_all_that_are_here_wait() -> None:
+    """Half of the ranks are elsewhere: those that are here are not enough to blame the network."""
+    job = replace(_all_as_rank_0(recorded("sleep")), world_size=8)
+    verdict = judge_job(job)
+    assert [finding.code for finding in verdict.findings] == ["hang.still"]
+    assert "another machine" in verdict.headline
+
+
+def test_another_size_is_told_by_shape() -> None:
+    job = _all_as_rank_0(recorded("sleep"))
+    changed = tuple(_with_size(rank, 1024) if rank.rank == 3 else rank for rank in job.ranks)
+    verdict = judge_job(replace(job, ranks=changed))
+    assert verdict.findings[0].code == "hang.other_size"
+    assert getattr(verdict.findings[0].subject, "rank", None) == 3
+    assert "float32 [1024]" in verdict.headline
+
+
+def test_a_wait_that_has_just_begun_is_no_hang() -> None:
+    job = recorded("skipped")
+    fresh = replace(job, ranks=tuple(_fresh(rank) for rank in job.ranks))
+    assert judge_job(fresh).outcome is not Outcome.FAIL
+
+
+def _all_as_rank_0(job: Job) -> Job:
+    first = job.ranks[0]
+    return replace(job, ranks=tuple(replace(rank, looks=_as(first.looks, rank.pid)) for rank in job.ranks))
+
+
+def _as(looks: tuple[ProcessLook, ...], pid: int) -> tuple[ProcessLook, ...]:
+    return tuple(
+        replace(
+            look,
+            pid=pid,
+            threads=tuple(replace(one, tid=pid) if one.tid == look.pid else one for one in look.threads),
+        )
+        for look in looks
+    )
+
+
+def _with_size(rank: RankSeen, size: int) -> RankSeen:
+    def changed(frame: Frame) -> Frame:
+        return replace(
+            frame, tensors=tuple((name, replace(one, shape=(size,))) for name, one in frame.tensors)
+        )
+
+    return replace(rank, looks=tuple(_frames_as(look, changed) for look in rank.looks))
+
+
+def _frames_as(look: ProcessLook, changed: Callable[[Frame], Frame]) -> ProcessLook:
+    threads = tuple(replace(one, frames=tuple(map(changed, one.frames))) for one in look.threads)
+    return replace(look, threads=threads)
+
+
+def _fresh(rank: RankSeen) -> RankSeen:
+    def just(look: ProcessLook) -> ProcessLook:
+        return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.2) for one in look.threads))
+
+    return replace(rank, looks=tuple(just(look) for look in rank.looks))
 
 
 def test_every_finding_says_what_to_do() -> None:
