@@ -55,7 +55,7 @@ def test_a_job_is_looked_at_by_a_process_of_it_while_another_run_goes_on(served,
     assert [one["pid"] for one in report["jobs"][0]["job"]["ranks"]] == [rank]
     assert "train.py" in served.get(f"/api/v1/runs/{run['id']}/report?format=text").text
     assert formats_answered(served, run) == run["report_formats"] == ["text", "json"]
-    served.post(f"/api/v1/runs/{other['id']}/cancel")
+    served.client.post(f"/api/v1/runs/{other['id']}/cancel", headers=served.act)
 
 
 def test_a_process_of_no_job_is_not_looked_at(served, rank: int) -> None:
