@@ -159,7 +159,8 @@ def _choose(processes: Mapping[int, Process], pid: int | None, slurm_job: str | 
         return [job for job in launched if job.slurm_job == slurm_job]
     if pid is None:
         taken = frozenset(one for job in launched for one in job.pids)
-        return [*launched, *find_families(processes, taken, _read_main, _uses_torch)]
+        families = find_families(processes, taken, _read_main, _uses_torch)
+        return [*launched, *(job for job in families if job.ranks)]
     fitting = [job for job in launched if pid in job.pids or _is_above(pid, job, processes)]
     if fitting or pid not in processes:
         return fitting
