@@ -397,9 +397,10 @@ def _since(thread: ThreadLook | None) -> float | None:
 
 def _describe_child(child: ChildSeen, job: Job) -> str | None:
     """`pid 12, sleeps at data.py:6 in __getitem__`; None for one that waits for work itself."""
-    main = child.looks[-1].main
-    if main is None:
+    seen = [look.main for look in child.looks if look.main is not None]
+    if not seen:
         return None
+    main = next((one for one in reversed(seen) if one.frames), seen[-1])
     if not main.frames:
         is_program = "python" not in child.command.split(" ")[0]
         return f"pid {child.pid} ({child.command[:60]})" if is_program else None

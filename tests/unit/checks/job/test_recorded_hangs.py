@@ -37,6 +37,7 @@ RECORDED = (
     Recorded(
         "other_collective", "hang.other_collective", 2, ("the all_gather (kinds.py:145 in wrong_collective)",)
     ),
+    Recorded("other_size", "hang.other_size", 2, ("float32 [8388608]", "float32 [4194304]")),
     Recorded("loader_deadlock", "hang.loader", 2, ("worker", "kinds.py:42 in Samples.__getitem__")),
     Recorded("fifo", "hang.file", 2, ("the FIFO", "kinds.py:54 in load")),
     Recorded("lock", "hang.lock", 2, ("kinds.py:91 in wait_for_the_lock", "kinds.py:87")),
