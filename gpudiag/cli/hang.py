@@ -13,6 +13,7 @@ from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.hang_plan import HangPlan
 
@@ -37,6 +38,7 @@ Examples:
 )
 @json_option
 @output_option
+@events_option
 def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
@@ -52,14 +54,16 @@ def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **op
         raise UsageError("PID, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`")
     environment = read_hang_launch(os.environ)
     if environment is None:
-        report = run_hang(
-            pid,
-            plan.slurm_job,
-            every=plan.every,
-            limits=HangLimits(work=plan.limit),
-            job_of=plan.job_of,
-            native=native,
-        )
+        with EventFile(options["events"]) as events:
+            report = run_hang(
+                pid,
+                plan.slurm_job,
+                every=plan.every,
+                limits=HangLimits(work=plan.limit),
+                job_of=plan.job_of,
+                native=native,
+            )
+            _tell(report, events)
         return print_hang(report, as_json=as_json, output=output)
     if pid is not None or plan.job_of is not None:
         raise UsageError(
@@ -67,6 +71,15 @@ def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **op
             hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
         )
     return _hang_together(environment, plan, native=native, as_json=as_json, output=output)
+
+
+def _tell(report: HangReport, events: EventFile) -> None:
+    """Write an event for each finding, and the outcome."""
+    from gpudiag.model.event import EventKind, RunEvent
+
+    for finding in (finding for verdict in report.jobs for finding in verdict.findings):
+        events.write(RunEvent(EventKind.FINDING, report.seconds, 0, 1, finding=finding))
+    events.write(RunEvent(EventKind.OUTCOME, report.seconds, 1, 1, outcome=report.outcome.value))
 
 
 def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:

@@ -41,6 +41,8 @@ def _where(report: HangReport) -> str:
     names = [one_line(machine.name) for machine in report.machines if not machine.reason]
     if not report.machines:
         return one_line(report.host)
+    if not names:
+        return "no machine that has a job"
     more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
     return f"{len(names)} of {len(report.machines)} machines ({', '.join(names[:_MOST_MACHINES])}{more})"
 

@@ -58,7 +58,7 @@ def join_hang_sources(
         seconds=max((report.seconds for report in reports), default=0.0),
         jobs=tuple(verdicts),
         machine=tuple(finding for report in reports for finding in report.machine),
-        notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        notes=tuple(dict.fromkeys(note for report in reports if report.jobs for note in report.notes)),
         machines=tuple(machines),
     )
 

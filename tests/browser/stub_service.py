@@ -29,6 +29,12 @@ POLICY = (
 )
 TICK_SECONDS = 0.5
 RUN_TICKS = 6
+HANG_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "job_of": {"type": ["integer", "null"], "minimum": 1, "maximum": 1 << 22, "default": None}
+    },
+}
 PLAN_SCHEMA = {
     "type": "object",
     "properties": {
@@ -192,9 +198,10 @@ class StubHandler(BaseHTTPRequestHandler):
         state = self.state
         if not rest:
             kinds = [
-                {"kind": "preflight", "title": "is this machine fit", "plan_schema": {"type": "object", "properties": {}}},
-                {"kind": "nccl-test", "title": "a verified collective", "plan_schema": PLAN_SCHEMA},
-                {"kind": "bandwidth", "title": "copies and products", "plan_schema": {"type": "object", "properties": {}}},
+                {"kind": "preflight", "title": "is this machine fit", "uses_gpus": True, "plan_schema": {"type": "object", "properties": {}}},
+                {"kind": "nccl-test", "title": "a verified collective", "uses_gpus": True, "plan_schema": PLAN_SCHEMA},
+                {"kind": "hang", "title": "why a job stands still", "uses_gpus": False, "plan_schema": HANG_SCHEMA},
+                {"kind": "bandwidth", "title": "copies and products", "uses_gpus": True, "plan_schema": {"type": "object", "properties": {}}},
             ]  # fmt: skip
             newest = list(reversed(state.runs.values()))
             return {"runs": newest, "kinds": kinds, "actions_allowed": state.session["actions_allowed"]}

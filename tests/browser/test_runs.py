@@ -57,6 +57,24 @@ def test_a_plan_is_sent_as_it_was_filled_in(served: tuple[WatchedPage, StubState
     assert len(body["gpus"]) == 1
 
 
+def test_a_look_at_a_job_is_sent_without_gpus(served: tuple[WatchedPage, StubState]) -> None:
+    watched, _ = served
+    asked: list[Any] = []
+    watched.page.on(
+        "request", lambda request: asked.append(request.post_data_json) if request.method == "POST" else None
+    )
+    watched.open("runs")
+    form = watched.page.locator("form.start")
+    form.locator("label", has_text="nccl-test").first.click()
+    form.get_by_label("GPU 5").check()
+    form.locator("label", has_text="hang").first.click()
+    assert form.get_by_label("GPU 5").count() == 0
+    form.get_by_label("job of").fill("4711")
+    form.get_by_role("button", name="Start hang").click()
+    watched.page.wait_for_function("location.hash.includes('/')")
+    assert asked == [{"kind": "hang", "plan": {"job_of": 4711}}]
+
+
 def test_a_number_out_of_bounds_is_not_sent(served: tuple[WatchedPage, StubState]) -> None:
     watched, state = served
     watched.open("runs")

@@ -15,6 +15,7 @@ from gpudiag.checks.job.groups import (
     group_key,
     is_are,
     name_positions,
+    name_ranks,
     peers_of,
 )
 from gpudiag.checks.job.position import Position
@@ -29,6 +30,8 @@ _APART_SECONDS = 1.0  # calls that do not match will never match
 _ASKS_RANK = re.compile(
     r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
 )
+_SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
+_NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
 _JOINS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
 )
@@ -114,7 +117,8 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
         found = _judge_apart(waiters, groups)
         return [found] if found is not None and long else _not_yet(waiters, found)
     only = groups[0]
-    for judged in (_judge_sizes(waiters, only), _judge_steps(waiters, only)):
+    ring = _judge_point_to_point(waiters, groups)
+    for judged in (ring, _judge_sizes(waiters, groups), _judge_steps(waiters, only)):
         if judged is not None:
             return [judged] if long else _not_yet(waiters, judged)
     if not is_whole and not joining:
@@ -162,12 +166,10 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks in different calls: the fewest are named, and both where there are as many."""
     odd, most = groups[0], groups[-1]
     others = [one for one in groups if one is not odd]
-    peers = _judge_peers(waiters, groups)
-    if peers is not None:
-        return peers
-    deadlock = _judge_point_to_point(waiters)
-    if deadlock is not None:
-        return deadlock
+    for judge in (_judge_peers, _judge_left_out, _judge_point_to_point, _judge_sizes):
+        found = judge(waiters, groups)
+        if found is not None:
+            return found
     kind, why = _explain(odd, most)
     rest = "; ".join(
         f"{name_positions(one.positions)} {is_are(one.positions, 'waits')} in {describe_call(one)}"
@@ -181,14 +183,36 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     return kind.finding(subject, message, *facts_of(odd), *facts_of(most))
 
 
+def _judge_left_out(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
+    """The finding for ranks that left a call of a smaller group out, and wait further on; who waits in it is innocent."""
+    for waits in groups:
+        frame = waits.head.call.frame
+        group = frame.group if frame is not None else None
+        if group is None or not group.ranks or not set(waits.ranks) < set(group.ranks):
+            continue
+        absent = [one for one in waiters.positions if one.rank in set(group.ranks) - set(waits.ranks)]
+        further = [one for one in absent if _is_further(one, waits.head)]
+        if not further or len(further) + len(waits.positions) < group.size:
+            continue
+        guilty = group_alike(further)[0]
+        kind, why = _explain(guilty, waits)
+        members = name_ranks(group.ranks)
+        message = (
+            f"{guilty.name} {is_are(guilty.positions, 'is')} in {describe_call(guilty)} and not in the {waits.head.call.operation} of "
+            f"{members} ({waits.head.where}) that {waits.name} {is_are(waits.positions, 'waits')} in{waiters.since}{why}"
+        )
+        return kind.finding(subject_of(guilty, waiters.job), message, *facts_of(guilty), *facts_of(waits))
+    return None
+
+
+def _is_further(one: Position, other: Position) -> bool:
+    """Whether one rank is at a later line than the other, in the function in which they part."""
+    frames = _divergence(one, other)
+    return frames is not None and frames[0].line > frames[1].line
+
+
 def _explain(odd: Group, most: Group) -> tuple[FindingKind, str]:
     """The kind, and what the sources show of the way by which the odd ranks came to another call."""
-    size = group_key(odd.head)[1]
-    if _is_part(odd, size) and len(odd.positions) < size:
-        lacking = size - len(odd.positions)
-        return kinds.OTHER_COLLECTIVE, (
-            f"; {lacking} of the {size} ranks of that group {'is' if lacking == 1 else 'are'} not in it but further on: it left the call out"
-        )
     swallowed = _swallowed_between(odd.head, most.head)
     if swallowed:
         return kinds.SWALLOWED, f"; {swallowed}"
@@ -196,7 +220,7 @@ def _explain(odd: Group, most: Group) -> tuple[FindingKind, str]:
     steps = ", ".join(
         f"{name} is {b:g} there and {a:g} here"
         for name, (a, b) in list(counters.items())[:2]
-        if name != "rank"
+        if name not in _NAMES_OF_RANKS
     )
     branch = _branch(odd.head, most.head)
     said = "".join(f"; {one}" for one in (branch, steps) if one)
@@ -290,7 +314,7 @@ def _roots(group: Group) -> set[int]:
     }
 
 
-def _judge_point_to_point(waiters: Waiters) -> Finding | None:
+def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | None:
     """The finding for ranks that wait in sends or receives for each other, in a ring or in a chain."""
     waits: dict[int, tuple[int, Position]] = {}
     for one in waiters.positions:
@@ -323,22 +347,27 @@ def _peer(one: Position) -> int | None:
     return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
 
 
-def _judge_sizes(waiters: Waiters, only: Group) -> Finding | None:
-    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared."""
-    seen = {one: _tensors(one) for one in only.positions}
+def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
+    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared.
+
+    A call in a helper is one call, wherever the helper was called from.
+    """
+    positions = [one for group in groups for one in group.positions]
+    calls = {(one.kind, one.call.operation, one.where, group_key(one)) for one in positions}
+    seen = {one: _tensors(one) for one in positions}
     counts = Counter(value for value in seen.values() if value)
-    if len(counts) < 2 or only.head.call.operation in ("gather", "scatter", "broadcast_object_list"):
+    if len(calls) > 1 or len(counts) < 2 or positions[0].call.operation in _SIZES_MAY_DIFFER:
         return None
     usual = counts.most_common(1)[0][0]
     odd = Group(tuple(one for one, value in seen.items() if value and value != usual))
     most = Group(tuple(one for one, value in seen.items() if value == usual))
     tied = len(odd.positions) == len(most.positions)
     message = (
-        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(only)} with {seen[odd.head]}, and {most.name} with "
+        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} with {seen[odd.head]}, and {most.name} with "
         f"{usual}{waiters.since}"
     )
     subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
-    return kinds.OTHER_SIZE.finding(subject, message, *facts_of(odd))
+    return kinds.OTHER_SIZE.finding(subject, message, *facts_of(odd), *facts_of(most))
 
 
 def _tensors(one: Position) -> str:
@@ -372,11 +401,7 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
     for one in only.positions:
         others = [other for other in only.positions if other is not one]
         differing = [changed_counters(other.frames, one.frames) for other in others]
-        names = (
-            set(differing[0]).intersection(*differing) - {"rank", "local_rank", "global_rank"}
-            if differing
-            else set()
-        )
+        names = set(differing[0]).intersection(*differing) - _NAMES_OF_RANKS if differing else set()
         alike = [
             name
             for name in sorted(names)

@@ -43,6 +43,7 @@ FOR_RANKS = frozenset((RANKS, STORE))
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
+_MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
@@ -128,7 +129,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last, call) if kind == PYTHON else ""
+    in_loop = _loop(first, last) if kind == PYTHON else ""
     return Position(
         seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since, _is_on_disk(main)
     )
@@ -193,7 +194,9 @@ def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
         return ()
     changed = changed_counters(one.frames, other.frames)
     return tuple(
-        f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b)
+        f"{name} {a:g} -> {b:g}"
+        for name, (a, b) in changed.items()
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
     )[:3]
 
 
@@ -332,15 +335,35 @@ def _is_on_disk(main: ThreadLook) -> bool:
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
-def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
-    """The endless loop of Python in which all looks found the rank; empty where there is none."""
-    one = read_call(first.main.frames).own if first.main else None
-    other = call.own
-    if one is None or other is None or (one.file, one.function) != (other.file, other.function):
+def _loop(first: ProcessLook, last: ProcessLook) -> str:
+    """The endless loop of Python in which all looks found the rank; empty where there is none.
+
+    The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a
+    function in its body is none: that function may well end.
+    """
+    looks = [own_frames(look.main.frames) if look.main is not None else () for look in (first, last)]
+    depth = 0
+    for one, other in zip(reversed(looks[0]), reversed(looks[1]), strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            break
+        depth += 1
+    # The innermost function that all looks have in common, or the one that calls it.
+    return next((loop for place in (depth, depth - 1) if (loop := _loop_of(looks, place))), "")
+
+
+def _loop_of(looks: Sequence[Sequence[Frame]], depth: int) -> str:
+    """The `while` in which the frame at that depth was in all looks, by itself or in its condition."""
+    if depth < 1 or any(len(frames) > depth + 1 for frames in looks):
         return ""
-    return next(
-        (around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), ""
-    )
+    around = [loop for loop in looks[-1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
+    for frames in looks:
+        frame, is_innermost = frames[-depth], len(frames) == depth
+        around = [
+            loop
+            for loop in around
+            if loop in frame.inside and (is_innermost or loop.endswith(f"(line {frame.line})"))
+        ]
+    return around[0] if around else ""
 
 
 def _what_it_waits_for(
@@ -380,9 +403,10 @@ def _since(thread: ThreadLook | None) -> float | None:
 
 def _describe_child(child: ChildSeen, job: Job) -> str | None:
     """`pid 12, sleeps at data.py:6 in __getitem__`; None for one that waits for work itself."""
-    main = child.looks[-1].main
-    if main is None:
+    seen = [look.main for look in child.looks if look.main is not None]
+    if not seen:
         return None
+    main = next((one for one in reversed(seen) if one.frames), seen[-1])
     if not main.frames:
         is_program = "python" not in child.command.split(" ")[0]
         return f"pid {child.pid} ({child.command[:60]})" if is_program else None

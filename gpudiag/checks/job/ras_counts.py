@@ -129,7 +129,11 @@ def _difference(
         message += " (ranks as they count in it)"
     evidence = [Evidence("communicator", communicator.identity, source=SOURCE)]
     evidence += [
-        Evidence(f"launched_{count.operation}", count.launched, unit=f"{count.size} ranks", source=SOURCE)
+        Evidence(
+            f"launched by {count.size} rank{'s' * (count.size != 1)}",
+            f"{count.launched} {_many(count.operation, count.launched)}",
+            source=SOURCE,
+        )
         for count in communicator.counts[:8]
     ]
     return Difference(apart, blamed, others, _words(communicator), message, SOURCE, tuple(evidence), within)
@@ -252,7 +256,7 @@ def _behind_text(
     name = max(fewer, key=lambda one: fewer[one][1] - fewer[one][0])
     has_launched, most = fewer[name]
     return (
-        f"{{ranks}} {{has}} launched {has_launched} {_many(name, has_launched)} in {_words(communicator)}, and {{others}} "
+        f"{{ranks}} {{has}} launched {has_launched} {_many(name, has_launched)} in {_words(communicator)}, {{others}} "
         f"{most}: {most - has_launched} behind, and nothing moves"
     )
 

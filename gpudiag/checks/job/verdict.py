@@ -18,6 +18,7 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import add_told
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
@@ -51,7 +52,7 @@ class HangLimits:
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    positions = tuple(find_position(rank, job) for rank in job.ranks)
+    positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     findings = _judge(job, positions, alive, limits)
     unseen = _describe_unseen(positions)
@@ -152,11 +153,18 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
-    loop = f", in the loop `{head.in_loop}`" if head.in_loop else ""
+    loop = f", in the loop {_name_loop(head)}" if head.in_loop else ""
     return (
         f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
         f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
     )
+
+
+def _name_loop(one: Position) -> str:
+    """`while True` of train.py:12."""
+    loop, _, line = one.in_loop.rpartition(" (line ")
+    file = one.call.own.file.rpartition("/")[2] if one.call.own is not None else "line "
+    return f"`{loop}` of {file}:{line.rstrip(')')}"
 
 
 def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[FindingKind, str] | None:
@@ -175,7 +183,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
             )
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
-        if still < limits.news:
+        if still < limits.news and (waited or 0.0) < limits.still:
             return None
         return (
             kinds.NOT_YET,

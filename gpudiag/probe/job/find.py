@@ -87,8 +87,18 @@ def find_launched_jobs(processes: Mapping[int, Process]) -> list[FoundJob]:
     return [job for members in innermost if (job := _job_of(members, processes))]
 
 
+def _is_look(process: Process) -> bool:
+    """Whether it is `gpudiag hang` itself, which a launcher may have started beside the job."""
+    return any(
+        one.rpartition("/")[2] == "gpudiag" and after == "hang"
+        for one, after in zip(process.words, process.words[1:], strict=False)
+    )
+
+
 def _candidate(process: Process) -> _Candidate | None:
     variables = process.environment or {}
+    if _is_look(process):
+        return None
     for launcher, rank, size, local_rank, local_size, alike in _RANK_VARIABLES:
         values = variables.get(rank, ""), variables.get(size, "")
         if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):

@@ -24,7 +24,8 @@ from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
-_STACK_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
+_STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
+_TRIES = 3
 _MOST_AT_ONCE = 32
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
@@ -159,7 +160,8 @@ def _choose(processes: Mapping[int, Process], pid: int | None, slurm_job: str | 
         return [job for job in launched if job.slurm_job == slurm_job]
     if pid is None:
         taken = frozenset(one for job in launched for one in job.pids)
-        return [*launched, *find_families(processes, taken, _read_main, _uses_torch)]
+        families = find_families(processes, taken, _read_main, _uses_torch)
+        return [*launched, *(job for job in families if job.ranks)]
     fitting = [job for job in launched if pid in job.pids or _is_above(pid, job, processes)]
     if fitting or pid not in processes:
         return fitting
@@ -184,8 +186,14 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
 
 
 def _read_main(pid: int) -> Sequence[RawFrame]:
-    read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
-    return () if isinstance(read, Missing) else _frames_of(read[0].get(pid))
+    """The main thread's frames; tried again where py-spy is late, for whole jobs are told apart by them."""
+    for _ in range(_TRIES):
+        read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+        if not isinstance(read, Missing):
+            return _frames_of(read[0].get(pid))
+        if read.reason is not MissingReason.TIMED_OUT:
+            break
+    return ()
 
 
 def _frames_of(thread: RawThread | None) -> Sequence[RawFrame]:
@@ -202,10 +210,12 @@ def _uses_torch(pid: int) -> bool:
 def _empty_job(found: FoundJob) -> Job:
     uptime = _uptime()
     launcher = found.launcher_process
-    command = (
-        found.ranks[0].process if found.ranks else found.launcher_process or Process(0, 0, "X", 0.0, "?", ())
-    ).command
-    script = next((os.path.basename(word) for word in command.split() if word.endswith(".py")), command[:60])
+    named = [one for one in (found.ranks[0].process if found.ranks else None, launcher) if one is not None]
+    words = [word for one in named for word in one.words]
+    script = next(
+        (os.path.basename(word) for word in words if word.endswith(".py")),
+        named[0].command[:60] if named else "?",
+    )
     if launcher is not None:
         name = f"{found.launcher} {launcher.pid}: {script}"
     else:

@@ -102,10 +102,14 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawTh
 
 
 def _refusal(text: str) -> Missing:
-    words = " ".join(text.split())
+    words = " ".join(text.partition("Stack backtrace")[0].split())
     lowered = words.lower()
     if any(mark in lowered for mark in _PERMISSION):
         return Missing(MissingReason.NO_PERMISSION, words[:200])
+    if "failed to find python version" in lowered:
+        return Missing(
+            MissingReason.NOT_SUPPORTED, "it runs no Python, or one that this py-spy does not know"
+        )
     if any(mark in lowered for mark in _ENDED):
         return Missing(MissingReason.SOURCE_ABSENT, "the process has ended")
     return Missing(MissingReason.ERROR, f"py-spy: {words[:200]}")

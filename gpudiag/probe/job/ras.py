@@ -44,7 +44,7 @@ def read_ras(
 ) -> Reading[RasLooks]:
     """Two answers of the RAS at this address, begun `apart_seconds` apart, or why there are none.
 
-    With `pids`, answers that name processes and none of these are of another job, and are not returned. A first answer
+    With `pids`, JSON that names processes and none of these is of another job, and is not returned. A first answer
     without a second is returned alone.
     """
     began = monotonic()
@@ -92,6 +92,9 @@ class _Client:
         raise _Failed(MissingReason.SOURCE_ABSENT, "the processes that answer are of another job")
 
     def _is_wanted(self, look: RasLook) -> bool:
+        """Whether the answer is of the wanted job; a text names a few processes, of any machine, and cannot tell."""
+        if not look.is_complete:
+            return True
         named = {rank.pid for one in look.communicators for rank in one.ranks if rank.pid is not None}
         return not self.pids or not named or not self.pids.isdisjoint(named)
 

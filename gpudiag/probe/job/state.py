@@ -107,9 +107,17 @@ def _read_start(root: Path, seen: RankSeen) -> float:
 def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
     pids = frozenset(rank.seen.pid for rank in ranks)
     addresses: dict[str, _Rank] = {}
+    listening: dict[
+        str, dict[str, int]
+    ] = {}  # by network namespace: a table of many connections is slow to read
     for rank in ranks:
         address = ras_address(dict(rank.variables))
-        if address is not None and address not in addresses and _listens(root, rank.seen.pid, address):
+        if address is None or address in addresses:
+            continue
+        namespace = _namespace(root, rank.seen.pid)
+        if namespace not in listening:
+            listening[namespace] = listening_ports(root / "proc" / str(rank.seen.pid) / "net")
+        if _listens(root, rank.seen.pid, address, listening[namespace]):
             addresses[address] = rank
     state = JobState()
     for address, rank in list(addresses.items())[:4]:
@@ -125,22 +133,23 @@ def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
     return state
 
 
-def _listens(root: Path, pid: int, address: str) -> bool:
+def _listens(root: Path, pid: int, address: str, listening: Mapping[str, int]) -> bool:
     port = address.rpartition(":")[2]
-    process = root / "proc" / str(pid)
-    if not port.isdecimal():
-        return False
-    sockets = socket_inodes(process / "fd")
-    return any(
-        inode in sockets for inode, one in listening_ports(process / "net").items() if one == int(port)
-    )
+    inodes = {inode for inode, one in listening.items() if str(one) == port}
+    return bool(inodes) and not inodes.isdisjoint(socket_inodes(root / "proc" / str(pid) / "fd"))
+
+
+def _namespace(root: Path, pid: int | str) -> str:
+    """The network namespace of a process; empty where it cannot be read."""
+    with suppress(OSError):
+        return os.readlink(root / "proc" / str(pid) / "ns/net")
+    return ""
 
 
 def _is_elsewhere(root: Path, pid: int) -> bool:
     """Whether a process is in another network namespace than this one."""
-    with suppress(OSError):
-        return os.readlink(root / "proc" / str(pid) / "ns/net") != os.readlink(root / "proc/self/ns/net")
-    return False
+    theirs, own = _namespace(root, pid), _namespace(root, "self")
+    return bool(theirs and own) and theirs != own
 
 
 def _pids_inside(root: Path, pids: frozenset[int]) -> frozenset[int]:

@@ -18,7 +18,7 @@ from gpudiag.probe.job.debug_server import find_debug_server, read_debug_server
 
 RECORDS = Path(__file__).parent / "flight_records" / "skip"
 SOON = 20.0
-STACK = 'Thread 0x00007f (most recent call first):\n  File "/home/me/job.py", line 12 in load_batch\n'
+STACK = 'Thread 0x00007f (most recent call first):\n  File "/jobs/me/job.py", line 12 in load_batch\n'
 WAITS = {"pytorch.wait_counter.TCPStore__wait": {"active_count": 1}, "other": {"active_count": 0}}
 
 

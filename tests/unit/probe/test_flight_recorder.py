@@ -50,7 +50,7 @@ def nccl_entry(version: str, **more: Any) -> dict[str, Any]:
         "is_p2p": False,
         "frames": [
             {"name": "all_reduce", "filename": "/opt/torch/distributed/distributed_c10d.py", "line": 2501},
-            {"name": "step", "filename": "/home/me/train.py", "line": 10},
+            {"name": "step", "filename": "/jobs/me/train.py", "line": 10},
         ],
     }
     if version.startswith("1."):  # torch 2.3: one number for all calls

@@ -12,6 +12,8 @@ import pytest
 
 from gpudiag.model.job import Job, KnownBy, RankSeen
 from gpudiag.model.job_state import JobState
+from gpudiag.probe.job.find import find_launched_jobs
+from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.state import read_job_state
 
 RECORDS = Path(__file__).parent / "flight_records" / "skip"
@@ -146,3 +148,20 @@ def test_a_job_without_any_of_it_says_nothing(ranks: Ranks, tmp_path: Path) -> N
     assert read(seen) == JobState()
     gone = RankSeen(1 << 22, 0, 0, KnownBy.ENVIRONMENT, "x", 0.5)
     assert read(gone) == JobState()
+
+
+def test_looks_that_a_launcher_starts_beside_a_job_are_no_job() -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+    def process(pid: int, *words: str) -> Process:
+        return Process(pid, 1, "S", 1.0, words[0], words, environment=variables, python=True)
+
+    looks = (
+        ("/usr/bin/gpudiag", "hang"),
+        ("python", "-m", "gpudiag", "hang", "--json"),
+        ("timeout", "9", "gpudiag", "hang"),
+    )
+    for words in looks:
+        assert find_launched_jobs({7: process(7, *words)}) == []
+    for words in (("python", "train.py", "gpudiag"), ("gpudiag", "train"), ("python", "hang", "gpudiag")):
+        assert len(find_launched_jobs({7: process(7, *words)})) == 1

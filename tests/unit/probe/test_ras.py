@@ -125,6 +125,12 @@ def test_another_job_that_answers_on_the_shared_port_is_asked_again() -> None:
     assert "another job" in nobody.detail
 
 
+def test_a_text_names_a_few_processes_of_any_machine_and_is_taken() -> None:
+    with ras_server(lambda *_: as_text([four([7, 7, 6, 7])], "2.24.3"), speaks_json=False) as address:
+        looks = read_ras(address, pids=frozenset((77,)), apart_seconds=0.0, deadline_seconds=SOON)
+    assert isinstance(looks, RasLooks)
+
+
 def test_a_second_answer_that_fails_leaves_the_first() -> None:
     with ras_server(lambda number, _: b"" if number else as_json([four([1])])) as address:
         looks = read_ras(address, apart_seconds=0.0, deadline_seconds=SOON)

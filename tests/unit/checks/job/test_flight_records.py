@@ -42,7 +42,7 @@ def call(
             RecordedFrame(
                 "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", operation, 1
             ),
-            RecordedFrame("/home/me/train.py", "step", 10),
+            RecordedFrame("/jobs/me/train.py", "step", 10),
         ),
     )
 

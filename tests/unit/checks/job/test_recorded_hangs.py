@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.verdict import HangLimits, judge_job
 from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import Job, JobVerdict, ProcessLook
+from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from tests.walking import walk
 
@@ -36,6 +37,7 @@ RECORDED = (
     Recorded(
         "other_collective", "hang.other_collective", 2, ("the all_gather (kinds.py:145 in wrong_collective)",)
     ),
+    Recorded("other_size", "hang.other_size", 2, ("float32 [8388608]", "float32 [4194304]")),
     Recorded("loader_deadlock", "hang.loader", 2, ("worker", "kinds.py:42 in Samples.__getitem__")),
     Recorded("fifo", "hang.file", 2, ("the FIFO", "kinds.py:54 in load")),
     Recorded("lock", "hang.lock", 2, ("kinds.py:91 in wait_for_the_lock", "kinds.py:87")),
@@ -45,6 +47,7 @@ RECORDED = (
     Recorded("exit", "hang.at_exit", 2, ("has ended its script",)),
     Recorded("evaluation", "hang.works_alone", 2, ("evaluates (evaluate)", "300 s"), Outcome.WARN),
     Recorded("frozen_disk", "hang.file", 2, ("ext4", "uninterruptible sleep")),
+    Recorded("d_state", "hang.file", 2, ("uninterruptible sleep", "in load")),
     Recorded("dead", "hang.rank_gone", 2, ("has no process any more",)),
     Recorded("with_lock", "hang.lock", 1, ("shapes.py:83 in with_lock",)),
     Recorded("http_server", "hang.network", 1, ("waits for an answer from 127.0.0.1:",)),
@@ -56,8 +59,33 @@ RECORDED = (
     Recorded("deep_in_library", "hang.lock", 1, ("in Slow.read",)),
     Recorded("future_result", "hang.lock", 1, ("sleeps_in_pool",)),
     Recorded("barrier_on_rank", "hang.other_collective", 1, ("if dist.get_rank() == GUILTY",)),
+    Recorded("object_list", "hang.sleep", 1, ("broadcast_object_list",)),
+    Recorded("wrong_source", "hang.other_peer", 1, ("with src=3", "with src=0")),
+    Recorded("breakpoint_left", "hang.debugger", 1, ("debugger's prompt",)),
+    Recorded("fsdp", "hang.sleep", 1, ("shapes.py:402 in train_fsdp",)),
+    Recorded("gathers", "hang.other_peer", 1, ("with dst=2", "rank 0 with dst=0")),
+    Recorded("spin_wait", "hang.loop", 1, ("while not is_done()",)),
+    Recorded("sqlite_lock", "hang.database", 1, ("sqlite_lock",)),
+    Recorded("uneven_ddp", "hang.other_collective", 1, ("the all_gather_object",)),
+    Recorded(
+        "sub_skip",
+        "hang.other_collective",
+        1,
+        ("not in the all_reduce of ranks 0 and 1", "that rank 0 waits in"),
+    ),
+    Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
 )
+
+
+# What no rank may be in, whatever else moves.
+_BLAMED_AT_ONCE = ("hang.stopped", "hang.rank_gone", "hang.debugger")
+
+
+def test_every_recording_is_judged() -> None:
+    assert {case.name for case in RECORDED} == {
+        path.name.removesuffix(".json.gz") for path in CORPUS.iterdir()
+    }
 
 
 @cache
@@ -104,11 +132,7 @@ def _blind(look: ProcessLook, refused: Missing) -> ProcessLook:
 
 
 @walk(
-    [
-        case
-        for case in RECORDED
-        if case.outcome is Outcome.FAIL and case.code not in ("hang.stopped", "hang.rank_gone")
-    ],
+    [case for case in RECORDED if case.outcome is Outcome.FAIL and case.code not in _BLAMED_AT_ONCE],
     lambda case: case.name,
 )
 def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
@@ -145,6 +169,72 @@ def test_a_rank_that_works_alone_is_blamed_past_the_limit_that_the_message_names
     blamed = judged("evaluation", HangLimits(work=12))
     assert (blamed.outcome, blamed.findings[0].code) == (Outcome.FAIL, "hang.works_too_long")
     assert "12 s" in blamed.headline
+
+
+def test_all_in_one_call_and_still_is_the_network_and_nobody_in_particular() -> None:
+    verdict = judge_job(_all_as_rank_0(recorded("sleep")))
+    assert [finding.code for finding in verdict.findings] == ["hang.all_wait"]
+    assert verdict.findings[0].subject.kind == "host"
+
+
+def test_ranks_of_other_machines_may_be_to_blame_where_all_that_are_here_wait() -> None:
+    """Half of the ranks are elsewhere: those that are here are not enough to blame the network."""
+    job = replace(_all_as_rank_0(recorded("sleep")), world_size=8)
+    verdict = judge_job(job)
+    assert [finding.code for finding in verdict.findings] == ["hang.still"]
+    assert "another machine" in verdict.headline
+
+
+def test_another_size_is_told_by_shape() -> None:
+    job = _all_as_rank_0(recorded("sleep"))
+    changed = tuple(_with_size(rank, 1024) if rank.rank == 3 else rank for rank in job.ranks)
+    verdict = judge_job(replace(job, ranks=changed))
+    assert verdict.findings[0].code == "hang.other_size"
+    assert getattr(verdict.findings[0].subject, "rank", None) == 3
+    assert "float32 [1024]" in verdict.headline
+
+
+def test_a_wait_that_has_just_begun_is_no_hang() -> None:
+    job = recorded("skipped")
+    fresh = replace(job, ranks=tuple(_fresh(rank) for rank in job.ranks))
+    assert judge_job(fresh).outcome is not Outcome.FAIL
+
+
+def _all_as_rank_0(job: Job) -> Job:
+    first = job.ranks[0]
+    return replace(job, ranks=tuple(replace(rank, looks=_as(first.looks, rank.pid)) for rank in job.ranks))
+
+
+def _as(looks: tuple[ProcessLook, ...], pid: int) -> tuple[ProcessLook, ...]:
+    return tuple(
+        replace(
+            look,
+            pid=pid,
+            threads=tuple(replace(one, tid=pid) if one.tid == look.pid else one for one in look.threads),
+        )
+        for look in looks
+    )
+
+
+def _with_size(rank: RankSeen, size: int) -> RankSeen:
+    def changed(frame: Frame) -> Frame:
+        return replace(
+            frame, tensors=tuple((name, replace(one, shape=(size,))) for name, one in frame.tensors)
+        )
+
+    return replace(rank, looks=tuple(_frames_as(look, changed) for look in rank.looks))
+
+
+def _frames_as(look: ProcessLook, changed: Callable[[Frame], Frame]) -> ProcessLook:
+    threads = tuple(replace(one, frames=tuple(map(changed, one.frames))) for one in look.threads)
+    return replace(look, threads=threads)
+
+
+def _fresh(rank: RankSeen) -> RankSeen:
+    def just(look: ProcessLook) -> ProcessLook:
+        return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.2) for one in look.threads))
+
+    return replace(rank, looks=tuple(just(look) for look in rank.looks))
 
 
 def test_every_finding_says_what_to_do() -> None:
