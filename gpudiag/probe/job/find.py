@@ -19,12 +19,7 @@ _RANK_VARIABLES = (
 )  # fmt: skip
 _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
-_JOINS = (
-    "/torch/multiprocessing/spawn.py",
-    "/multiprocessing/process.py",
-    "/multiprocessing/popen_",
-    "/concurrent/futures/",
-)
+_JOINS = ("/torch/multiprocessing/spawn.py", "/multiprocessing/process.py", "/multiprocessing/popen_")
 # torchrun by its command line: a process that is one and has no ranks is between two attempts, or at its end.
 _AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
 _TRACKERS = ("resource_tracker", "semaphore_tracker", "forkserver")

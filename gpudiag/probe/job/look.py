@@ -178,7 +178,8 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
         below = [one for one in processes.values() if process.pid in one.ancestors and one.python]
         return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process
     parent = processes.get(process.parent_pid)
-    if parent is not None and parent.python:
+    own = find_family(process, processes, _read_main)
+    if parent is not None and parent.python and own.launcher == "python":
         family = find_family(parent, processes, _read_main)
         if any(rank.process.pid == process.pid for rank in family.ranks):
             return parent
