@@ -8,6 +8,7 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.event import RunEvent
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
+from gpudiag.model.job import HangReport, Job
 from gpudiag.model.live import Live
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvents
@@ -39,6 +40,8 @@ DOCUMENTS: dict[str, type] = {
         RunEvent,
         History,
         LogExplanation,
+        HangReport,
+        Job,
         *_OF_SERVICE,
     )
 }

@@ -1,0 +1,227 @@
+"""The nouns of a job that is already running, seen from outside: its ranks, and looks at each of them.
+
+Who uses what:
+
+- `gpudiag.probe.job.find.find_jobs` finds jobs on this machine, `gpudiag.probe.job.look.look_at` adds a `ProcessLook` to
+  every rank; both only read. What another source tells of a rank (NCCL RAS, a flight recorder) is `CollectiveCount`.
+- `gpudiag.checks.job.verdict.judge_job` turns a `Job` of at least two looks into findings, and is pure.
+- `gpudiag.runs.hang.watch_job` is both in one, for whoever has a job's pid: `gpudiag hang`, `gpudiag run`.
+
+A job with its looks is plain data: `codec.to_document(job)` and `codec.from_document(Job, ...)` write and read it, which
+is how recorded looks become tests.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.reading import NOT_ASKED, Reading
+
+
+class KnownBy(StrEnum):
+    """What told which rank a process is."""
+
+    ENVIRONMENT = "environment"  # RANK, as torchrun and many others set it
+    LAUNCHER = "launcher"  # OMPI_*, PMI_*, SLURM_*, and the like
+    SPAWN_ORDER = "spawn_order"  # children of torch.multiprocessing.spawn, in the order of their start: likely, not certain
+    NOTHING = "nothing"  # it belongs to the job, and nothing says which rank it is
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSeen:
+    """A tensor that a Python variable holds, read from the rank's memory."""
+
+    shape: tuple[int, ...]
+    dtype: str  # `float32`; `type 7` where torch's number has no word
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A process group that a call was given, read from the rank's memory."""
+
+    size: int
+    rank: int  # of this process in the group
+    name: str = ""  # torch's own, the same on all of its ranks; empty where it could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame; `file` is the whole path as the interpreter knows it."""
+
+    file: str
+    function: str  # with its class, where py-spy tells it
+    line: int
+    text: str = ""  # of the source's line, without what surrounds it
+    inside: tuple[str, ...] = ()  # statements around the line that may explain it: `if rank == 0: (line 10)`
+    variables: tuple[tuple[str, str], ...] = ()  # numbers, words and names only: what tells ranks apart
+    tensors: tuple[tuple[str, TensorSeen], ...] = ()  # by variable
+    group: GroupSeen | None = None  # of a call of torch.distributed
+
+    @property
+    def place(self) -> str:
+        """`data.py:6`."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a thread's system call waits for: a file, FIFO, socket, process, lock.
+
+    `kind` is file, fifo, pipe, socket, listener, terminal, process, device, lock or other.
+    """
+
+    kind: str
+    name: str  # the path, `10.0.0.2:443`, `pid 12 (sleep 100)`
+    detail: str = ""  # the file system, who holds the lock, who is at the other end
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLook:
+    """One thread at one moment, by the kernel and by its Python stack."""
+
+    tid: int
+    name: str
+    state: str  # R, S, D, T (stopped by a signal), t (by a debugger), Z, as in ps
+    cpu_seconds: float
+    waits_in: str = ""  # the kernel's function: `futex_do_wait`
+    syscall: str = ""  # its name; empty in user mode or where it may not be read
+    awaited: Awaited | None = None
+    last_ran_seconds_ago: Reading[float] = NOT_ASKED  # when it last had a processor
+    frames: tuple[
+        Frame, ...
+    ] = ()  # innermost first; empty where the thread runs no Python, or could not be read
+    native: tuple[str, ...] = ()  # C functions, innermost first, where they were asked for
+    switches: int = 0  # how often it was given a processor
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLook:
+    """One process at one moment, `at_seconds` since the first look began."""
+
+    at_seconds: float
+    pid: int
+    state: str  # of the main thread; Z dead and not yet reaped; X gone
+    cpu_seconds: float  # of all threads
+    read_bytes: Reading[int] = NOT_ASKED  # by read(2) and its kin, network included
+    written_bytes: Reading[int] = NOT_ASKED
+    threads: tuple[ThreadLook, ...] = ()  # the main one first
+    stacks: Reading[str] = NOT_ASKED  # what read the Python stacks, or why they are not there
+    frozen: bool = False  # by its control group
+    traced_by: str = ""  # a debugger that holds it: `pid 12 (gdb)`
+
+    @property
+    def main(self) -> ThreadLook | None:
+        """The main thread."""
+        return next((one for one in self.threads if one.tid == self.pid), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSeen:
+    """A process that a rank started: a loader's worker, a program, a compiler."""
+
+    pid: int
+    parent_pid: int
+    command: str  # secrets masked
+    looks: tuple[ProcessLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCount:
+    """How far a rank is in one communicator, by NCCL RAS or a flight recorder; counts are launches, not completions."""
+
+    group: str
+    operation: str
+    count: int
+    source: str  # `NCCL RAS`, `flight recorder`
+    detail: str = ""  # sizes, state
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeen:
+    """One process of the job."""
+
+    pid: int
+    rank: Reading[int]
+    local_rank: Reading[int]
+    known_by: KnownBy
+    command: str  # secrets masked
+    started_seconds_ago: float
+    user: str = ""
+    gpus: tuple[str, ...] = ()  # device nodes that it has open
+    looks: tuple[ProcessLook, ...] = ()
+    children: tuple[ChildSeen, ...] = ()
+    counts: tuple[CollectiveCount, ...] = ()
+
+    @property
+    def first(self) -> ProcessLook:
+        """The first look."""
+        return self.looks[0]
+
+    @property
+    def last(self) -> ProcessLook:
+        """The last look."""
+        return self.looks[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks of one job that are on this machine.
+
+    `expected` are the ranks that should be here by what the launcher told those that are; None where nobody says.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.job/1"
+
+    name: str  # `torchrun 18076: train.py`, for people
+    host: str
+    launcher: str  # torchrun, mpirun, srun, spawn, variables
+    launcher_pid: int | None
+    world_size: Reading[int]
+    expected: tuple[int, ...] | None
+    ranks: tuple[RankSeen, ...]
+    master: str = ""  # `127.0.0.1:29500`
+    run: str = ""  # what all ranks of the run have alike
+    slurm_job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where some ranks are, and what they do there, in words; for people and programs."""
+
+    ranks: tuple[int, ...]
+    kind: str  # ranks, loader, file, lock, network, sleep, python, stopped, gone ...
+    words: str
+    where: str  # `data.py:6 in load_batch`
+    stack: tuple[str, ...] = ()  # the user's frames, innermost first
+    since_seconds: Reading[float] = NOT_ASKED
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerdict:
+    """What the looks at one job show."""
+
+    name: str
+    outcome: Outcome
+    headline: str  # one sentence
+    findings: tuple[Finding, ...]
+    places: tuple[Place, ...]
+    ruled_out: tuple[str, ...]
+    unseen: tuple[str, ...]  # what could not be looked at, and what to do about it
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class HangReport:
+    """`gpudiag.hang/1`: the verdict on each job of this machine that was looked at."""
+
+    SCHEMA: ClassVar[str] = "gpudiag.hang/1"
+
+    outcome: Outcome
+    host: str
+    taken_at: str  # ISO 8601, UTC
+    seconds: float  # from the command to the verdict
+    jobs: tuple[JobVerdict, ...]
+    machine: tuple[Finding, ...] = ()  # of the instant checks and the kernel log
+    notes: tuple[str, ...] = field(default=())  # what the look itself did or could not do
