@@ -1,0 +1,1 @@
+"""A job that runs, judged from outside."""
