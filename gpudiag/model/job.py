@@ -24,7 +24,7 @@ class KnownBy(StrEnum):
 
     ENVIRONMENT = "environment"  # RANK, as torchrun and many others set it
     LAUNCHER = "launcher"  # OMPI_*, PMI_*, SLURM_*, and the like
-    SPAWN_ORDER = "spawn_order"  # children of torch.multiprocessing.spawn, in the order of their start: likely, not certain
+    STACK = "stack"  # a variable or the process group in its stack, as torch.multiprocessing.spawn leaves it
     NOTHING = "nothing"  # it belongs to the job, and nothing says which rank it is
 
 
@@ -42,7 +42,8 @@ class GroupSeen:
 
     size: int
     rank: int  # of this process in the group
-    name: str = ""  # torch's own, the same on all of its ranks; empty where it could not be read
+    name: str = ""  # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
+    calls: int | None = None  # collectives that this process has begun in it, of gloo; None where it could not be told
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,339 @@
+"""What one rank does, from its looks: the kind of wait or work, in words, the line, since when, and whether it moves."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpudiag.checks.job.stacks import (
+    Call,
+    asks_store,
+    changed_counters,
+    is_at_exit,
+    is_debugged,
+    own_frames,
+    read_call,
+    shape_of,
+    waits_for_work,
+)
+from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.reading import Missing
+from gpudiag.reference.waits import GPU, RANKS, find_call
+
+STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = "store", "loader", "file", "lock", "network", "program", "queue"
+SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = "sleep", "python", "compiler", "checkpoint", "debugger", "terminal"
+STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
+EVALUATION, DATABASE = "evaluation", "database"
+FOR_RANKS = frozenset((RANKS, STORE))
+
+_STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
+_BUSY_SHARE = 0.1  # of a processor, by other threads or by children
+_BUSY_BYTES = 1 << 16
+_SLEEPS = ("nanosleep", "clock_nanosleep")
+_EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
+_SAVES = re.compile(r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE)
+_LOOP_FOR_EVER = re.compile(r"^while (.*) \(line")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank is, and what it does there."""
+
+    seen: RankSeen
+    kind: str
+    words: str  # `waits in all_reduce`, `reads the FIFO /data/x`
+    call: Call
+    moves: bool
+    since_seconds: float | None  # since when it has been there at least; None where that cannot be told
+    in_loop: str = ""  # `while True (line 12)`, where it computes in one
+    inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
+    counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank; None where nothing tells it."""
+        return None if isinstance(self.seen.rank, Missing) else self.seen.rank
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """Whether it waits for other ranks, and nothing of it moves."""
+        return self.kind in FOR_RANKS and not self.moves
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames of its main thread, innermost first."""
+        main = self.seen.last.main
+        return main.frames if main else ()
+
+    @property
+    def where(self) -> str:
+        """`data.py:6 in load_batch`; empty where no line of the user's is known."""
+        return describe_line(self.call.own)
+
+
+def describe_line(frame: Frame | None) -> str:
+    """`data.py:6 in load_batch`."""
+    if frame is None:
+        return ""
+    return frame.place if frame.function == "<module>" else f"{frame.place} in {frame.function}"
+
+
+def find_position(seen: RankSeen, job: Job) -> Position:
+    """The rank's position by all its looks."""
+    nothing = Call(None, (), "")
+    first, last = _first_whole(seen), seen.last
+    gone = _if_gone(seen)
+    if gone is not None:
+        return Position(seen, GONE, gone, nothing, False, None)
+    main = last.main
+    call = read_call(main.frames if main else ())
+    if main is None or last.state == "?":
+        return Position(seen, UNSEEN, "could not be looked at", call, False, None)
+    since = None if isinstance(main.last_ran_seconds_ago, Missing) else main.last_ran_seconds_ago
+    held = _if_held(last, main)
+    if held is not None:
+        return Position(seen, STOPPED, held, call, False, since)
+    moves = _moves(first, last)
+    counters = _counters(first, last)
+    if isinstance(last.stacks, Missing):
+        return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
+    kind, words = _kind(main, call, job)
+    inner = ""
+    if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING):
+        inner, child_moves = _what_it_waits_for(seen, last, kind, job)
+        moves = moves or child_moves
+    kind, words = _by_activity(kind, words, main.frames, moves)
+    in_loop = _loop(first, last, call) if kind == PYTHON else ""
+    return Position(seen, kind, words, call, moves, since, in_loop, inner, counters)
+
+
+def _first_whole(seen: RankSeen) -> ProcessLook:
+    return next((look for look in seen.looks if look.main is not None), seen.first)
+
+
+def _if_gone(seen: RankSeen) -> str | None:
+    if seen.last.state == "Z":
+        return "is dead, and nobody has reaped it (a zombie)"
+    if seen.last.state == "X":
+        return "has ended" if seen.first.state == "X" else "ended while it was looked at"
+    return None
+
+
+def _if_held(last: ProcessLook, main: ThreadLook) -> str | None:
+    """Words for a process that is not allowed to run."""
+    if last.traced_by:
+        return f"is held by a debugger or tracer, {last.traced_by}"
+    if last.frozen:
+        return "is frozen by its control group"
+    if main.state == "T":
+        return "is stopped by a signal (SIGSTOP, or Ctrl-Z)"
+    return "is stopped by a debugger or tracer" if main.state == "t" else None
+
+
+def _moves(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether anything of the rank moves: its stack, its main thread's CPU time, other threads, its files."""
+    one, other = first.main, last.main
+    if one is None or other is None or first is last:
+        return True
+    if other.state == "R" or other.cpu_seconds - one.cpu_seconds > _STILL_CPU_SECONDS:
+        return True
+    if one.frames and other.frames and shape_of(one.frames) != shape_of(other.frames):
+        return True
+    return _works(first, last)
+
+
+def _works(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether threads of a process take processor time, or it reads or writes."""
+    seconds = max(0.1, last.at_seconds - first.at_seconds)
+    spent = sum(thread.cpu_seconds for thread in last.threads) - sum(thread.cpu_seconds for thread in first.threads)
+    if spent > _BUSY_SHARE * seconds:
+        return True
+    for earlier, later in ((first.read_bytes, last.read_bytes), (first.written_bytes, last.written_bytes)):
+        if not isinstance(earlier, Missing) and not isinstance(later, Missing) and later - earlier > _BUSY_BYTES:
+            return True
+    return False
+
+
+def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
+    one, other = first.main, last.main
+    if one is None or other is None:
+        return ()
+    changed = changed_counters(one.frames, other.frames)
+    return tuple(f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b))[:3]
+
+
+def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
+    """The kind of what the main thread does, by its frames and by the kernel."""
+    if not main.frames:
+        return STARTING, "runs no Python: its interpreter has not begun, or is ending"
+    if is_debugged(main.frames):
+        return DEBUGGER, "waits at a debugger's prompt"
+    if is_at_exit(main.frames):
+        return EXITING, "has ended its script, and waits at its exit"
+    awaited = main.awaited
+    if call.awaited == RANKS:
+        return RANKS, f"waits in {call.operation or 'a collective'}"
+    if call.awaited == LOADER:
+        return LOADER, "waits for its data loader's workers"
+    if call.awaited == "storage":
+        return CHECKPOINT, f"loads or saves a checkpoint{_of(awaited)}"
+    if call.awaited == COMPILER:
+        return COMPILER, "compiles"
+    if call.awaited == GPU:
+        return GPU, "waits for its GPU"
+    text = call.own.text if call.own is not None and not call.library else ""
+    if asks_store(text) or _is_master(awaited, job):
+        return STORE, "waits for a word in the store, where ranks meet"
+    if main.state == "R":
+        return PYTHON, "computes"
+    by_kernel = _kind_by_kernel(main, call, text)
+    return by_kernel or (PYTHON, "computes")
+
+
+def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] | None:
+    awaited, name = main.awaited, main.syscall
+    if call.awaited == PROGRAM or (awaited is not None and awaited.kind == "process"):
+        return PROGRAM, f"waits for a program that it started{_of(awaited)}"
+    if name in ("flock", "fcntl"):
+        return LOCK, f"waits for the lock on the file {awaited.name if awaited else ''}".rstrip() + _detail(awaited)
+    if awaited is not None and awaited.kind in ("file", "fifo", "terminal", "device"):
+        return _file_wait(awaited, name, main.state)
+    if call.awaited == QUEUE:
+        return QUEUE, "waits for a queue or a pipe"
+    if awaited is not None and awaited.kind in ("socket", "listener"):
+        what = "for a connection at" if awaited.kind == "listener" else "for an answer from"
+        return NETWORK, f"waits {what} {awaited.name}{_detail(awaited)}"
+    if awaited is not None and awaited.kind == "pipe":
+        return QUEUE, f"waits at a pipe{_detail(awaited)}"
+    if name in _SLEEPS:
+        if re.search(r"\.(execute|executemany|executescript|commit)\(", text) or "sqlite" in text:
+            return DATABASE, "waits for a database that is locked"
+        return SLEEP, "sleeps"
+    if main.state == "D":
+        where = f", in {main.waits_in} of the kernel" if main.waits_in else ""
+        return FILE, f"is in uninterruptible sleep, for a disk, a server of files or a driver{where}"
+    if name == "futex" or call.awaited == LOCK:
+        return _futex(call, text)
+    if call.awaited == NETWORK:
+        return NETWORK, "waits for an answer over the network"
+    return (WAITS, f"waits in the system call {name}") if name else None
+
+
+def _futex(call: Call, text: str) -> tuple[str, str]:
+    """A wait in user space: a lock, another thread, or a collective whose call left no frame."""
+    known = find_call(text.rpartition("=")[2].strip()) if text else None
+    if known is not None and known.awaited == GPU:
+        return GPU, "waits for its GPU or for an earlier operation"
+    if call.awaited == LOCK or (known is not None and known.awaited == LOCK) or text.startswith(("with ", "async with ")):
+        return LOCK, "waits for a lock or another thread"
+    if waits_for_work(text):
+        return RANKS, "waits for an operation that it began"
+    return LOCK, "waits for a lock or another thread"
+
+
+def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
+    if awaited.kind == "terminal":
+        return TERMINAL, f"waits for input at the terminal {awaited.name}"
+    if awaited.kind == "fifo":
+        what = "opens" if name.startswith("open") else "writes to" if name.startswith("write") else "reads"
+        return FILE, f"{what} the FIFO {awaited.name}, and nobody is at its other end or writes to it"
+    verb = "opens" if name.startswith("open") else "writes" if name.startswith(("write", "pwrite", "fsync", "fdatasync")) else "reads"
+    stuck = ", in uninterruptible sleep" if state == "D" else ""
+    return FILE, f"{verb} {awaited.name}{_detail(awaited)}{stuck}"
+
+
+def _of(awaited: Awaited | None) -> str:
+    return f", {awaited.name}" if awaited is not None and awaited.kind in ("file", "process", "fifo") else ""
+
+
+def _detail(awaited: Awaited | None) -> str:
+    return f" ({awaited.detail})" if awaited is not None and awaited.detail else ""
+
+
+def _is_master(awaited: Awaited | None, job: Job) -> bool:
+    port = job.master.rpartition(":")[2]
+    return awaited is not None and awaited.kind == "socket" and bool(port) and awaited.name.endswith(f":{port}")
+
+
+def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) -> tuple[str, str]:
+    """The kind, told as an evaluation or a checkpoint where the user's own functions are called so."""
+    names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
+    if kind == PYTHON:
+        for pattern, activity, said in ((_SAVES, CHECKPOINT, "saves a checkpoint"), (_EVALUATES, EVALUATION, "evaluates")):
+            found = next((name for name in names if pattern.search(name)), None)
+            if found:
+                return activity, f"{said} ({found})"
+    elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
+        found = next((name for name in names if _SAVES.search(name)), None)
+        if found and kind != CHECKPOINT:
+            return kind, f"{words}, to save a checkpoint ({found})"
+    return kind, words
+
+
+def _words_of_kernel(main: ThreadLook) -> str:
+    where = f"{main.syscall or main.waits_in}{_of(main.awaited)}"
+    return f"is in state {main.state}" + (f", in {where}" if where else "")
+
+
+def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
+    """The endless loop of Python in which all looks found the rank; empty where there is none."""
+    one = read_call(first.main.frames).own if first.main else None
+    other = call.own
+    if one is None or other is None or (one.file, one.function) != (other.file, other.function):
+        return ""
+    return next((around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), "")
+
+
+def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> tuple[str, bool]:
+    """What the worker, program or thread does that the rank waits for, and whether it moves."""
+    ended: list[ChildSeen] = []
+    busy: list[tuple[str, bool]] = []
+    for child in seen.children:
+        if not child.looks:
+            continue
+        if child.looks[-1].state in "ZX":
+            ended.append(child)
+            continue
+        described = _describe_child(child, job)
+        if described is not None:
+            busy.append((described, _works(child.looks[0], child.looks[-1])))
+    if kind == LOADER and ended:
+        return f"its loader's worker pid {ended[0].pid} is dead", False
+    if kind in (LOADER, PROGRAM, QUEUE) and busy:
+        still = [one for one in busy if not one[1]]
+        who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
+        return f"{who}, {(still or busy)[0][0]}", not still
+    threads = [words for thread in last.threads if thread.tid != last.pid and (words := _describe_thread(thread, job))]
+    return (f"its thread {threads[0]}", False) if threads and kind != LOADER else ("", False)
+
+
+def _describe_child(child: ChildSeen, job: Job) -> str | None:
+    """`pid 12, sleeps at data.py:6 in __getitem__`; None for one that waits for work itself."""
+    main = child.looks[-1].main
+    if main is None:
+        return None
+    if not main.frames:
+        is_program = "python" not in child.command.split(" ")[0]
+        return f"pid {child.pid} ({child.command[:60]})" if is_program else None
+    call = read_call(main.frames)
+    inner_files = [frame.file for frame in call.library]
+    if call.own is None or not own_frames(main.frames) or any(_is_idle(frame) for frame in call.library):
+        return None
+    if any(file.endswith("/_utils/worker.py") for file in inner_files):
+        return None
+    _, words = _kind(main, call, job)
+    return f"pid {child.pid}, {words} at {describe_line(call.own)}"
+
+
+def _is_idle(frame: Frame) -> bool:
+    """Whether a frame is of a worker that waits for its next task."""
+    return frame.function in ("_worker_loop", "_pin_memory_loop") or (
+        frame.file.endswith(("/multiprocessing/pool.py", "/concurrent/futures/process.py")) and "worker" in frame.function
+    )
+
+
+def _describe_thread(thread: ThreadLook, job: Job) -> str | None:
+    own = own_frames(thread.frames)
+    if not own:
+        return None
+    _, words = _kind(thread, read_call(thread.frames), job)
+    return f"{thread.name} {words} at {describe_line(own[0])}"

@@ -1,0 +1,166 @@
+"""Frames of a rank with what tells ranks apart: numbers and words in variables, tensors' shapes, groups, source lines."""
+
+import ast
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpudiag.model.job import Frame, GroupSeen, TensorSeen
+from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
+from gpudiag.probe.job.memory import Memory, read_group, read_tensor
+from gpudiag.probe.job.py_spy import RawFrame, Variable
+from gpudiag.reference.waits import is_library
+
+_MOST_VARIABLES = 24
+_MOST_TENSORS = 6
+_VALUE_CHARACTERS = 120
+_TENSORS = ("<Tensor at ", "<Parameter at ")
+_PLAIN = frozenset("0123456789-+.e")
+_SOURCE_BYTES = 4 << 20
+_TEXT_CHARACTERS = 160
+
+
+def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
+    """The frames, with variables of the user's own frames and of calls of torch.distributed."""
+    memory: Memory | None = None
+    with suppress(OSError):
+        memory = Memory.open(pid)
+    try:
+        return tuple(_describe(memory, one) for one in raw)
+    finally:
+        if memory is not None:
+            memory.close()
+
+
+def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
+    of_torch = "/torch/distributed/" in raw.file
+    if is_library(raw.file) and not of_torch:
+        return Frame(raw.file, raw.function, raw.line)
+    tensors: list[tuple[str, TensorSeen]] = []
+    group: GroupSeen | None = None
+    for one in raw.variables if memory is not None else ():
+        assert memory is not None  # noqa: S101 - for the type checker
+        if one.value.startswith(_TENSORS) and len(tensors) < _MOST_TENSORS and one.name != "self":
+            tensor = read_tensor(memory, one.address)
+            if tensor is not None:
+                tensors.append((one.name, tensor))
+        elif of_torch and group is None and ".ProcessGroup at " in one.value:
+            group = read_group(memory, one.address)
+    plain = [(one.name, value) for one in raw.variables if (value := _plain(one)) is not None]
+    return Frame(
+        raw.file, raw.function, raw.line, variables=tuple(plain[:_MOST_VARIABLES]), tensors=tuple(tensors), group=group
+    )
+
+
+def _plain(variable: Variable) -> str | None:
+    """A number, a word or a text, without secrets; None for everything else."""
+    value = variable.value
+    if names_secret(variable.name) or len(value) > _VALUE_CHARACTERS or not value:
+        return None
+    if value in ("True", "False", "None") or set(value) <= _PLAIN:
+        return value
+    if value[0] in "\"'" and value[-1] == value[0]:
+        return mask_text(escape_controls(value))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a source: its text, and the statements around it that may explain why a rank is there."""
+
+    text: str
+    inside: tuple[str, ...]
+
+
+class Sources:
+    """The sources of a job's own files, read through the root of a process that runs them."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
+
+    def line(self, pid: int, file: str, number: int) -> SourceLine | None:
+        """A line of a file as the process sees it; None where there is none."""
+        lines, tree = self._read(pid, file)
+        if not 0 < number <= len(lines):
+            return None
+        text = _statement(lines, number)
+        return SourceLine(mask_text(escape_controls(text))[:_TEXT_CHARACTERS], _around(tree, number))
+
+    def _read(self, pid: int, file: str) -> tuple[list[str], ast.Module | None]:
+        if file not in self._files:
+            text = ""
+            with suppress(OSError):
+                path = file if file.startswith("/") else os.path.join(os.readlink(f"/proc/{pid}/cwd"), file)
+                with open(f"/proc/{pid}/root{path}", errors="replace") as source:
+                    text = source.read(_SOURCE_BYTES)
+            tree: ast.Module | None = None
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                tree = ast.parse(text)
+            self._files[file] = (text.splitlines(), tree)
+        return self._files[file]
+
+
+def _statement(lines: list[str], number: int) -> str:
+    """The line, and what follows it up to its closing bracket, on one line."""
+    text = lines[number - 1].strip()
+    for following in lines[number : number + 6]:
+        if text.count("(") <= text.count(")"):
+            break
+        text = f"{text} {following.strip()}"
+    return " ".join(text.split())
+
+
+def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
+    """The statements around a line within its function, the nearest first."""
+    if tree is None:
+        return ()
+    found: list[str] = []
+    for node in _path_to(tree, number):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.clear()
+        elif isinstance(node, ast.If):
+            branch = "else of " if any(_has(one, number) for one in node.orelse) else ""
+            if number > node.lineno:
+                found.append(f"{branch}if {_short(node.test)} (line {node.lineno})")
+        elif isinstance(node, ast.Try):
+            found += _describe_try(node, number)
+        elif isinstance(node, ast.With | ast.AsyncWith) and number > node.lineno:
+            found.append(f"with {', '.join(_short(item.context_expr) for item in node.items)} (line {node.lineno})")
+        elif isinstance(node, ast.For | ast.While) and number > node.lineno:
+            head = f"for {_short(node.target)} in {_short(node.iter)}" if isinstance(node, ast.For) else f"while {_short(node.test)}"
+            found.append(f"{head} (line {node.lineno})")
+    return tuple(reversed(found))
+
+
+def _describe_try(node: ast.Try, number: int) -> Iterator[str]:
+    """`try (line 8) whose except at line 12 goes on`, where the line is in its body and a handler swallows."""
+    if any(_has(one, number) for one in node.body):
+        for handler in node.handlers:
+            goes_on = not any(isinstance(one, ast.Raise) for one in ast.walk(handler))
+            ends = any(isinstance(one, ast.Call) and _short(one.func) in ("sys.exit", "os._exit", "exit") for one in ast.walk(handler))
+            if goes_on and not ends:
+                caught = _short(handler.type) if handler.type else "everything"
+                yield f"try (line {node.lineno}) that goes on after {caught} (line {handler.lineno})"
+    for handler in node.handlers:
+        if any(_has(one, number) for one in handler.body):
+            yield f"except {_short(handler.type) if handler.type else ''} (line {handler.lineno})".replace("  ", " ")
+
+
+def _path_to(tree: ast.AST, number: int) -> Iterator[ast.AST]:
+    """The statements that hold a line, the outermost first."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ExceptHandler | ast.match_case) or _has(node, number):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from _path_to(node, number)
+
+
+def _has(node: ast.AST, number: int) -> bool:
+    start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    return start is not None and end is not None and start <= number <= end
+
+
+def _short(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= 60 else f"{text[:58]}.."

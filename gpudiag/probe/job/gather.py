@@ -1,0 +1,129 @@
+"""Jobs with their looks, gathered by a guarded child: what `gpudiag.probe.job.look` sends, put together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpudiag.errors import SourceFailedError
+from gpudiag.model.codec import decode
+from gpudiag.model.job import ChildSeen, Frame, Job, KnownBy, ProcessLook, RankSeen
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.guard import run_guarded
+from gpudiag.probe.job.look import Wanted
+
+_LOOK_SECONDS = 12.0  # for one look at all ranks, on a machine whose load is a hundred
+_LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What the child has sent."""
+
+    jobs: tuple[Job, ...] = ()
+    looks: dict[int, dict[int, ProcessLook]] = field(default_factory=dict)  # by pid, then by number
+    lines: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+
+def gather_looks(wanted: Wanted) -> tuple[Job, ...]:
+    """The jobs that are wanted, each rank with its looks; none where there is no such job.
+
+    Raises:
+        SourceFailedError: nothing could be listed at all.
+    """
+    seconds = wanted.looks * (wanted.between_seconds + _LOOK_SECONDS)
+    child = run_guarded(
+        "gpudiag.probe.job.look:stream_looks",
+        seconds,
+        wanted.pid,
+        wanted.slurm_job,
+        wanted.looks,
+        wanted.between_seconds,
+    )
+    sent = _read(child.messages)
+    if sent is None:
+        raise SourceFailedError(f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip())
+    return tuple(_join(job, sent, wanted.looks) for job in sent.jobs)
+
+
+def _read(messages: Iterable[Any]) -> _Sent | None:
+    sent: _Sent | None = None
+    for kind, *rest in messages:
+        if kind == "jobs":
+            sent = _Sent(tuple(decode(Job, one) for one in rest[0]))
+        elif sent is not None and kind == "look":
+            pid, _, number, look = rest
+            sent.looks.setdefault(pid, {})[number] = decode(ProcessLook, look)
+        elif sent is not None and kind == "source":
+            file, line, text, inside = rest
+            sent.lines[file, line] = (text, tuple(inside))
+    return sent
+
+
+def _join(job: Job, sent: _Sent, count: int) -> Job:
+    ranks = [
+        replace(
+            rank,
+            looks=_looks_of(rank.pid, sent, count),
+            children=tuple(_with_looks(child, sent) for child in rank.children),
+        )
+        for rank in job.ranks
+    ]
+    numbered = [_with_rank(rank) for rank in ranks]
+    return replace(job, ranks=tuple(sorted(numbered, key=_order)), world_size=_world_size(job, numbered))
+
+
+def _looks_of(pid: int, sent: _Sent, count: int) -> tuple[ProcessLook, ...]:
+    """The looks at a rank; one that did not come is there, without anything in it."""
+    looks = sent.looks.get(pid, {})
+    late = ProcessLook(0.0, pid, "?", 0.0, stacks=_LATE)
+    return tuple(_with_lines(looks.get(number, late), sent) for number in range(count))
+
+
+def _with_looks(child: ChildSeen, sent: _Sent) -> ChildSeen:
+    looks = sent.looks.get(child.pid, {})
+    return replace(child, looks=tuple(_with_lines(looks[number], sent) for number in sorted(looks)))
+
+
+def _with_lines(look: ProcessLook, sent: _Sent) -> ProcessLook:
+    threads = (
+        replace(thread, frames=tuple(_with_line(frame, sent) for frame in thread.frames)) if thread.frames else thread
+        for thread in look.threads
+    )
+    return replace(look, threads=tuple(threads))
+
+
+def _with_line(frame: Frame, sent: _Sent) -> Frame:
+    if (frame.file, frame.line) not in sent.lines:
+        return frame
+    text, inside = sent.lines[frame.file, frame.line]
+    return replace(frame, text=text, inside=inside)
+
+
+def _with_rank(rank: RankSeen) -> RankSeen:
+    """The rank with its number in the default process group, where nothing else tells it."""
+    if not isinstance(rank.rank, Missing) and rank.known_by is not KnownBy.NOTHING:
+        return rank
+    group = _default_group(rank)
+    if group is None:
+        return rank
+    return replace(rank, rank=group, local_rank=group, known_by=KnownBy.STACK)
+
+
+def _default_group(rank: RankSeen) -> int | None:
+    for frame in (frame for look in rank.looks for thread in look.threads for frame in thread.frames):
+        if frame.group is not None and frame.group.name == "0":
+            return frame.group.rank
+    return None
+
+
+def _world_size(job: Job, ranks: Iterable[RankSeen]) -> Reading[int]:
+    """The size of the default group where a rank is in a call of it, else what the launcher said."""
+    for rank in ranks:
+        for frame in (frame for look in rank.looks for thread in look.threads for frame in thread.frames):
+            if frame.group is not None and frame.group.name == "0":
+                return frame.group.size
+    return job.world_size
+
+
+def _order(rank: RankSeen) -> tuple[int, int]:
+    return (1 << 30 if isinstance(rank.rank, Missing) else rank.rank, rank.pid)

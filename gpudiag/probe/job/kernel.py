@@ -1,0 +1,183 @@
+"""What the kernel shows of a process at one moment: its threads' states, what they wait in, and for what."""
+
+import os
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.job.awaited import Call, find_awaited
+from gpudiag.probe.job.proc import cpu_seconds, describe_process, read_stat, read_text
+
+_MOST_THREADS = 400  # of one process; the main thread is among them
+
+# The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
+_X86_64 = {
+    0: "read", 1: "write", 2: "open", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv",
+    20: "writev", 21: "access", 23: "select", 34: "pause", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
+    46: "sendmsg", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 76: "truncate",
+    77: "ftruncate", 78: "getdents", 82: "rename", 83: "mkdir", 87: "unlink", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 137: "statfs",
+    162: "sync", 165: "mount", 202: "futex", 217: "getdents64", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid",
+    257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat", 270: "pselect6", 271: "ppoll", 275: "splice", 277: "sync_file_range", 281: "epoll_pwait",
+    285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev", 299: "recvmmsg", 306: "syncfs", 316: "renameat2", 326: "copy_file_range", 332: "statx",
+    426: "io_uring_enter", 441: "epoll_pwait2", 56: "clone", 57: "fork", 58: "vfork", 435: "clone3", 64: "semget", 65: "semop", 220: "semtimedop",
+}  # fmt: skip
+_ARM64 = {
+    63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 56: "openat", 79: "newfstatat", 80: "fstat",
+    73: "ppoll", 72: "pselect6", 29: "ioctl", 101: "nanosleep", 115: "clock_nanosleep", 203: "connect", 202: "accept", 206: "sendto",
+    207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4", 95: "waitid", 25: "fcntl", 32: "flock", 82: "fsync", 83: "fdatasync",
+    61: "getdents64", 98: "futex", 22: "epoll_pwait", 291: "statx", 137: "rt_sigtimedwait", 133: "rt_sigsuspend", 76: "splice", 81: "sync",
+    47: "fallocate", 242: "accept4", 243: "recvmmsg", 267: "syncfs", 285: "copy_file_range", 426: "io_uring_enter", 220: "clone",
+    435: "clone3", 193: "semop", 192: "semtimedop", 43: "statfs", 35: "unlinkat", 276: "renameat2",
+}  # fmt: skip
+_NAMES = {"x86_64": _X86_64, "aarch64": _ARM64}.get(platform.machine(), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a thread had a processor: how long in all, how often, and when last by the kernel's own clock."""
+
+    run_seconds: float | None
+    switches: int
+    last_ms: float | None
+
+
+def read_scheduler_clock() -> float | None:
+    """The kernel's clock of the scheduler now, in milliseconds; None where it is not shown."""
+    return _schedule("/proc/self").last_ms
+
+
+def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
+    """The process as the kernel shows it now, without stacks; None where there is no such process."""
+    folder = f"/proc/{pid}"
+    try:
+        _, fields = read_stat(read_text(f"{folder}/stat"))
+    except (OSError, ValueError):
+        return None
+    state = fields[0]
+    if state in "ZX":
+        return ProcessLook(at_seconds, pid, state, cpu_seconds(fields))
+    status = _status(folder)
+    tracer = int(status.get("TracerPid", "0") or 0)
+    read_bytes, written_bytes = _io(folder)
+    return ProcessLook(
+        at_seconds,
+        pid,
+        state,
+        cpu_seconds(fields),
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        threads=_threads(pid, folder),
+        frozen=_is_frozen(folder),
+        traced_by=describe_process(tracer) if tracer else "",
+    )
+
+
+def _threads(pid: int, folder: str) -> tuple[ThreadLook, ...]:
+    try:
+        names = sorted(os.listdir(f"{folder}/task"), key=int)
+    except OSError:
+        return ()
+    clock = read_scheduler_clock()
+    tids = [pid, *(int(name) for name in names if int(name) != pid)][:_MOST_THREADS]
+    return tuple(thread for tid in tids if (thread := _thread(pid, tid, f"{folder}/task/{tid}", clock)))
+
+
+def _thread(pid: int, tid: int, folder: str, clock: float | None) -> ThreadLook | None:
+    try:
+        name, fields = read_stat(read_text(f"{folder}/stat"))
+    except (OSError, ValueError):
+        return None
+    schedule = _schedule(folder)
+    call = _call(pid, tid, folder)
+    awaited: Awaited | None = None
+    if call is not None and fields[0] in "SD":
+        with suppress(OSError, ValueError):
+            awaited = find_awaited(call)
+    ran: Reading[float] = Missing(MissingReason.NOT_SUPPORTED, f"{folder}/sched")
+    if clock is not None and schedule.last_ms is not None:
+        ran = 0.0 if fields[0] == "R" else round(max(0.0, clock - schedule.last_ms) / 1000, 3)
+    return ThreadLook(
+        tid,
+        name,
+        fields[0],
+        cpu_seconds(fields) if schedule.run_seconds is None else schedule.run_seconds,
+        waits_in=_wait_channel(folder),
+        syscall=call.name if call else "",
+        awaited=awaited,
+        last_ran_seconds_ago=ran,
+        switches=schedule.switches,
+    )
+
+
+def _wait_channel(folder: str) -> str:
+    try:
+        text = read_text(f"{folder}/wchan").strip()
+    except OSError:
+        return ""
+    return "" if text == "0" else text
+
+
+def _call(pid: int, tid: int, folder: str) -> Call | None:
+    """The system call that a thread waits in; None where it runs, or it may not be seen."""
+    try:
+        words = read_text(f"{folder}/syscall").split()
+    except OSError:
+        return None
+    if not words or not words[0].lstrip("-").isdecimal() or int(words[0]) < 0:
+        return None
+    number = int(words[0])
+    arguments = tuple(int(word, 16) for word in words[1:7])
+    return Call(pid, tid, _NAMES.get(number, f"system call {number}"), arguments)
+
+
+def _schedule(folder: str) -> Schedule:
+    run_seconds: float | None = None
+    switches, last = 0, None
+    with suppress(OSError, ValueError, IndexError):
+        run, _, times = read_text(f"{folder}/schedstat").split()[:3]
+        run_seconds, switches = int(run) / 1e9, int(times)
+    with suppress(OSError, ValueError):
+        for line in read_text(f"{folder}/sched").splitlines():
+            if line.startswith("se.exec_start"):
+                last = float(line.rpartition(":")[2])
+                break
+    return Schedule(run_seconds, switches, last)
+
+
+def _status(folder: str) -> dict[str, str]:
+    try:
+        lines = read_text(f"{folder}/status").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _io(folder: str) -> tuple[Reading[int], Reading[int]]:
+    try:
+        pairs = (line.split(": ") for line in read_text(f"{folder}/io").splitlines())
+        values = {name: int(value) for name, value in pairs}
+        return values["rchar"], values["wchar"]
+    except PermissionError:
+        missing = Missing(MissingReason.NO_PERMISSION, f"{folder}/io")
+    except (OSError, ValueError, KeyError) as error:
+        missing = Missing(MissingReason.ERROR, str(error))
+    return missing, missing
+
+
+def _is_frozen(folder: str) -> bool:
+    """Whether its control group is frozen: version 2's cgroup.events, version 1's freezer."""
+    try:
+        lines = read_text(f"{folder}/cgroup").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        with suppress(OSError):
+            if not controllers:
+                text = read_text(f"/sys/fs/cgroup{path}/cgroup.events")
+                return "frozen 1" in text
+            if "freezer" in controllers.split(","):
+                return read_text(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() != "THAWED"
+    return False

@@ -1,0 +1,223 @@
+"""Looks at the ranks of running jobs, in a guarded child: `run_looks` starts it, `stream_looks` runs in it.
+
+Every rank is looked at by a thread of its own, first by the kernel and then by py-spy, and each look is sent as it is
+made: a rank whose files in /proc do not answer costs only itself.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import Any
+
+from gpudiag.model.codec import encode
+from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen
+from gpudiag.model.reading import Missing
+from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.frames import Sources, describe_frames
+from gpudiag.probe.job.kernel import look_at_process
+from gpudiag.probe.job.proc import Process, list_processes, read_text
+from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+from gpudiag.reference.waits import is_library
+
+BETWEEN_SECONDS = 1.0  # from the start of one look to the next
+_STACK_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
+_MOST_AT_ONCE = 32
+_MOST_SOURCES = 400  # lines
+_ALIVE = "RSDTtIPK"
+# A rank in one of these waits for others, and its children are not why.
+_NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs are looked at: that of a process, of a Slurm job, all; with none of them, what there is."""
+
+    pid: int | None = None
+    slurm_job: str | None = None
+    looks: int = 2
+    between_seconds: float = BETWEEN_SECONDS
+
+
+Emit = Callable[[Any], None]
+
+
+def stream_looks(emit: Emit, pid: int | None, slurm_job: str | None, looks: int, between_seconds: float) -> None:
+    """Send the jobs that are wanted, then each look at each process of theirs, then lines of their sources."""
+    started = monotonic()
+    processes = list_processes()
+    found = _choose(processes, pid, slurm_job)
+    emit(("jobs", [encode(_empty_job(job)) for job in found]))
+    if not found:
+        return
+    kept: dict[int, set[tuple[str, int]]] = {}
+    stacks_of_children: set[int] = set()
+    pool = ThreadPoolExecutor(_MOST_AT_ONCE)
+    for number in range(looks):
+        sleep(max(0.0, number * between_seconds - (monotonic() - started)))
+        tasks = []
+        for rank in (rank for job in found for rank in job.ranks):
+            tasks.append(pool.submit(_look_at_rank, emit, number, rank.process, rank.descendants, started, kept, stacks_of_children, number == looks - 1))
+        wait(tasks)
+        for task in tasks:
+            task.result()
+    _send_sources(emit, kept)
+
+
+def _look_at_rank(
+    emit: Emit,
+    number: int,
+    process: Process,
+    descendants: Sequence[Process],
+    started: float,
+    kept: dict[int, set[tuple[str, int]]],
+    deep: set[int],
+    is_last: bool,
+) -> None:
+    look = _look(process, started, with_stacks=True)
+    emit(("look", process.pid, 0, number, encode(look)))
+    kept.setdefault(process.pid, set()).update(_lines_of(look))
+    main = look.main
+    files = [frame.file + frame.function for frame in main.frames] if main else []
+    if not any(mark in file for mark in _NOT_FOR_CHILDREN for file in files):
+        deep.add(process.pid)
+    for child in descendants:
+        seen = _look(child, started, with_stacks=is_last and child.python and process.pid in deep)
+        emit(("look", child.pid, process.pid, number, encode(seen)))
+        kept.setdefault(child.pid, set()).update(_lines_of(seen))
+
+
+def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook:
+    at_seconds = round(monotonic() - started, 3)
+    look = look_at_process(process.pid, at_seconds)
+    if look is None:
+        return ProcessLook(at_seconds, process.pid, "X", 0.0)
+    if not with_stacks or look.state in "ZX":
+        return look
+    states = {thread.state for thread in look.threads}
+    read = read_stacks(
+        process.pid, may_stop=not states & set("DTt") and not look.frozen, timeout_seconds=_STACK_SECONDS
+    )
+    if isinstance(read, Missing):
+        return replace(look, stacks=read)
+    stacks, source = read
+    threads = tuple(
+        replace(thread, frames=describe_frames(process.pid, stacks[thread.tid])) if thread.tid in stacks else thread
+        for thread in look.threads
+    )
+    return replace(look, threads=threads, stacks=source)
+
+
+def _lines_of(look: ProcessLook) -> set[tuple[str, int]]:
+    """The lines of the user's own files, and the innermost line, of each thread with a stack."""
+    frames = [
+        frame
+        for thread in look.threads
+        for place, frame in enumerate(thread.frames)
+        if place == 0 or not is_library(frame.file)
+    ]
+    return {(frame.file, frame.line) for frame in frames if not frame.file.startswith("<")}
+
+
+def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
+    sources, sent = Sources(), 0
+    done: set[tuple[str, int]] = set()
+    for pid, lines in kept.items():
+        for file, number in sorted(lines - done):
+            line = sources.line(pid, file, number)
+            done.add((file, number))
+            if line is not None and sent < _MOST_SOURCES:
+                emit(("source", file, number, line.text, list(line.inside)))
+                sent += 1
+
+
+def _choose(processes: Mapping[int, Process], pid: int | None, slurm_job: str | None) -> list[FoundJob]:
+    launched = find_launched_jobs(processes)
+    if slurm_job is not None:
+        return [job for job in launched if job.slurm_job == slurm_job]
+    if pid is None:
+        taken = frozenset(one for job in launched for one in job.pids)
+        return [*launched, *find_families(processes, taken, _read_main, _uses_torch)]
+    fitting = [job for job in launched if pid in job.pids or _is_above(pid, job, processes)]
+    if fitting or pid not in processes:
+        return fitting
+    return [find_family(_top_python(processes[pid], processes), processes, _read_main)]
+
+
+def _is_above(pid: int, job: FoundJob, processes: Mapping[int, Process]) -> bool:
+    return any(pid in processes[rank.process.pid].ancestors for rank in job.ranks)
+
+
+def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
+    """The first Python process below a shell or a wrapper; of a process that a join waits for, the one that joins."""
+    if not process.python:
+        below = [one for one in processes.values() if process.pid in one.ancestors and one.python]
+        return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process
+    parent = processes.get(process.parent_pid)
+    if parent is not None and parent.python:
+        family = find_family(parent, processes, _read_main)
+        if any(rank.process.pid == process.pid for rank in family.ranks):
+            return parent
+    return process
+
+
+def _read_main(pid: int) -> Sequence[RawFrame]:
+    read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+    return () if isinstance(read, Missing) else read[0].get(pid, ())
+
+
+def _uses_torch(pid: int) -> bool:
+    try:
+        return "libtorch" in read_text(f"/proc/{pid}/maps")
+    except OSError:
+        return False
+
+
+def _empty_job(found: FoundJob) -> Job:
+    uptime = _uptime()
+    launcher = found.launcher_process
+    command = found.ranks[0].process.command
+    script = next((os.path.basename(word) for word in command.split() if word.endswith(".py")), command[:60])
+    if launcher is not None:
+        name = f"{found.launcher} {launcher.pid}: {script}"
+    else:
+        name = f"{found.launcher}: {script}" if len(found.ranks) > 1 else f"pid {found.ranks[0].process.pid}: {script}"
+    return Job(
+        name,
+        socket.gethostname(),
+        found.launcher,
+        launcher.pid if launcher else None,
+        found.world_size,
+        found.expected,
+        tuple(
+            RankSeen(
+                rank.process.pid,
+                rank.rank,
+                rank.local_rank,
+                rank.known_by,
+                rank.process.command,
+                max(0.0, round(uptime - rank.process.started_seconds, 1)),
+                str(rank.process.uid),
+                gpus=_gpus(rank.process.pid),
+                children=tuple(ChildSeen(one.pid, one.parent_pid, one.command) for one in rank.descendants),
+            )
+            for rank in found.ranks
+        ),
+        found.master,
+        found.run,
+        found.slurm_job,
+    )
+
+
+def _uptime() -> float:
+    return float(read_text("/proc/uptime").split()[0])
+
+
+def _gpus(pid: int) -> tuple[str, ...]:
+    try:
+        targets = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    except OSError:
+        return ()
+    return tuple(sorted(one for one in targets if one.startswith("/dev/nvidia") and one[-1].isdecimal()))

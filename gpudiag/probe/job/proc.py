@@ -1,0 +1,137 @@
+"""Processes as /proc lists them: who started whom, with which command and environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpudiag.model.untrusted_text import escape_controls, mask_words
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_COMMAND_CHARACTERS = 300
+# Fields of proc_pid_stat(5), counted behind the command in brackets.
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 11, 12, 19
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of this machine."""
+
+    pid: int
+    parent_pid: int
+    state: str
+    started_seconds: float  # since the boot
+    name: str
+    words: tuple[str, ...]  # its command line; empty for a zombie
+    uid: int = -1
+    environment: Mapping[str, str] | None = None  # None where it may not be read
+    python: bool = False
+    is_readable: bool = True  # whether this user may look into it
+    ancestors: tuple[int, ...] = field(default=())  # the nearest first
+
+    @property
+    def command(self) -> str:
+        """The command line, secrets masked, on one line."""
+        if not self.words:
+            return f"[{escape_controls(self.name)}]"
+        return escape_controls(" ".join(mask_words(self.words)))[:_COMMAND_CHARACTERS]
+
+
+def read_text(path: str) -> str:
+    """The text of a file of /proc.
+
+    Raises:
+        OSError: the process is gone, or it may not be read.
+    """
+    with open(path, errors="replace") as file:
+        return file.read()
+
+
+def read_stat(text: str) -> tuple[str, list[str]]:
+    """The command's name, and the fields behind it, of a line of /proc/PID/stat."""
+    head, _, tail = text.rpartition(")")
+    return head.partition("(")[2], tail.split()
+
+
+def list_processes() -> dict[int, Process]:
+    """Every process of this machine by its pid, but this one and what it started."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (process := _read(int(name))):
+            found[process.pid] = process
+    own = {os.getpid(), os.getppid()}
+    return {
+        pid: _with_ancestors(process, found)
+        for pid, process in found.items()
+        if pid not in own and os.getpid() not in _ancestors(process, found)
+    }
+
+
+def _with_ancestors(process: Process, found: Mapping[int, Process]) -> Process:
+    from dataclasses import replace
+
+    return replace(process, ancestors=tuple(_ancestors(process, found)))
+
+
+def _ancestors(process: Process, found: Mapping[int, Process]) -> list[int]:
+    chain: list[int] = []
+    pid = process.parent_pid
+    while pid > 1 and pid in found and pid not in chain:
+        chain.append(pid)
+        pid = found[pid].parent_pid
+    return chain
+
+
+def _read(pid: int) -> Process | None:
+    folder = f"/proc/{pid}"
+    try:
+        name, fields = read_stat(read_text(f"{folder}/stat"))
+        uid = os.stat(folder).st_uid
+    except (OSError, ValueError):  # it has ended
+        return None
+    try:
+        words = tuple(read_text(f"{folder}/cmdline").rstrip("\0").split("\0"))
+    except OSError:
+        words = ()
+    environment = _environment(folder) if words and words != ("",) else {}
+    return Process(
+        pid=pid,
+        parent_pid=int(fields[_PARENT]),
+        state=fields[_STATE],
+        started_seconds=int(fields[_START_TICKS]) / _CLOCK_TICKS,
+        name=name,
+        words=() if words == ("",) else words,
+        uid=uid,
+        environment=environment,
+        python=_is_python(folder, name, words),
+        is_readable=environment is not None,
+    )
+
+
+def _environment(folder: str) -> dict[str, str] | None:
+    try:
+        text = read_text(f"{folder}/environ")
+    except OSError:
+        return None
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _is_python(folder: str, name: str, words: tuple[str, ...]) -> bool:
+    try:
+        program = os.path.basename(os.readlink(f"{folder}/exe"))
+    except OSError:  # a zombie, or another user's: its command line is what is left
+        program = os.path.basename(words[0]) if words else name
+    if program.startswith(("python", "pypy")):
+        return True
+    return program.endswith(("python", "python3")) or name.startswith(("python", "pt_main_thread"))
+
+
+def cpu_seconds(fields: list[str]) -> float:
+    """The CPU time of a process, or of a thread, by the fields of its stat."""
+    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _CLOCK_TICKS
+
+
+def describe_process(pid: int) -> str:
+    """`pid 12 (sleep 100)`."""
+    process = _read(pid)
+    return f"pid {pid} ({process.command[:80]})" if process else f"pid {pid}"
