@@ -51,6 +51,9 @@ COMMANDS = {
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "What a finding, an Xid or logs mean, and what to do."
     ),
+    "hang": LazyCommand(
+        "gpudiag.cli.hang", "hang", "Why a running job stands still: which rank, which line."
+    ),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),

@@ -19,8 +19,23 @@ from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankS
 from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import GPU, RANKS, find_call
 
-STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = "store", "loader", "file", "lock", "network", "program", "queue"
-SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = "sleep", "python", "compiler", "checkpoint", "debugger", "terminal"
+STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
+    "store",
+    "loader",
+    "file",
+    "lock",
+    "network",
+    "program",
+    "queue",
+)
+SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
+    "sleep",
+    "python",
+    "compiler",
+    "checkpoint",
+    "debugger",
+    "terminal",
+)
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
 EVALUATION, DATABASE = "evaluation", "database"
 FOR_RANKS = frozenset((RANKS, STORE))
@@ -30,7 +45,9 @@ _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
-_SAVES = re.compile(r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE)
+_SAVES = re.compile(
+    r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
+)
 _LOOP_FOR_EVER = re.compile(r"^while (.*) \(line")
 
 
@@ -144,11 +161,17 @@ def _moves(first: ProcessLook, last: ProcessLook) -> bool:
 def _works(first: ProcessLook, last: ProcessLook) -> bool:
     """Whether threads of a process take processor time, or it reads or writes."""
     seconds = max(0.1, last.at_seconds - first.at_seconds)
-    spent = sum(thread.cpu_seconds for thread in last.threads) - sum(thread.cpu_seconds for thread in first.threads)
+    spent = sum(thread.cpu_seconds for thread in last.threads) - sum(
+        thread.cpu_seconds for thread in first.threads
+    )
     if spent > _BUSY_SHARE * seconds:
         return True
     for earlier, later in ((first.read_bytes, last.read_bytes), (first.written_bytes, last.written_bytes)):
-        if not isinstance(earlier, Missing) and not isinstance(later, Missing) and later - earlier > _BUSY_BYTES:
+        if (
+            not isinstance(earlier, Missing)
+            and not isinstance(later, Missing)
+            and later - earlier > _BUSY_BYTES
+        ):
             return True
     return False
 
@@ -158,7 +181,9 @@ def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
     if one is None or other is None:
         return ()
     changed = changed_counters(one.frames, other.frames)
-    return tuple(f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b))[:3]
+    return tuple(
+        f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b)
+    )[:3]
 
 
 def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
@@ -194,7 +219,9 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
     if call.awaited == PROGRAM or (awaited is not None and awaited.kind == "process"):
         return PROGRAM, f"waits for a program that it started{_of(awaited)}"
     if name in ("flock", "fcntl"):
-        return LOCK, f"waits for the lock on the file {awaited.name if awaited else ''}".rstrip() + _detail(awaited)
+        return LOCK, f"waits for the lock on the file {awaited.name if awaited else ''}".rstrip() + _detail(
+            awaited
+        )
     if awaited is not None and awaited.kind in ("file", "fifo", "terminal", "device"):
         return _file_wait(awaited, name, main.state)
     if call.awaited == QUEUE:
@@ -223,7 +250,11 @@ def _futex(call: Call, text: str) -> tuple[str, str]:
     known = find_call(text.rpartition("=")[2].strip()) if text else None
     if known is not None and known.awaited == GPU:
         return GPU, "waits for its GPU or for an earlier operation"
-    if call.awaited == LOCK or (known is not None and known.awaited == LOCK) or text.startswith(("with ", "async with ")):
+    if (
+        call.awaited == LOCK
+        or (known is not None and known.awaited == LOCK)
+        or text.startswith(("with ", "async with "))
+    ):
         return LOCK, "waits for a lock or another thread"
     if waits_for_work(text):
         return RANKS, "waits for an operation that it began"
@@ -236,7 +267,13 @@ def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
     if awaited.kind == "fifo":
         what = "opens" if name.startswith("open") else "writes to" if name.startswith("write") else "reads"
         return FILE, f"{what} the FIFO {awaited.name}, and nobody is at its other end or writes to it"
-    verb = "opens" if name.startswith("open") else "writes" if name.startswith(("write", "pwrite", "fsync", "fdatasync")) else "reads"
+    verb = (
+        "opens"
+        if name.startswith("open")
+        else "writes"
+        if name.startswith(("write", "pwrite", "fsync", "fdatasync"))
+        else "reads"
+    )
     stuck = ", in uninterruptible sleep" if state == "D" else ""
     return FILE, f"{verb} {awaited.name}{_detail(awaited)}{stuck}"
 
@@ -251,14 +288,19 @@ def _detail(awaited: Awaited | None) -> str:
 
 def _is_master(awaited: Awaited | None, job: Job) -> bool:
     port = job.master.rpartition(":")[2]
-    return awaited is not None and awaited.kind == "socket" and bool(port) and awaited.name.endswith(f":{port}")
+    return (
+        awaited is not None and awaited.kind == "socket" and bool(port) and awaited.name.endswith(f":{port}")
+    )
 
 
 def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) -> tuple[str, str]:
     """The kind, told as an evaluation or a checkpoint where the user's own functions are called so."""
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
     if kind == PYTHON:
-        for pattern, activity, said in ((_SAVES, CHECKPOINT, "saves a checkpoint"), (_EVALUATES, EVALUATION, "evaluates")):
+        for pattern, activity, said in (
+            (_SAVES, CHECKPOINT, "saves a checkpoint"),
+            (_EVALUATES, EVALUATION, "evaluates"),
+        ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
                 return activity, f"{said} ({found})"
@@ -280,7 +322,9 @@ def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
     other = call.own
     if one is None or other is None or (one.file, one.function) != (other.file, other.function):
         return ""
-    return next((around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), "")
+    return next(
+        (around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), ""
+    )
 
 
 def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> tuple[str, bool]:
@@ -302,7 +346,11 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         still = [one for one in busy if not one[1]]
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
         return f"{who}, {(still or busy)[0][0]}", not still
-    threads = [words for thread in last.threads if thread.tid != last.pid and (words := _describe_thread(thread, job))]
+    threads = [
+        words
+        for thread in last.threads
+        if thread.tid != last.pid and (words := _describe_thread(thread, job))
+    ]
     return (f"its thread {threads[0]}", False) if threads and kind != LOADER else ("", False)
 
 
@@ -327,7 +375,8 @@ def _describe_child(child: ChildSeen, job: Job) -> str | None:
 def _is_idle(frame: Frame) -> bool:
     """Whether a frame is of a worker that waits for its next task."""
     return frame.function in ("_worker_loop", "_pin_memory_loop") or (
-        frame.file.endswith(("/multiprocessing/pool.py", "/concurrent/futures/process.py")) and "worker" in frame.function
+        frame.file.endswith(("/multiprocessing/pool.py", "/concurrent/futures/process.py"))
+        and "worker" in frame.function
     )
 
 

@@ -10,13 +10,32 @@ from gpudiag.reference.waits import RANKS, find_wait, is_library
 # Functions of torch.distributed by which a rank meets others; what else is called there computes or waits for a disk.
 _C10D = "/torch/distributed/distributed_c10d.py"
 _NOT_CALLS = frozenset(("wrapper", "_wait", "new_func", "inner"))
-_MEETINGS = frozenset(("init_process_group", "new_group", "new_subgroups", "_new_process_group_helper", "_store_based_barrier", "rendezvous"))
-_DEBUGGERS = re.compile(r"/(pdb|bdb|cmd)\.py$|/(ipdb|pudb|debugpy|pydevd\w*|_pydevd_bundle|remote_pdb)/|/torch/distributed/__init__\.py$")
-_EXITS = (("/threading.py", "_shutdown"), ("/multiprocessing/util.py", "_exit_function"), ("/concurrent/futures/thread.py", "_python_exit"))
+_MEETINGS = frozenset(
+    (
+        "init_process_group",
+        "new_group",
+        "new_subgroups",
+        "_new_process_group_helper",
+        "_store_based_barrier",
+        "rendezvous",
+    )
+)
+_DEBUGGERS = re.compile(
+    r"/(pdb|bdb|cmd)\.py$|/(ipdb|pudb|debugpy|pydevd\w*|_pydevd_bundle|remote_pdb)/|/torch/distributed/__init__\.py$"
+)
+_EXITS = (
+    ("/threading.py", "_shutdown"),
+    ("/multiprocessing/util.py", "_exit_function"),
+    ("/concurrent/futures/thread.py", "_python_exit"),
+)
 _EXIT_HOOKS = frozenset(("atexit", "_run_exitfuncs"))
-_STORE_CALLS = re.compile(r"store\w*\.(wait|get|multi_get|compare_set|add|set|check)\(|\bstore\b.*\.(wait|get)\(", re.IGNORECASE)
+_STORE_CALLS = re.compile(
+    r"store\w*\.(wait|get|multi_get|compare_set|add|set|check)\(|\bstore\b.*\.(wait|get)\(", re.IGNORECASE
+)
 _WAITS_FOR_WORK = re.compile(r"\.(wait|result|join|synchronize)\(|\bawait\b")
-_PASSING = re.compile(r"/torch/(_tensor|autograd/__init__|autograd/graph|nn/modules/module|utils/_contextlib)\.py$|/contextlib\.py$|^<")
+_PASSING = re.compile(
+    r"/torch/(_tensor|autograd/__init__|autograd/graph|nn/modules/module|utils/_contextlib)\.py$|/contextlib\.py$|^<"
+)
 _BACKWARD = "_engine_run_backward"
 _ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _STANDARD = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<|/(site|dist)-packages/torch/")
@@ -28,7 +47,9 @@ class Call:
 
     own: Frame | None  # the user's innermost line
     library: tuple[Frame, ...]  # frames inside it, innermost first
-    awaited: str  # ranks, gpu, loader, storage, network ... of reference/waits.toml; empty where none is known
+    awaited: (
+        str  # ranks, gpu, loader, storage, network ... of reference/waits.toml; empty where none is known
+    )
     words: str = ""
     operation: str = ""  # all_reduce, barrier, backward ...
     frame: Frame | None = None  # of the operation, with its tensors and its group
@@ -55,11 +76,24 @@ def read_call(frames: Sequence[Frame]) -> Call:
     library = tuple(frames if place is None else frames[:place])
     meeting = _find_meeting(library)
     if meeting is not None:
-        words = "for the other ranks to join" if meeting.function in _MEETINGS else "for other ranks, in a collective"
-        return Call(own, library, RANKS, words, _ALIASES.get(meeting.function, meeting.function), _with_facts(library, meeting))
+        words = (
+            "for the other ranks to join"
+            if meeting.function in _MEETINGS
+            else "for other ranks, in a collective"
+        )
+        return Call(
+            own,
+            library,
+            RANKS,
+            words,
+            _ALIASES.get(meeting.function, meeting.function),
+            _with_facts(library, meeting),
+        )
     known = find_wait([(frame.file, frame.function.rpartition(".")[2]) for frame in library])
     if known is not None:
-        return Call(own, library, known.awaited, known.words, _operation_of(library) if known.awaited == RANKS else "")
+        return Call(
+            own, library, known.awaited, known.words, _operation_of(library) if known.awaited == RANKS else ""
+        )
     return Call(own, library, "")
 
 
@@ -68,7 +102,9 @@ def _find_meeting(library: Sequence[Frame]) -> Frame | None:
     found = [
         frame
         for frame in library
-        if frame.file.endswith(_C10D) and frame.function not in _NOT_CALLS and not frame.function.startswith("_get_")
+        if frame.file.endswith(_C10D)
+        and frame.function not in _NOT_CALLS
+        and not frame.function.startswith("_get_")
     ]
     return found[-1] if found else None
 
@@ -93,14 +129,20 @@ def _operation_of(library: Sequence[Frame]) -> str:
 
 def is_debugged(frames: Sequence[Frame]) -> bool:
     """Whether a debugger's prompt is in the stack."""
-    return any(_DEBUGGERS.search(frame.file) for frame in frames[:12] if not frame.file.endswith("distributed/__init__.py"))
+    return any(
+        _DEBUGGERS.search(frame.file)
+        for frame in frames[:12]
+        if not frame.file.endswith("distributed/__init__.py")
+    )
 
 
 def is_at_exit(frames: Sequence[Frame]) -> bool:
     """Whether the script has ended, and Python waits for threads or children before it ends."""
-    return any(frame.file.endswith(file) and frame.function == function for frame in frames for file, function in _EXITS) or any(
-        frame.function in _EXIT_HOOKS for frame in frames
-    )
+    return any(
+        frame.file.endswith(file) and frame.function == function
+        for frame in frames
+        for file, function in _EXITS
+    ) or any(frame.function in _EXIT_HOOKS for frame in frames)
 
 
 def asks_store(text: str) -> bool:

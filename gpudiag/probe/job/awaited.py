@@ -14,13 +14,64 @@ from gpudiag.probe.job.memory import Memory
 from gpudiag.probe.job.proc import describe_process, read_text
 
 _ON_DESCRIPTOR = frozenset(
-    ["read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "accept", "accept4", "connect", "ioctl", "fsync", "fdatasync", "ftruncate", "fallocate", "getdents", "getdents64", "splice", "sync_file_range", "syncfs", "copy_file_range", "fstat"]
+    [
+        "read",
+        "write",
+        "readv",
+        "writev",
+        "pread64",
+        "pwrite64",
+        "preadv",
+        "pwritev",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "sendto",
+        "sendmsg",
+        "accept",
+        "accept4",
+        "connect",
+        "ioctl",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "fallocate",
+        "getdents",
+        "getdents64",
+        "splice",
+        "sync_file_range",
+        "syncfs",
+        "copy_file_range",
+        "fstat",
+    ]
 )
-_ON_PATH = {"open": 0, "stat": 0, "lstat": 0, "access": 0, "statfs": 0, "mkdir": 0, "unlink": 0, "rename": 0, "truncate": 0}
+_ON_PATH = {
+    "open": 0,
+    "stat": 0,
+    "lstat": 0,
+    "access": 0,
+    "statfs": 0,
+    "mkdir": 0,
+    "unlink": 0,
+    "rename": 0,
+    "truncate": 0,
+}
 _ON_PATH_AT = frozenset(["openat", "newfstatat", "unlinkat", "renameat", "renameat2", "statx"])
 _MOST_POLLED = 64
 _SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW of fcntl(2)
-_FAR_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "afs")
+_FAR_FILE_SYSTEMS = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "cifs",
+    "smb3",
+    "ceph",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "9p",
+    "afs",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +147,11 @@ def _file_system(pid: int, path: str) -> str:
     for line in read_text(f"/proc/{pid}/mountinfo").splitlines():
         fields = line.split()
         point = fields[4]
-        if "-" in fields and (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[1]):
+        if (
+            "-" in fields
+            and (path == point or path.startswith(point.rstrip("/") + "/"))
+            and len(point) >= len(best[1])
+        ):
             best = (fields[fields.index("-") + 1], point)
     return f"{best[0]} on {best[1]}" if best[0] else ""
 
@@ -164,7 +219,14 @@ def _choose(pid: int, numbers: list[int]) -> Awaited | None:
     for number in numbers[:_MOST_POLLED]:
         with suppress(OSError):
             found.append(describe_descriptor(pid, number))
-    best = sorted(found, key=lambda one: ("socket", "fifo", "pipe", "terminal", "process").index(one.kind) if one.kind in ("socket", "fifo", "pipe", "terminal", "process") else 9)
+    best = sorted(
+        found,
+        key=lambda one: (
+            ("socket", "fifo", "pipe", "terminal", "process").index(one.kind)
+            if one.kind in ("socket", "fifo", "pipe", "terminal", "process")
+            else 9
+        ),
+    )
     return best[0] if best else None
 
 
@@ -202,7 +264,9 @@ def _socket(pid: int, inode: str) -> Awaited:
 def _address(text: str, family: socket.AddressFamily) -> str:
     """`10.0.0.2:443` of the kernel's words in hexadecimal, each in the machine's byte order."""
     number, _, port = text.partition(":")
-    data = b"".join(struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8))
+    data = b"".join(
+        struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8)
+    )
     address = socket.inet_ntop(family, data).removeprefix("::ffff:")
     return f"[{address}]:{int(port, 16)}" if ":" in address else f"{address}:{int(port, 16)}"
 

@@ -19,7 +19,12 @@ _RANK_VARIABLES = (
 )  # fmt: skip
 _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
-_JOINS = ("/torch/multiprocessing/spawn.py", "/multiprocessing/process.py", "/multiprocessing/popen_", "/concurrent/futures/")
+_JOINS = (
+    "/torch/multiprocessing/spawn.py",
+    "/multiprocessing/process.py",
+    "/multiprocessing/popen_",
+    "/concurrent/futures/",
+)
 _SPAWNED = "--multiprocessing-fork"
 _TRACKERS = ("resource_tracker", "semaphore_tracker", "forkserver")
 
@@ -90,7 +95,10 @@ def _candidate(process: Process) -> _Candidate | None:
         told = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "variables"
         name = told if launcher == "torchrun" else launcher
         key = (name, str(process.uid), values[1], *(variables.get(one, "") for one in alike))
-        local = tuple(int(text) if (text := variables.get(one, "")).isdecimal() else None for one in (local_rank, local_size))
+        local = tuple(
+            int(text) if (text := variables.get(one, "")).isdecimal() else None
+            for one in (local_rank, local_size)
+        )
         return _Candidate(process, name, key, int(values[0]), int(values[1]), (local[0], local[1]))
     return None
 
@@ -127,7 +135,9 @@ def _job_of(members: list[_Candidate], processes: Mapping[int, Process]) -> Foun
         top = [one for one in python.values() if not set(one.process.ancestors) & python.keys()]
         # Two processes that were started with one number: both are shown, as each may be the one that hangs.
         for one in sorted(top, key=lambda candidate: candidate.process.pid)[:4]:
-            local: Reading[int] = Missing(MissingReason.NOT_SUPPORTED) if one.local[0] is None else one.local[0]
+            local: Reading[int] = (
+                Missing(MissingReason.NOT_SUPPORTED) if one.local[0] is None else one.local[0]
+            )
             known = KnownBy.ENVIRONMENT if one.launcher in ("torchrun", "variables") else KnownBy.LAUNCHER
             ranks.append(FoundRank(one.process, number, local, known, _descendants(one.process, processes)))
             firsts.append(one)
@@ -209,7 +219,9 @@ def _spawned_rank(child: Process, processes: Mapping[int, Process], read_main: R
         if frame.file.endswith("/torch/multiprocessing/spawn.py") and frame.function == "_wrap":
             for one in frame.variables:
                 if one.name == "i" and one.value.isdecimal():
-                    return replace(found, rank=int(one.value), local_rank=int(one.value), known_by=KnownBy.STACK)
+                    return replace(
+                        found, rank=int(one.value), local_rank=int(one.value), known_by=KnownBy.STACK
+                    )
     for frame in reversed(frames):  # the outermost that has it: the function that the process was started for
         for one in frame.variables:
             if one.name in ("rank", "global_rank", "local_rank", "proc_id") and one.value.isdecimal():
@@ -218,7 +230,10 @@ def _spawned_rank(child: Process, processes: Mapping[int, Process], read_main: R
 
 
 def find_families(
-    processes: Mapping[int, Process], taken: frozenset[int], read_main: ReadMain, uses_torch: Callable[[int], bool]
+    processes: Mapping[int, Process],
+    taken: frozenset[int],
+    read_main: ReadMain,
+    uses_torch: Callable[[int], bool],
 ) -> list[FoundJob]:
     """The jobs of Python processes with torch that belong to no other job, the topmost process of each."""
     free = {

@@ -49,7 +49,12 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
             group = read_group(memory, one.address)
     plain = [(one.name, value) for one in raw.variables if (value := _plain(one)) is not None]
     return Frame(
-        raw.file, raw.function, raw.line, variables=tuple(plain[:_MOST_VARIABLES]), tensors=tuple(tensors), group=group
+        raw.file,
+        raw.function,
+        raw.line,
+        variables=tuple(plain[:_MOST_VARIABLES]),
+        tensors=tuple(tensors),
+        group=group,
     )
 
 
@@ -126,9 +131,15 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
         elif isinstance(node, ast.Try):
             found += _describe_try(node, number)
         elif isinstance(node, ast.With | ast.AsyncWith) and number > node.lineno:
-            found.append(f"with {', '.join(_short(item.context_expr) for item in node.items)} (line {node.lineno})")
+            found.append(
+                f"with {', '.join(_short(item.context_expr) for item in node.items)} (line {node.lineno})"
+            )
         elif isinstance(node, ast.For | ast.While) and number > node.lineno:
-            head = f"for {_short(node.target)} in {_short(node.iter)}" if isinstance(node, ast.For) else f"while {_short(node.test)}"
+            head = (
+                f"for {_short(node.target)} in {_short(node.iter)}"
+                if isinstance(node, ast.For)
+                else f"while {_short(node.test)}"
+            )
             found.append(f"{head} (line {node.lineno})")
     return tuple(reversed(found))
 
@@ -138,13 +149,18 @@ def _describe_try(node: ast.Try, number: int) -> Iterator[str]:
     if any(_has(one, number) for one in node.body):
         for handler in node.handlers:
             goes_on = not any(isinstance(one, ast.Raise) for one in ast.walk(handler))
-            ends = any(isinstance(one, ast.Call) and _short(one.func) in ("sys.exit", "os._exit", "exit") for one in ast.walk(handler))
+            ends = any(
+                isinstance(one, ast.Call) and _short(one.func) in ("sys.exit", "os._exit", "exit")
+                for one in ast.walk(handler)
+            )
             if goes_on and not ends:
                 caught = _short(handler.type) if handler.type else "everything"
                 yield f"try (line {node.lineno}) that goes on after {caught} (line {handler.lineno})"
     for handler in node.handlers:
         if any(_has(one, number) for one in handler.body):
-            yield f"except {_short(handler.type) if handler.type else ''} (line {handler.lineno})".replace("  ", " ")
+            yield f"except {_short(handler.type) if handler.type else ''} (line {handler.lineno})".replace(
+                "  ", " "
+            )
 
 
 def _path_to(tree: ast.AST, number: int) -> Iterator[ast.AST]:

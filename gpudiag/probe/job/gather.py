@@ -41,8 +41,32 @@ def gather_looks(wanted: Wanted) -> tuple[Job, ...]:
     )
     sent = _read(child.messages)
     if sent is None:
-        raise SourceFailedError(f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip())
+        raise SourceFailedError(
+            f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip()
+        )
     return tuple(_join(job, sent, wanted.looks) for job in sent.jobs)
+
+
+def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
+    """The job with the last look of another gathering of it added to each rank and child; `at_seconds` is when that was."""
+    later = {rank.pid: rank for rank in again.ranks}
+    ranks = []
+    for rank in job.ranks:
+        seen = later.get(rank.pid)
+        look = seen.last if seen is not None else ProcessLook(at_seconds, rank.pid, "X", 0.0)
+        children = {child.pid: child for child in seen.children} if seen is not None else {}
+        joined = tuple(
+            replace(
+                child, looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=at_seconds))
+            )
+            if child.pid in children and children[child.pid].looks
+            else child
+            for child in rank.children
+        )
+        ranks.append(
+            replace(rank, looks=(*rank.looks, replace(look, at_seconds=at_seconds)), children=joined)
+        )
+    return replace(job, ranks=tuple(ranks))
 
 
 def _read(messages: Iterable[Any]) -> _Sent | None:
@@ -86,7 +110,9 @@ def _with_looks(child: ChildSeen, sent: _Sent) -> ChildSeen:
 
 def _with_lines(look: ProcessLook, sent: _Sent) -> ProcessLook:
     threads = (
-        replace(thread, frames=tuple(_with_line(frame, sent) for frame in thread.frames)) if thread.frames else thread
+        replace(thread, frames=tuple(_with_line(frame, sent) for frame in thread.frames))
+        if thread.frames
+        else thread
         for thread in look.threads
     )
     return replace(look, threads=tuple(threads))

@@ -44,7 +44,9 @@ class Wanted:
 Emit = Callable[[Any], None]
 
 
-def stream_looks(emit: Emit, pid: int | None, slurm_job: str | None, looks: int, between_seconds: float) -> None:
+def stream_looks(
+    emit: Emit, pid: int | None, slurm_job: str | None, looks: int, between_seconds: float
+) -> None:
     """Send the jobs that are wanted, then each look at each process of theirs, then lines of their sources."""
     started = monotonic()
     processes = list_processes()
@@ -59,7 +61,19 @@ def stream_looks(emit: Emit, pid: int | None, slurm_job: str | None, looks: int,
         sleep(max(0.0, number * between_seconds - (monotonic() - started)))
         tasks = []
         for rank in (rank for job in found for rank in job.ranks):
-            tasks.append(pool.submit(_look_at_rank, emit, number, rank.process, rank.descendants, started, kept, stacks_of_children, number == looks - 1))
+            tasks.append(
+                pool.submit(
+                    _look_at_rank,
+                    emit,
+                    number,
+                    rank.process,
+                    rank.descendants,
+                    started,
+                    kept,
+                    stacks_of_children,
+                    number == looks - 1,
+                )
+            )
         wait(tasks)
         for task in tasks:
             task.result()
@@ -104,7 +118,9 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
         return replace(look, stacks=read)
     stacks, source = read
     threads = tuple(
-        replace(thread, frames=describe_frames(process.pid, stacks[thread.tid])) if thread.tid in stacks else thread
+        replace(thread, frames=describe_frames(process.pid, stacks[thread.tid]))
+        if thread.tid in stacks
+        else thread
         for thread in look.threads
     )
     return replace(look, threads=threads, stacks=source)
@@ -183,7 +199,11 @@ def _empty_job(found: FoundJob) -> Job:
     if launcher is not None:
         name = f"{found.launcher} {launcher.pid}: {script}"
     else:
-        name = f"{found.launcher}: {script}" if len(found.ranks) > 1 else f"pid {found.ranks[0].process.pid}: {script}"
+        name = (
+            f"{found.launcher}: {script}"
+            if len(found.ranks) > 1
+            else f"pid {found.ranks[0].process.pid}: {script}"
+        )
     return Job(
         name,
         socket.gethostname(),

@@ -90,7 +90,9 @@ def _find_sizes(memory: Memory, data: bytes) -> TensorSeen | None:
         sizes: tuple[int, ...] = words[place + 1 : place + 1 + dimensions]
         if dimensions > _INLINE_SIZES:
             sizes = memory.words(words[place + 1], dimensions)
-        strides = words[place + 1 + _INLINE_SIZES : place + 1 + _INLINE_SIZES + min(dimensions, _INLINE_SIZES)]
+        strides = words[
+            place + 1 + _INLINE_SIZES : place + 1 + _INLINE_SIZES + min(dimensions, _INLINE_SIZES)
+        ]
         if len(sizes) == dimensions and min(*sizes, *strides, 1) >= 0 and math.prod(sizes) == elements:
             number = words[place + tail + 2] & 0xFFFF
             return TensorSeen(sizes, _DTYPES[number] if number < len(_DTYPES) else f"type {number}")

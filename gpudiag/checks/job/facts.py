@@ -1,0 +1,57 @@
+"""What proves a finding about ranks of a running job: lines, system calls, times, variables."""
+
+from gpudiag.checks.job.groups import Group
+from gpudiag.checks.job.position import describe_line
+from gpudiag.checks.job.stacks import own_frames
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.job import Job
+
+_FRAMES = 3
+_STACK = "py-spy"
+
+
+def subject_of(group: Group, job: Job) -> Subject:
+    """The rank, or the machine where a finding is about several."""
+    return (
+        RankSubject(group.ranks[0], job.host)
+        if len(group.ranks) == len(group.positions) == 1
+        else HostSubject(job.host)
+    )
+
+
+def facts_of(group: Group) -> tuple[Evidence, ...]:
+    """The facts about the first rank of a group."""
+    head, name = group.head, group.name
+    facts = [
+        Evidence(
+            f"process of {name}",
+            ", ".join(f"pid {one.seen.pid}" for one in group.positions[:8]),
+            source="/proc",
+        )
+    ]
+    for frame in own_frames(head.frames)[:_FRAMES]:
+        text = f"{describe_line(frame)}: {frame.text}" if frame.text else describe_line(frame)
+        facts.append(Evidence(f"line of {name}", text, source=_STACK))
+    innermost = head.frames[0] if head.frames else None
+    if innermost is not None and innermost is not head.call.own:
+        facts.append(Evidence(f"innermost frame of {name}", describe_line(innermost), source=_STACK))
+    main = head.seen.last.main
+    if main is not None and (main.syscall or main.waits_in):
+        where = " in ".join(word for word in (main.syscall, main.waits_in) if word)
+        facts.append(Evidence(f"kernel of {name}", f"state {main.state}, {where}", source="/proc/PID/task"))
+    if main is not None and main.native:
+        facts.append(Evidence(f"C functions of {name}", " < ".join(main.native[:4]), source="pystack"))
+    if head.since_seconds is not None:
+        facts.append(
+            Evidence(
+                f"last ran, {name}",
+                round(head.since_seconds, 1),
+                "seconds ago",
+                source="/proc/PID/task/TID/sched",
+            )
+        )
+    facts += [
+        Evidence(f"counts of {name}", f"{one.operation} {one.count} in {one.group}", source=one.source)
+        for one in head.seen.counts[:3]
+    ]
+    return tuple(facts)

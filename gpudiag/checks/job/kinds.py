@@ -1,0 +1,252 @@
+"""What `gpudiag hang` may find: the code of each way to hang, what it means, and what to do."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gpudiag.checks.job import position as at
+from gpudiag.checks.registry import Basis, FindingKind
+from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.reference.waits import GPU
+
+_BASIS = Basis(
+    reads="Two looks or more, a second apart, at every rank: Python stacks with variables and tensors' shapes, thread states,"
+    " system calls and what they wait for, processor time, reads and writes, children, all from outside.",
+    limit="A rank is still if between the looks its stack, its processor time and its reads and writes stand; it is blamed"
+    " after 3 s of that while others wait for it, after 60 s where none does (own choice).",
+    look_also=("gpudiag hang --json", "py-spy dump --pid PID", "docs/hang.md"),
+)
+_BASIS_OF_WORK = Basis(
+    reads="As for every rank of a running job: stacks, processor time, reads and writes of two looks or more.",
+    limit="Others wait for it for 10 s (told), 300 s (`--limit`, blamed); 5 s where it is in an endless loop of Python (own choice).",
+    look_also=("gpudiag hang --limit SECONDS", "py-spy top --pid PID", "docs/hang.md"),
+)
+_OTHER_JOBS = "it is this job that hangs; another one may start"
+
+
+def _kind(
+    code: str,
+    meaning: str,
+    remedy: str,
+    *,
+    owner: Owner = Owner.JOB,
+    category: Category = Category.SW_OTHER,
+    outcome: Outcome = Outcome.FAIL,
+    basis: Basis = _BASIS,
+) -> FindingKind:
+    return FindingKind(
+        code=code,
+        outcome=outcome,
+        severity=Severity.TRIAGE,
+        category=category,
+        owner=owner,
+        meaning=meaning,
+        remedy=remedy,
+        basis=basis,
+        jobs_may_start=_OTHER_JOBS,
+    )
+
+
+STOPPED = _kind(
+    "hang.stopped",
+    "A rank is not allowed to run: a signal stopped it, its control group is frozen, or a debugger or tracer holds it.",
+    "Let it go on: `kill -CONT PID`, thaw its control group, or detach the debugger; then find who stopped it.",
+    owner=Owner.HOST,
+)
+GONE = _kind(
+    "hang.rank_gone",
+    "A rank of the job has no process any more, or a dead one that nobody reaped, and others wait for it.",
+    "Look for its end in the job's log (`gpudiag explain LOG`) and for an OOM kill in the kernel log (`gpudiag preflight`).",
+)
+AT_EXIT = _kind(
+    "hang.at_exit",
+    "A rank has ended its script and waits at its exit, while others wait for it in a collective.",
+    "Find why it ended earlier: fewer batches, a `return`, an exception that was caught. Threads that are not daemons hold it at exit.",
+)
+LOADER = _kind(
+    "hang.loader",
+    "A rank waits for a worker of its data loader.",
+    "Look at the worker's line. A worker that was forked while a lock was held waits for ever: use"
+    ' `multiprocessing_context="spawn"`, and set `timeout=` of the DataLoader so that it is told.',
+)
+FILE = _kind(
+    "hang.file",
+    "A rank waits for a file, a FIFO or a disk.",
+    "See whether the file's server answers (`timeout 5 stat PATH`, `df PATH`), and who should write to the FIFO.",
+    owner=Owner.HOST,
+)
+LOCK = _kind(
+    "hang.lock",
+    "A rank waits for a lock, on a file or between threads, that nobody gives free.",
+    "Find who holds it: the thread or process named, or a copy of a lock that was held when the process was forked.",
+)
+DATABASE = _kind(
+    "hang.database",
+    "A rank waits for a database that another process or thread has locked.",
+    "Find the transaction that is open (`fuser FILE`); keep databases that ranks share off the training's path.",
+)
+NETWORK = _kind(
+    "hang.network",
+    "A rank waits for an answer over the network that is not of the job's own ranks.",
+    "See whether that server answers; give such calls a time limit, and let them run beside the training.",
+    category=Category.SW_OTHER,
+)
+PROGRAM = _kind(
+    "hang.program",
+    "A rank waits for a program that it started.",
+    "Look at that program; give it a time limit (`timeout=` of subprocess).",
+)
+QUEUE = _kind(
+    "hang.queue",
+    "A rank waits for a queue or a pipe that nobody fills.",
+    "Look at who should fill it: a thread or a process that ended or waits itself; give `get` a `timeout=`.",
+)
+SLEEP = _kind(
+    "hang.sleep",
+    "A rank sleeps while others wait for it.",
+    "Look at its line: what it sleeps for may never come. Give such a loop of sleeps a limit.",
+)
+LOOP = _kind(
+    "hang.loop",
+    "A rank computes in an endless loop of Python while others wait for it in a collective.",
+    "Look at the loop's condition; `py-spy top --pid PID` shows where it spends its time.",
+    basis=_BASIS_OF_WORK,
+)
+WORKS_LONG = _kind(
+    "hang.works_too_long",
+    "A rank works while others wait for it in a collective, for longer than the limit.",
+    "If this work is expected, allow more: `gpudiag hang --limit SECONDS`, and a longer timeout of the process group. Else look"
+    " at its line, and let all ranks share the work.",
+    basis=_BASIS_OF_WORK,
+)
+WORKS_ALONE = _kind(
+    "hang.works_alone",
+    "Some ranks work while the others wait for them in a collective; it is not a hang yet.",
+    "Look again later. If it is expected, let all ranks share the work or do it beside the training; the process group's timeout"
+    " (10 minutes of NCCL) ends the wait.",
+    outcome=Outcome.WARN,
+    basis=_BASIS_OF_WORK,
+)
+NOT_YET = _kind(
+    "hang.still",
+    "Something stands still, and not for long enough to call it a hang.",
+    "Look again in some seconds: `gpudiag hang`.",
+    outcome=Outcome.WARN,
+)
+CHECKPOINT = _kind(
+    "hang.checkpoint",
+    "A rank stands still in loading or saving a checkpoint.",
+    "See whether its storage answers (`timeout 5 stat PATH`, `df PATH`) and has room; look at the other ranks' part of the save.",
+)
+DEBUGGER = _kind(
+    "hang.debugger",
+    "A rank waits at a debugger's prompt.",
+    "Remove the `breakpoint()` or `set_trace()`, or answer the prompt.",
+)
+TERMINAL = _kind(
+    "hang.terminal",
+    "A rank waits for somebody to type something.",
+    "Remove `input()` or the prompt of a program from the job, or answer it.",
+)
+OTHER_COLLECTIVE = _kind(
+    "hang.other_collective",
+    "Ranks wait in different collectives: one left a call out, made another one, or is further on or behind.",
+    "Let all ranks make the same calls in the same order: no collective under `if rank`, the same number of batches, no exception"
+    " swallowed. `TORCH_DISTRIBUTED_DEBUG=DETAIL` refuses such calls at once.",
+)
+SWALLOWED = _kind(
+    "hang.exception_swallowed",
+    "A rank left a collective out that stands in a `try` whose `except` goes on: an exception was swallowed there.",
+    "Let the exception end the rank (`raise`), or let all ranks agree before they go on; look for it in that rank's log.",
+)
+OTHER_SIZE = _kind(
+    "hang.other_size",
+    "Ranks are in the same collective with tensors of different size or type.",
+    "Let all ranks pass the same shape and type: pad the last batch, or `drop_last=True`.",
+)
+OTHER_PEER = _kind(
+    "hang.other_peer",
+    "Ranks are in the same call and name different ranks or groups in it.",
+    "Let all ranks pass the same `src`, `dst` and group; `src` is a rank of the whole job, not of the group.",
+)
+CALLS_APART = _kind(
+    "hang.calls_apart",
+    "Ranks are in the same collective, and some of them in another step: they left calls out or made more.",
+    "Find what differs in that step: an exception that was swallowed, a `continue`, fewer batches.",
+)
+NEVER_JOINED = _kind(
+    "hang.never_joined",
+    "Ranks wait for others to join the process group or to leave a word in the store.",
+    "Look at the ranks that are not there: they have not started, or wait elsewhere. MASTER_ADDR, MASTER_PORT and WORLD_SIZE must"
+    " be the same everywhere.",
+)
+ALL_WAIT = _kind(
+    "hang.all_wait",
+    "All ranks are in the same collective, and nothing moves: the network between them, or a GPU.",
+    "Test them: `gpudiag nccl-test`, `gpudiag preflight`; look at `NCCL_DEBUG=INFO` logs with `gpudiag explain`.",
+    owner=Owner.HOST,
+)
+GPU_WAITS = _kind(
+    "hang.gpu",
+    "A rank waits for its GPU while others wait for it.",
+    "Look at the GPU: `gpudiag`, `gpudiag explain xid N`; a kernel that hangs, or a collective that others have not begun.",
+    owner=Owner.HARDWARE,
+)
+WAITS = _kind(
+    "hang.wait",
+    "A rank waits in a system call that gpudiag has no name for.",
+    "Look at its line and its stack in C: `pystack remote --native PID`.",
+)
+
+# How a rank that others wait for is told, by the kind of its position.
+OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
+    {
+        at.STOPPED: STOPPED,
+        at.GONE: GONE,
+        at.EXITING: AT_EXIT,
+        at.LOADER: LOADER,
+        at.FILE: FILE,
+        at.LOCK: LOCK,
+        at.DATABASE: DATABASE,
+        at.NETWORK: NETWORK,
+        at.PROGRAM: PROGRAM,
+        at.QUEUE: QUEUE,
+        at.SLEEP: SLEEP,
+        at.CHECKPOINT: CHECKPOINT,
+        at.DEBUGGER: DEBUGGER,
+        at.TERMINAL: TERMINAL,
+        at.STORE: NEVER_JOINED,
+        at.WAITS: WAITS,
+        GPU: GPU_WAITS,
+    }
+)
+HANG_FINDINGS = (
+    *(
+        STOPPED,
+        GONE,
+        AT_EXIT,
+        LOADER,
+        FILE,
+        LOCK,
+        DATABASE,
+        NETWORK,
+        PROGRAM,
+        QUEUE,
+        SLEEP,
+        LOOP,
+        WORKS_LONG,
+        WORKS_ALONE,
+    ),
+    *(
+        NOT_YET,
+        CHECKPOINT,
+        DEBUGGER,
+        TERMINAL,
+        OTHER_COLLECTIVE,
+        SWALLOWED,
+        OTHER_SIZE,
+        OTHER_PEER,
+        CALLS_APART,
+        NEVER_JOINED,
+    ),
+    *(ALL_WAIT, GPU_WAITS, WAITS),
+)

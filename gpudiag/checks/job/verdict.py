@@ -1,0 +1,266 @@
+"""The verdict on a running job: which ranks wait, for whom, and who is to blame; or that it is not hanging."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpudiag.checks.job import kinds
+from gpudiag.checks.job import position as at
+from gpudiag.checks.job.apart import Waiters, judge_waiters
+from gpudiag.checks.job.facts import facts_of, subject_of
+from gpudiag.checks.job.groups import (
+    Group,
+    describe,
+    describe_seconds,
+    group_alike,
+    is_are,
+    name_positions,
+    name_ranks,
+    place_of,
+)
+from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.registry import FindingKind
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
+from gpudiag.model.job import Job, JobVerdict
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.waits import GPU
+
+_STARTS_SECONDS = 60.0  # importing torch on a loaded machine
+_NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
+
+    `still`: a rank that does not move, while others wait for it. `idle`: all ranks still, and nobody waits for another.
+    `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python.
+    """
+
+    still: float = 3.0
+    idle: float = 60.0
+    told: float = 10.0
+    work: float = 300.0
+    loop: float = 5.0
+
+
+def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
+    """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
+    limits = limits or HangLimits()
+    positions = tuple(find_position(rank, job) for rank in job.ranks)
+    alive = tuple(one for one in positions if one.kind != at.GONE)
+    findings = _judge(job, positions, alive, limits)
+    unseen = _describe_unseen(positions)
+    groups = group_alike(positions)
+    outcome = outcome_of_findings(findings)
+    if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
+        outcome = Outcome.ERROR
+    return JobVerdict(
+        job.name,
+        outcome,
+        _headline(job, positions, findings, unseen, outcome),
+        findings,
+        tuple(place_of(group) for group in groups),
+        _ruled_out(job, positions, findings),
+        unseen,
+        job,
+    )
+
+
+def is_decided(verdict: JobVerdict) -> bool:
+    """Whether another look in some seconds could not change the verdict to the worse: nothing stands still."""
+    return verdict.outcome is Outcome.FAIL or not any(not place.moves for place in verdict.places)
+
+
+def _judge(
+    job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits
+) -> tuple[Finding, ...]:
+    waiters = Waiters(job, tuple(one for one in alive if one.waits_for_ranks), limits.still)
+    others = tuple(one for one in positions if not one.waits_for_ranks and one.kind != at.UNSEEN)
+    absent = _absent(job)
+    found = [*_judge_absent(job, absent, waiters)]
+    if waiters.positions:
+        blamed = _judge_others(job, others, waiters, limits)
+        found += blamed
+        unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
+        if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
+            found += judge_waiters(waiters, is_whole=not unknown)
+        elif not any(finding.outcome is Outcome.FAIL for finding in found):
+            found += [one for one in judge_waiters(waiters, is_whole=False) if one.outcome is Outcome.FAIL]
+    else:
+        found += _judge_without_waiters(job, alive, limits)
+    return worst_first(found)
+
+
+def _has_ranks_elsewhere(job: Job) -> bool:
+    if isinstance(job.world_size, Missing):
+        return True
+    return job.world_size > len(job.ranks) and job.expected is not None and job.world_size > len(job.expected)
+
+
+def _absent(job: Job) -> tuple[int, ...]:
+    """The ranks that should be on this machine and have no process."""
+    known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
+    if job.expected is None or len(known) < len(job.ranks):
+        return ()
+    return tuple(rank for rank in job.expected if rank not in known)
+
+
+def _judge_absent(job: Job, absent: Sequence[int], waiters: Waiters) -> list[Finding]:
+    young = all(rank.started_seconds_ago < _STARTS_SECONDS / 6 for rank in job.ranks)
+    if not absent or (young and not waiters.positions):
+        return []
+    subject = RankSubject(absent[0], job.host) if len(absent) == 1 else HostSubject(job.host)
+    have = "has" if len(absent) == 1 else "have"
+    where = f": {waiters.describe()}" if waiters.positions else ""
+    message = f"{name_ranks(absent)} {have} no process any more, of {len(absent) + len(job.ranks)} that belong here{where}"
+    kind = kinds.GONE if waiters.positions else kinds.NOT_YET
+    there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
+    return [kind.finding(subject, message, there, *waiters.facts())]
+
+
+def _judge_others(
+    job: Job, others: Sequence[Position], waiters: Waiters, limits: HangLimits
+) -> list[Finding]:
+    """Findings for the ranks that others wait for: each group of them by what it does."""
+    found = []
+    for group in group_alike(others):
+        judged = _kind_of(group, waiters.since_seconds, limits)
+        if judged is None:
+            continue
+        kind, why = judged
+        found.append(
+            kind.finding(
+                subject_of(group, job), f"{_not_in(group, waiters)}{why}", *facts_of(group), *waiters.facts()
+            )
+        )
+    return found
+
+
+def _not_in(group: Group, waiters: Waiters) -> str:
+    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in since 41 s: it sleeps at data.py:6`."""
+    head = group.head
+    pronoun = "it" if len(group.positions) == 1 else "they"
+    line = f" at {head.where}" if head.where else ""
+    inner = f": {head.inner}" if head.inner else ""
+    loop = f", in the loop `{head.in_loop}`" if head.in_loop else ""
+    return (
+        f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
+        f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
+    )
+
+
+def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[FindingKind, str] | None:
+    """The kind of finding for ranks that others wait for, and the limit that is passed; None where it is no news."""
+    head = group.head
+    if head.kind in _NEVER_TIMED:
+        return kinds.OF_POSITION[head.kind], ""
+    moves = all(one.moves for one in group.positions)
+    if not moves and head.kind in kinds.OF_POSITION and head.kind != GPU:
+        still = _longest(group.since_seconds, waited)
+        if still >= limits.still:
+            return kinds.OF_POSITION[head.kind], ""
+        return (
+            kinds.NOT_YET,
+            f"; nothing of it has moved for {still:.1f} s, which is less than {limits.still:g} s",
+        )
+    waited = waited or 0.0
+    if head.in_loop and waited >= limits.loop:
+        return kinds.LOOP, ""
+    if waited >= limits.work:
+        return (
+            kinds.WORKS_LONG,
+            f"; it moves, and the others have waited for more than {limits.work:g} s (--limit)",
+        )
+    if waited >= limits.told:
+        return kinds.WORKS_ALONE, f"; it moves, and after {limits.work:g} s (--limit) it is called a hang"
+    return None
+
+
+def _longest(own: float | None, waited: float | None) -> float:
+    """For how long a rank has stood still at least: by itself, or, where it wakes up to look, by those that wait for it."""
+    if own is None or waited is None:
+        return own or waited or 0.0
+    return max(own, waited) if own < 1.0 else min(own, waited) if waited else own
+
+
+def _judge_without_waiters(job: Job, alive: Sequence[Position], limits: HangLimits) -> list[Finding]:
+    """Findings where no rank waits for another: those that are held, and ranks that all stand still."""
+    found = []
+    for group in group_alike(alive):
+        if group.head.kind in (at.STOPPED, at.DEBUGGER, at.TERMINAL):
+            kind = kinds.OF_POSITION[group.head.kind]
+            found.append(kind.finding(subject_of(group, job), describe(group), *facts_of(group)))
+    if found or not alive or any(one.moves or one.kind == at.UNSEEN for one in alive):
+        return found
+    for group in group_alike(alive):
+        known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
+        since = group.since_seconds
+        long = since is not None and since >= limits.idle
+        word = f" since {describe_seconds(since)}" if since is not None else ""
+        kind = known if long else kinds.NOT_YET
+        limit = "" if long else f"; it is called a hang after {limits.idle:g} s"
+        message = f"{describe(group)}{word}, and nothing moves{limit}"
+        found.append(kind.finding(subject_of(group, job), message, *facts_of(group)))
+    return found
+
+
+def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
+    """Why ranks could not be looked at, and what to do, each reason once."""
+    reasons: dict[str, list[Position]] = {}
+    for one in positions:
+        stacks = one.seen.last.stacks
+        if one.kind == at.UNSEEN and isinstance(stacks, Missing):
+            reasons.setdefault(_remedy_of(stacks), []).append(one)
+        elif one.kind == at.UNSEEN:
+            reasons.setdefault("nothing of it could be read", []).append(one)
+    return tuple(f"{name_positions(members)}: {reason}" for reason, members in reasons.items())
+
+
+def _remedy_of(missing: Missing) -> str:
+    if missing.reason is MissingReason.NO_PERMISSION:
+        return missing.detail
+    return f"the Python stack could not be read ({missing.detail or missing.reason.value})"
+
+
+def _headline(
+    job: Job,
+    positions: Sequence[Position],
+    findings: Sequence[Finding],
+    unseen: Sequence[str],
+    outcome: Outcome,
+) -> str:
+    if findings and outcome in (Outcome.FAIL, Outcome.WARN):
+        return findings[0].message
+    if outcome is Outcome.ERROR:
+        if not unseen:
+            return "all of its ranks have ended"
+        first = f"cannot tell: {unseen[0]}"
+        return f"{first}; what was seen: {findings[0].message}" if findings else first
+    return f"not hanging: {_progress(positions)}"
+
+
+def _progress(positions: Sequence[Position]) -> str:
+    """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
+    moving = [one for one in positions if one.moves]
+    if not moving:
+        return "no rank waits for long"
+    counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
+    said = f", {', '.join(counters)}" if counters else ""
+    return f"stacks, processor time or files of {len(moving)} of {len(positions)} ranks move{said}"
+
+
+def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Finding]) -> tuple[str, ...]:
+    """What was looked for and is not so."""
+    codes = {finding.code for finding in findings}
+    alive = [one for one in positions if one.kind not in (at.GONE, at.UNSEEN)]
+    out = []
+    if kinds.STOPPED.code not in codes and alive:
+        out.append("no rank that was seen is stopped, frozen or held by a debugger")
+    if kinds.GONE.code not in codes and job.expected is not None and not _absent(job):
+        out.append(f"all {len(job.expected)} ranks of this machine are there")
+    if not any(one.kind in (at.FILE, at.NETWORK, at.LOCK) for one in alive) and alive:
+        out.append("no main thread waits for a file, a lock or a server")
+    if not any((look := one.seen.last.main) is not None and look.state == "D" for one in alive) and alive:
+        out.append("no main thread is in uninterruptible sleep")
+    return tuple(out)

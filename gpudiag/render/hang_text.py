@@ -1,0 +1,123 @@
+"""The verdict on running jobs as text: what hangs and why first, then where each rank is, then what was ruled out."""
+
+from collections.abc import Iterable
+
+from gpudiag.checks.job.groups import name_ranks
+from gpudiag.model.evidence import RankSubject
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job import HangReport, JobVerdict, Place
+from gpudiag.model.reading import Missing
+from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
+
+_MOST_FINDINGS = 6
+_MOST_PLACES = 12
+_MOST_FACTS = 9
+_MOST_FRAMES = 4
+
+
+def render_hang(report: HangReport, style: Style = PLAIN) -> str:
+    """The whole report, at most 80 columns wide where words allow."""
+    lines: list[str] = []
+    for verdict in report.jobs:
+        lines += [*_job(verdict, style), ""]
+    for finding in report.machine:
+        lines += _painted(
+            wrapped(f"{_word(finding.outcome)} {finding.code}: {one_line(finding.message)}", indent="  "),
+            finding.outcome,
+            style,
+        )
+    seen = f"looked for {report.seconds:.1f} s on {one_line(report.host)}"
+    lines += wrapped("; ".join([seen, *report.notes]) + ".")
+    return "\n".join([*lines, *_next(report)]) + "\n"
+
+
+def _job(verdict: JobVerdict, style: Style) -> list[str]:
+    word = _word(verdict.outcome)
+    lines = _painted(wrapped(f"{word} {_headline(verdict)}", indent="  "), verdict.outcome, style)
+    for finding in verdict.findings[1:_MOST_FINDINGS]:
+        lines += _painted(
+            wrapped(f"{_word(finding.outcome)} {one_line(finding.message)}", indent="  "),
+            finding.outcome,
+            style,
+        )
+    lines += ["", *wrapped(f"{one_line(verdict.name)}, {_counted(verdict)}", indent="  ")]
+    for place in verdict.places[:_MOST_PLACES]:
+        lines += _place(place)
+    if len(verdict.places) > _MOST_PLACES:
+        lines.append(f"  and {len(verdict.places) - _MOST_PLACES} more places: --json has all")
+    if verdict.findings:
+        lines += ["", *_evidence(verdict.findings[0])]
+    for reason in verdict.unseen:
+        lines += wrapped(one_line(reason), first="Not seen: ", indent="  ")
+    if verdict.ruled_out:
+        lines += wrapped("; ".join(verdict.ruled_out) + ".", first="Ruled out: ", indent="  ")
+    if verdict.findings:
+        lines += wrapped(_remedy(verdict), first="Do: ", indent="    ")
+    return lines
+
+
+def _headline(verdict: JobVerdict) -> str:
+    code = (
+        f" [{verdict.findings[0].code}]"
+        if verdict.findings and verdict.outcome in (Outcome.FAIL, Outcome.WARN)
+        else ""
+    )
+    return one_line(verdict.headline) + code
+
+
+def _counted(verdict: JobVerdict) -> str:
+    here, size = len(verdict.job.ranks), verdict.job.world_size
+    of = "" if isinstance(size, Missing) or size == here else f" of {size}"
+    return f"{here}{of} rank{'s' * (here != 1)} here:"
+
+
+def _place(place: Place) -> list[str]:
+    name = name_ranks(place.ranks) if place.ranks else "a process without a known rank"
+    state = "moves" if place.moves else "still"
+    since = (
+        "" if isinstance(place.since_seconds, Missing) or place.moves else f" for {place.since_seconds:.0f} s"
+    )
+    lines = wrapped(f"{name}: {one_line(place.words)} ({state}{since})", first="  ", indent="    ")
+    for frame in place.stack[:_MOST_FRAMES]:
+        lines += wrapped(one_line(frame, 200), first="      ", indent="        ")
+    return lines
+
+
+def _evidence(finding: Finding) -> list[str]:
+    lines = []
+    for fact in finding.evidence[:_MOST_FACTS]:
+        unit = f" {fact.unit}" if fact.unit else ""
+        lines += wrapped(f"{fact.name}: {one_line(str(fact.value))}{unit}", first="  - ", indent="    ")
+    return lines
+
+
+def _remedy(verdict: JobVerdict) -> str:
+    finding = verdict.findings[0]
+    pid = _pid_of(verdict)
+    return finding.remedy.replace("PID", str(pid)) if pid is not None else finding.remedy
+
+
+def _pid_of(verdict: JobVerdict) -> int | None:
+    subject = verdict.findings[0].subject
+    if not isinstance(subject, RankSubject):
+        return None
+    return next((rank.pid for rank in verdict.job.ranks if rank.rank == subject.rank), None)
+
+
+def _next(report: HangReport) -> list[str]:
+    codes = list(dict.fromkeys(_codes(report.jobs)))
+    if not codes:
+        return []
+    return next_lines(f"gpudiag explain {codes[0]}", "gpudiag hang --json")
+
+
+def _codes(verdicts: Iterable[JobVerdict]) -> list[str]:
+    return [finding.code for verdict in verdicts for finding in verdict.findings]
+
+
+def _word(outcome: Outcome) -> str:
+    return outcome.value.upper()
+
+
+def _painted(lines: list[str], outcome: Outcome, style: Style) -> list[str]:
+    return [style.paint_outcome(lines[0], outcome.value), *lines[1:]]

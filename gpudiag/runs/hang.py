@@ -1,0 +1,133 @@
+"""`gpudiag hang`: look at the ranks of running jobs, and say who waits for whom.
+
+`watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands still.
+"""
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from time import monotonic, sleep
+
+from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
+from gpudiag.errors import SourceAbsentError, UsageError
+from gpudiag.model.finding import Finding, Outcome, worst
+from gpudiag.model.job import HangReport, Job, JobVerdict
+from gpudiag.probe.job.gather import gather_looks, join_looks
+from gpudiag.probe.job.look import Wanted
+from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+
+# What stands still for less than the limits is looked at again, but an answer comes within this time.
+_ANSWER_SECONDS = 4.0
+
+
+def run_hang(
+    pid: int | None = None,
+    slurm_job: str | None = None,
+    *,
+    every: bool = False,
+    limits: HangLimits | None = None,
+    with_machine: bool = True,
+) -> HangReport:
+    """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
+
+    Raises:
+        UsageError: there is no such process or job, or there are several and none was named.
+        SourceAbsentError: py-spy is not installed.
+    """
+    started = monotonic()
+    if find_py_spy() is None:
+        raise SourceAbsentError(
+            "the stacks of other processes are read by py-spy, which is not installed",
+            hint=NO_PY_SPY.partition(": ")[2].strip("`"),
+        )
+    wanted = Wanted(pid=pid, slurm_job=slurm_job)
+    jobs = gather_looks(wanted)
+    _refuse(jobs, wanted, every=every)
+    verdicts = _judge_all(jobs, limits, started)
+    machine = _look_at_machine(jobs) if with_machine else ()
+    outcome = worst(tuple(verdict.outcome for verdict in verdicts))
+    return HangReport(
+        outcome,
+        socket.gethostname(),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        round(monotonic() - started, 2),
+        tuple(verdicts),
+        machine,
+        _notes(jobs),
+    )
+
+
+def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:
+    """The verdict on the job to which a process belongs, of two looks or three; None where it has ended.
+
+    Raises:
+        SourceFailedError: the processes of this machine could not be listed.
+    """
+    started = monotonic()
+    jobs = gather_looks(Wanted(pid=pid))
+    return _judge_all(jobs, limits, started)[0] if jobs else None
+
+
+def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:
+    """The verdicts, after one more look where something stands still and not yet for long."""
+    verdicts = [judge_job(job, limits) for job in jobs]
+    left = _ANSWER_SECONDS - (monotonic() - started)
+    for place, verdict in enumerate(verdicts):
+        if len(jobs) == 1 and not is_decided(verdict) and left > 0.3:
+            sleep(max(0.0, left - 1.0))
+            again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1))
+            if again:
+                verdicts[place] = judge_job(join_looks(verdict.job, again[0], monotonic() - started), limits)
+    return verdicts
+
+
+def _refuse(jobs: Sequence[Job], wanted: Wanted, *, every: bool) -> None:
+    if wanted.slurm_job is not None and not jobs:
+        raise UsageError(
+            f"no rank of Slurm's job {wanted.slurm_job} is on this machine",
+            hint=f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang --slurm-job {wanted.slurm_job}`",
+        )
+    if wanted.pid is not None and not jobs:
+        raise UsageError(
+            f"there is no process {wanted.pid} here, or it is gpudiag's own",
+            hint="`gpudiag hang --all` lists the jobs that are here",
+        )
+    if not jobs:
+        raise UsageError(
+            "no job was found on this machine: no process has RANK and WORLD_SIZE, or torch loaded",
+            hint="name a process of it: `gpudiag hang PID`; as another user's, with sudo",
+        )
+    if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
+        listed = "; ".join(
+            f"{job.name} ({len(job.ranks)} ranks, e.g. pid {job.ranks[0].pid})" for job in jobs[:8]
+        )
+        raise UsageError(
+            f"{len(jobs)} jobs are on this machine: {listed}", hint="name one: `gpudiag hang PID`, or `--all`"
+        )
+
+
+def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
+    """What the instant checks and the kernel log say of the machine, where the jobs use GPUs."""
+    if not any(rank.gpus for job in jobs for rank in job.ranks) or not os.path.exists("/dev/nvidiactl"):
+        return ()
+    from gpudiag.probe.inventory import take_snapshot
+    from gpudiag.runs.instant import judge_snapshot
+
+    report = judge_snapshot(take_snapshot(deadline_seconds=3.0))
+    return tuple(finding for finding in report.findings() if finding.outcome in (Outcome.FAIL, Outcome.WARN))
+
+
+def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
+    """What the look itself did to the ranks."""
+    stopped = [
+        look.pid
+        for job in jobs
+        for rank in job.ranks
+        for look in rank.looks
+        if "stopped" in str(look.stacks) and isinstance(look.stacks, str)
+    ]
+    if stopped:
+        pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))
+        return (f"to read a whole stack, these processes were stopped for some milliseconds: {pids}",)
+    return ("it was read from outside: no rank was stopped or changed",)
