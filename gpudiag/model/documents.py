@@ -9,6 +9,7 @@ from gpudiag.model.event import RunEvent
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
+from gpudiag.model.job_run import JobRun
 from gpudiag.model.live import Live
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvents
@@ -42,6 +43,7 @@ DOCUMENTS: dict[str, type] = {
         LogExplanation,
         HangReport,
         Job,
+        JobRun,
         *_OF_SERVICE,
     )
 }

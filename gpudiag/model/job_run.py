@@ -116,7 +116,7 @@ class WatchCost:
     """What the watching took."""
 
     processor_seconds: float  # of gpudiag and all that it started
-    ranks_processor_seconds: Reading[float]  # of the ranks themselves, as last seen
+    ranks_processor_seconds: Reading[float]  # of the main threads of the ranks, as last seen
     looks: int  # with stacks of all ranks
     glances: int  # at one rank's stack
 
@@ -135,7 +135,7 @@ class JobRun:
     run_id: str
     started: datetime
     seconds: float
-    exit_status: int  # of the command, as a shell shows it
+    exit_status: int | None  # of the command, as a shell shows it; None while it runs
     signal: str | None  # that ended the command
     torch_version: Reading[str]
     variables: dict[str, str]  # that gpudiag set for the job

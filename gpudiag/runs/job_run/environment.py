@@ -18,7 +18,9 @@ from shutil import which
 
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
-RUN_VARIABLE = "GPUDIAG_RUN_ID"  # in the environment of every process of the job, on every machine that takes it over
+RUN_VARIABLE = (
+    "GPUDIAG_RUN_ID"  # in the environment of every process of the job, on every machine that takes it over
+)
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 BUFFER_ENTRIES = "2000"  # torch's own default where it has one
 

@@ -2,19 +2,19 @@
 
 import json
 import os
-import signal
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
-from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.own_run import OwnRank, OwnRanks
 from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
 from gpudiag.reference.waits import is_library
+from gpudiag.runs.job_run.process import signal_name
 
 # A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
 _FINE_PULSES = 600
@@ -42,7 +42,7 @@ class Member:
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
     glanced_at: float = 0.0
     ended_at: datetime | None = None
-    status: Reading[int] = Missing(MissingReason.NOT_ASKED)
+    status: Reading[int] = NOT_ASKED
     order: int | None = None
     error: str | None = None
     error_place: str | None = None
@@ -66,9 +66,11 @@ class Member:
         name = None
         if isinstance(code, int):
             number = os.waitstatus_to_exitcode(code)
-            code, name = number, (_signal_name(-number) if number < 0 else None)
+            code, name = number, (signal_name(-number) if number < 0 else None)
         return RankRecord(
-            rank=Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank") if self.rank is None else self.rank,
+            rank=Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank")
+            if self.rank is None
+            else self.rank,
             pid=self.pid,
             started=self.seen_at,
             end=self._end(code),
@@ -212,10 +214,3 @@ def _own_line(stack: str) -> str | None:
 def _shown(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
     return mask_text(escape_controls(first.strip()))[:_ERROR_CHARACTERS]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

@@ -233,3 +233,11 @@ def exit_as(status: int) -> int:
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     return 128 + number  # we are the first process of a container, which no signal of its own ends
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; `signal 40` where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -83,7 +83,10 @@ class Stalls:
     def _next_look(self, pause: _Pause) -> float:
         for limit in (pause.limit_seconds, WORK_LIMITS * pause.limit_seconds):
             if pause.longest_seconds < limit:
-                return min(limit + _MARGIN_SECONDS, max(pause.longest_seconds * _AGAIN, pause.limit_seconds + _MARGIN_SECONDS))
+                return min(
+                    limit + _MARGIN_SECONDS,
+                    max(pause.longest_seconds * _AGAIN, pause.limit_seconds + _MARGIN_SECONDS),
+                )
         return pause.longest_seconds * _AGAIN
 
     def open_stall(self) -> Stall | None:
