@@ -82,7 +82,7 @@ def run(
         rule=parse_stall_rule(stall_after),
         kill_on_stall=on_stall == "kill",
     )
-    return exit_as(run_job(plan, _Teller(quiet=quiet)).wait_status)
+    return exit_as(run_job(plan, _Teller(quiet=quiet, kills=plan.kill_on_stall)).wait_status)
 
 
 def _command(context: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,10 +106,10 @@ def _path(name: str | None) -> Path | None:
 class _Teller:
     """Prints verdicts on standard error."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, *, quiet: bool, kills: bool) -> None:
+        self._quiet, self._kills = quiet, kills
 
-    def __call__(self, document: "object", path: Path, when: str) -> None:
+    def __call__(self, document: object, path: Path, when: str) -> None:
         """Print a stall, or how the job went."""
         from gpudiag.model.finding import Outcome
         from gpudiag.model.job_run import JobRun
@@ -121,6 +121,9 @@ class _Teller:
         if self._quiet and when == "end" and document.outcome is Outcome.PASS:
             return
         style = Style(wants_colour(sys.stderr.isatty(), dict(os.environ)))
-        text = (render_stall if when == "stall" else render_job_run)(document, str(path), style)
+        if when == "stall":
+            text = render_stall(document, str(path), style, kills=self._kills)
+        else:
+            text = render_job_run(document, str(path), style)
         sys.stderr.write(text)
         sys.stderr.flush()

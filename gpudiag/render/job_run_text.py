@@ -7,6 +7,8 @@ from gpudiag.render.style import PLAIN, Style, wrapped
 _PREFIX = "gpudiag: "
 _INDENT = "  "
 _SHOWN_FINDINGS = 4
+_GOES_ON = "the job goes on as it is"
+_KILLS = "it is ended now: SIGTERM, and SIGKILL 30 s later (--on-stall kill)"
 
 
 def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
@@ -26,20 +28,20 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
     return "".join(f"{_PREFIX}{line}\n" for line in lines)
 
 
-def render_stall(run: JobRun, path: str, style: Style = PLAIN) -> str:
+def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = False) -> str:
     """That the job stands still, told while it does."""
     finding = next((one for one in run.findings if one.outcome is Outcome.FAIL), None)
     lines = _paragraph(f"STALL {run.headline}")
     if finding is not None:
         lines += _paragraph(f"do: {finding.remedy}", _INDENT)
-    lines += _paragraph(f"the job goes on as it is; verdict so far: {path}", _INDENT)
+    lines += _paragraph(f"{_KILLS if kills else _GOES_ON}; verdict so far: {path}", _INDENT)
     lines[0] = lines[0].replace("STALL", style.paint("STALL", "red"), 1)
     return "".join(f"{_PREFIX}{line}\n" for line in lines)
 
 
 def _details(finding: Finding) -> list[str]:
     facts = {evidence.name: str(evidence.value) for evidence in finding.evidence}
-    told = [("after it: ", "after_it"), ("kernel log: ", "kernel_log")]
+    told = [("then ranks: ", "after_it"), ("kernel log: ", "kernel_log")]
     lines = [
         line for words, name in told if name in facts for line in _paragraph(f"{words}{facts[name]}", _INDENT)
     ]

@@ -90,6 +90,8 @@ def _subject(record: RankRecord, host: str) -> Subject:
 
 def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
     root = find_first_failure(facts.ranks)
+    if any(stall.told and not stall.ended for stall in facts.stalls) and not _came_before(root, facts.stalls):
+        return ()  # whatever ended the ranks then, it is why that counts
     ended_by = _interruption(facts, root)
     if facts.exit_status and ended_by is not None:
         who = "was passed on by gpudiag" if ended_by.passed_on else "reached its whole process group"
@@ -103,6 +105,13 @@ def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
         message = f"the command ended with exit status {facts.exit_status}, and {seen}"
         return (kinds.COMMAND_FAILED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
     return ()
+
+
+def _came_before(root: RankRecord | None, stalls: Sequence[Stall]) -> bool:
+    """Whether a rank failed before the job stood still."""
+    if root is None or root.ended is None:
+        return False
+    return all(root.ended <= stall.began for stall in stalls if stall.told and not stall.ended)
 
 
 def _interruption(facts: RunFacts, root: RankRecord | None) -> SignalSeen | None:
@@ -145,14 +154,14 @@ def _failure(root: RankRecord, facts: RunFacts) -> Finding:
 
 
 def _describe_followers(root: RankRecord, ranks: Sequence[RankRecord]) -> str:
-    """`ranks 0, 1 and 3 ended with exit code 1; rank 4 was killed by SIGTERM`."""
+    """`0, 1, 3 ended with exit code 1; 4 was killed by SIGTERM`."""
     ways: dict[str, list[str]] = {}
     for record in sorted(
         (one for one in ranks if one is not root and one.order is not None), key=lambda one: one.order or 0
     ):
         name = str(record.pid) if isinstance(record.rank, Missing) else str(record.rank)
-        ways.setdefault(describe_end(record), []).append(name)
-    return "; ".join(f"rank{'s' * (len(names) > 1)} {', '.join(names)} {way}" for way, names in ways.items())
+        ways.setdefault(describe_end(record).removeprefix("was "), []).append(name)
+    return "; ".join(f"{', '.join(names)} {way}" for way, names in ways.items())
 
 
 def _memory_kill(root: RankRecord, facts: RunFacts) -> KernelEvent | None:
@@ -197,7 +206,7 @@ def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
         Evidence("kind", blamed.code, source="two looks at all ranks"),
         *blamed.evidence,
     )
-    message = f"it stood still for {how_long}{steps}{went_on}: {blamed.message}"
+    message = f"the job stood still for {how_long}{steps}{went_on}: {blamed.message}"
     return kind.finding(blamed.subject, message, *evidence, remedy=blamed.remedy, owner=blamed.owner)
 
 

@@ -4,8 +4,11 @@ Every process of such a job has the run's id in its environment, whichever launc
 then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked for below the command.
 """
 
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from gpudiag.model.codec import decode
@@ -13,23 +16,26 @@ from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.probe.job.find import FoundJob, find_launched_jobs
-from gpudiag.probe.job.frames import Sources
 from gpudiag.probe.job.look import stream_looks
 from gpudiag.probe.job.proc import Process, list_processes, read_stat, read_text
-from gpudiag.probe.job.py_spy import read_stacks
+from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+from gpudiag.reference.waits import is_library
 
 Emit = Callable[[Any], None]
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_TEXT_CHARACTERS = 160
+ENDED = "the process has ended"  # as py_spy.py says it
 _GLANCE_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRank:
-    """A rank of the job: its process, what a launcher told it, and what `pid` alone does not say if pids are used again."""
+    """A rank of the job: its process, what a launcher told it, and where it leaves an exception."""
 
     pid: int
     rank: int | None
     error_file: str
+    certain: bool = True  # by its own environment; else it may be a launcher that has started nothing yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ def read_ranks(child: GuardedChild) -> OwnRanks | None:
 def _of_family(job: Job) -> OwnRanks:
     world_size = None if isinstance(job.world_size, Missing) else job.world_size
     known = tuple(
-        OwnRank(one.pid, None if isinstance(one.rank, Missing) else one.rank, "") for one in job.ranks
+        OwnRank(one.pid, None if isinstance(one.rank, Missing) else one.rank, "", certain=False)
+        for one in job.ranks
     )
     return OwnRanks(known, world_size, None if job.expected is None else len(job.expected))
 
@@ -110,19 +117,28 @@ def stream_glance(emit: Emit, pid: int) -> None:
     if isinstance(read, Missing):
         emit(("unseen", read.reason.value, read.detail))
         return
-    sources = Sources()
-    frames = []
-    for raw in read[0].get(pid, ()):
-        line = sources.line(pid, raw.file, raw.line) if not raw.file.startswith("<") else None
-        frames.append([raw.file, raw.function, raw.line, line.text if line else ""])
+    raw_frames = read[0].get(pid, ())
+    own = next((raw for raw in raw_frames if not is_library(raw.file)), None)
+    frames = [
+        [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames
+    ]
     emit(("glance", fields[0], frames))
+
+
+def _text_of(pid: int, raw: RawFrame) -> str:
+    """The frame's line as the process sees its file; empty where it cannot be read."""
+    with suppress(OSError):
+        path = raw.file if raw.file.startswith("/") else f"{os.readlink(f'/proc/{pid}/cwd')}/{raw.file}"
+        with open(f"/proc/{pid}/root{path}", errors="replace") as source:
+            return next(islice(source, raw.line - 1, raw.line), "").strip()[:_TEXT_CHARACTERS]
+    return ""
 
 
 def read_glance(child: GuardedChild) -> tuple[str, tuple[Frame, ...]] | Missing | None:
     """The state letter and frames that an ended child of `start_glance` read; None where it did not answer."""
     for kind, *rest in child.messages:
         if kind == "glance":
-            return rest[0], tuple(Frame(*one[:3], text=one[3]) for one in rest[1])
+            return rest[0], tuple(Frame(*one) for one in rest[1])
         if kind == "unseen":
             return Missing(MissingReason(rest[0]), rest[1])
     return None

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,10 +19,11 @@ from gpudiag.checks.job.rhythm import asleep_share, find_step_time
 from gpudiag.checks.job.shares import SlowRank, find_slow_ranks
 from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, SignalSeen, Stall, StepTime
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
-from gpudiag.probe.job.own_run import read_glance, read_ranks, start_glance, start_ranks
+from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
 from gpudiag.reference.waits import find_call
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
@@ -39,7 +40,7 @@ _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
 _SLOW_EVERY_SECONDS = 30.0
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
-_FAMILIES_AFTER_SECONDS = 15.0
+_FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
 # The job counts as standing still, for a look before a signal that ends it, after this long or so many steps.
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
@@ -218,9 +219,7 @@ class Agent:
         self._started = started
         if now < self._due["find"] or "find" in self._children:
             return
-        families = now >= _FAMILIES_AFTER_SECONDS and not any(
-            one.rank is not None for one in self.members.all
-        )
+        families = now >= _FAMILIES_AFTER_SECONDS and not any(one.certain for one in self.members.all)
 
         def take(child: GuardedChild) -> None:
             found = read_ranks(child)
@@ -248,26 +247,19 @@ class Agent:
                 continue
             member.glanced_at = now
             self.glances += 1
-            self._start(
-                "glance",
-                start_glance(member.pid),
-                lambda child, member=member, now=now: self._keep_glance(child, member, now),
-            )  # type: ignore[misc]
+            self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
             return
 
-    def _keep_glance(self, child: GuardedChild, member: Member, at_seconds: float) -> None:
-        read = read_glance(child)
-        if read is None or isinstance(read, Missing):
-            if read is not None and read.detail and member.lives:
-                self.unseen[f"a rank's stack could not be read: {read.detail}"] = None
-            return
-        state, frames = read
-        call = read_call(frames)
-        text = call.own.text if call.own is not None and not call.library else ""
-        by_text = find_call(text) if text else None
-        awaited = call.awaited or (by_text.awaited if by_text else "")
-        place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
-        member.glances.append(Glance(at_seconds, state != "R", place, awaited, call.words))
+    def _keeper_of_glance(self, member: Member, at_seconds: float) -> Callable[[GuardedChild], None]:
+        def keep(child: GuardedChild) -> None:
+            read = read_glance(child)
+            lasting = (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT)
+            if isinstance(read, Missing) and read.reason in lasting and member.lives and read.detail != ENDED:
+                self.unseen[f"the ranks' stacks could not be read: {read.detail}"] = None
+            if read is not None and not isinstance(read, Missing):
+                member.glances.append(_glance_of(at_seconds, *read))
+
+        return keep
 
     def _measure(self, now: float) -> None:
         """Find the step time and the slow ranks where that is due."""
@@ -322,6 +314,15 @@ class Agent:
             self._kill_at = None
             for pid in (*(one.pid for one in self.members.living), self._command_pid):
                 _send(pid, signal.SIGKILL)
+
+
+def _glance_of(at_seconds: float, state: str, frames: Sequence[Frame]) -> Glance:
+    call = read_call(frames)
+    text = call.own.text if call.own is not None and not call.library else ""
+    by_text = find_call(text) if text else None
+    awaited = call.awaited or (by_text.awaited if by_text else "")
+    place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
+    return Glance(at_seconds, state != "R", place, awaited, call.words)
 
 
 def _sleeps(member: Member) -> bool:

@@ -34,6 +34,7 @@ class Member:
     error_file: str
     seen_at: datetime
     attempt: int
+    certain: bool
     reader: PulseReader
     pidfd: Pidfd | None
     fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
@@ -124,7 +125,7 @@ class Members:
                 self.all.append(member)
         listed = {own.pid for own in found.ranks}
         # A process that was taken for a rank before its launcher had started any.
-        for one in [one for one in self.living if one.rank is None and found.ranks and one.pid not in listed]:
+        for one in [one for one in self.living if not one.certain and found.ranks and one.pid not in listed]:
             self._drop(one)
 
     def _open(self, own: OwnRank, now: datetime) -> Member | None:
@@ -135,8 +136,8 @@ class Members:
         pidfd = None
         with suppress(OSError):
             pidfd = Pidfd(own.pid)
-        earlier = [one for one in self.all if one.rank == own.rank and own.rank is not None]
-        return Member(own.pid, own.rank, own.error_file, now, len(earlier) + 1, reader, pidfd)
+        earlier = [one for one in self.all if one.rank == own.rank is not None and one.certain == own.certain]
+        return Member(own.pid, own.rank, own.error_file, now, len(earlier) + 1, own.certain, reader, pidfd)
 
     def _drop(self, member: Member) -> None:
         member.reader.close()

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -42,7 +42,7 @@ class RunPlan:
 
     command: tuple[str, ...]
     verdict: Path | None = None
-    rule: StallRule = StallRule()
+    rule: StallRule = field(default_factory=StallRule)
     kill_on_stall: bool = False
 
 

@@ -26,10 +26,11 @@ class _Pause:
     told: bool = False
     look: JobVerdict | None = None
     unseen: str = ""
+    pids: frozenset[int] = frozenset()  # of the ranks that stood still or were waited for
 
 
 class Stalls:
-    """Follows standstills; `ended` are those that are over and were worth a word."""
+    """Follows standstills; `ended` are those that are over and were worth a word; one that ended with its ranks did not go on."""
 
     def __init__(self, rule: StallRule) -> None:
         """Tell by that rule."""
@@ -50,10 +51,15 @@ class Stalls:
             limit = self._rule.limit_seconds(step, self.longest_pause_seconds)
             if longest < _EARLY * limit:
                 return False
-            self._pause = _Pause(limit, _EARLY * limit)
+            self._pause = _Pause(limit, _EARLY * limit, pids=frozenset(still))
         pause = self._pause
+        if (
+            pause.pids - still.keys()
+        ):  # a rank has ended: this pause can only end with the job, or its restart
+            self._close_with_ranks()
+            return False
         if longest < min(pause.longest_seconds, _EARLY * pause.limit_seconds):
-            self._end(known_step=isinstance(step, StepTime))
+            self._go_on(known_step=isinstance(step, StepTime))
             return False
         pause.longest_seconds = max(pause.longest_seconds, longest)
         return not pause.told and longest >= pause.look_at_seconds
@@ -100,7 +106,12 @@ class Stalls:
             self._pause.longest_seconds = max(self._pause.longest_seconds, still_seconds)
             self._pause.told, self._pause.look = True, verdict
 
-    def _end(self, *, known_step: bool) -> None:
+    def _close_with_ranks(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None and pause.told:
+            self.ended.append(self._stall(pause, ended=False))
+
+    def _go_on(self, *, known_step: bool) -> None:
         pause, self._pause = self._pause, None
         if pause is None:
             return
