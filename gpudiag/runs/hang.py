@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
-from gpudiag.errors import SourceAbsentError, UsageError
+from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict
-from gpudiag.probe.job.gather import gather_looks, join_looks
+from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
 
-# What stands still for less than the limits is looked at again, but an answer comes within this time.
-_ANSWER_SECONDS = 4.0
+# What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
+_MARGIN_SECONDS = 0.5
 
 
 def run_hang(
@@ -42,8 +42,9 @@ def run_hang(
             hint=NO_PY_SPY.partition(": ")[2].strip("`"),
         )
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
-    jobs = gather_looks(wanted)
-    _refuse(jobs, wanted, every=every)
+    gathered = gather_looks(wanted)
+    jobs = gathered.jobs
+    _refuse(gathered, wanted, every=every)
     verdicts = _judge_all(jobs, limits, started)
     machine = _look_at_machine(jobs) if with_machine else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
@@ -65,24 +66,26 @@ def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
-    jobs = gather_looks(Wanted(pid=pid))
+    jobs = gather_looks(Wanted(pid=pid)).jobs
     return _judge_all(jobs, limits, started)[0] if jobs else None
 
 
 def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:
     """The verdicts, after one more look where something stands still and not yet for long."""
     verdicts = [judge_job(job, limits) for job in jobs]
-    left = _ANSWER_SECONDS - (monotonic() - started)
+    wait = (limits or HangLimits()).still + _MARGIN_SECONDS
     for place, verdict in enumerate(verdicts):
-        if len(jobs) == 1 and not is_decided(verdict) and left > 0.3:
-            sleep(max(0.0, left - 1.0))
-            again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1))
+        if len(jobs) == 1 and not is_decided(verdict):
+            sleep(max(0.0, started + wait - monotonic()))
+            at_seconds = monotonic() - started
+            again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1)).jobs
             if again:
-                verdicts[place] = judge_job(join_looks(verdict.job, again[0], monotonic() - started), limits)
+                verdicts[place] = judge_job(join_looks(verdict.job, again[0], at_seconds), limits)
     return verdicts
 
 
-def _refuse(jobs: Sequence[Job], wanted: Wanted, *, every: bool) -> None:
+def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
+    jobs = gathered.jobs
     if wanted.slurm_job is not None and not jobs:
         raise UsageError(
             f"no rank of Slurm's job {wanted.slurm_job} is on this machine",
@@ -92,6 +95,11 @@ def _refuse(jobs: Sequence[Job], wanted: Wanted, *, every: bool) -> None:
         raise UsageError(
             f"there is no process {wanted.pid} here, or it is gpudiag's own",
             hint="`gpudiag hang --all` lists the jobs that are here",
+        )
+    if not jobs and gathered.hidden:
+        raise SourceFailedError(
+            f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be looked into",
+            hint="`sudo gpudiag hang`, or `sudo gpudiag hang PID`",
         )
     if not jobs:
         raise UsageError(

@@ -323,11 +323,10 @@ def _judge_sizes(waiters: Waiters, only: Group) -> Finding | None:
 def _tensors(one: Position) -> str:
     """`float32 [1000]` of the call's tensors; of the user's variables where the call itself shows none."""
     frame = one.call.frame
-    found = (
-        frame.tensors if frame is not None and frame.tensors else one.call.own.tensors if one.call.own else ()
-    )
-    if frame is not None and not frame.tensors and one.call.operation not in ("", "backward"):
-        found = ()
+    if frame is not None:
+        found = frame.tensors
+    else:  # work that was begun earlier: what the function that waits for it has in its variables
+        found = one.call.own.tensors if one.call.own is not None and not one.call.library else ()
     return ", ".join(f"{tensor.dtype} [{', '.join(map(str, tensor.shape))}]" for _, tensor in found)
 
 

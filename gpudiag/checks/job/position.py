@@ -64,6 +64,7 @@ class Position:
     in_loop: str = ""  # `while True (line 12)`, where it computes in one
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
+    inner_since_seconds: float | None = None  # of that worker or thread
 
     @property
     def rank(self) -> int | None:
@@ -105,22 +106,24 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     call = read_call(main.frames if main else ())
     if main is None or last.state == "?":
         return Position(seen, UNSEEN, "could not be looked at", call, False, None)
-    since = None if isinstance(main.last_ran_seconds_ago, Missing) else main.last_ran_seconds_ago
+    since = _since(main)
     held = _if_held(last, main)
     if held is not None:
         return Position(seen, STOPPED, held, call, False, since)
-    moves = _moves(first, last)
     counters = _counters(first, last)
+    moves = bool(counters) or _moves(first, last)
+    if not moves:  # one that wakes up to look, and sleeps on, has been there between the looks at least
+        since = max(since or 0.0, last.at_seconds - first.at_seconds)
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
     kind, words = _kind(main, call, job)
-    inner = ""
+    inner, inner_since = "", None
     if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING):
-        inner, child_moves = _what_it_waits_for(seen, last, kind, job)
+        inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
     in_loop = _loop(first, last, call) if kind == PYTHON else ""
-    return Position(seen, kind, words, call, moves, since, in_loop, inner, counters)
+    return Position(seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since)
 
 
 def _first_whole(seen: RankSeen) -> ProcessLook:
@@ -327,10 +330,12 @@ def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
     )
 
 
-def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> tuple[str, bool]:
-    """What the worker, program or thread does that the rank waits for, and whether it moves."""
+def _what_it_waits_for(
+    seen: RankSeen, last: ProcessLook, kind: str, job: Job
+) -> tuple[str, bool, float | None]:
+    """What the worker, program or thread does that the rank waits for, whether it moves, and since when it is there."""
     ended: list[ChildSeen] = []
-    busy: list[tuple[str, bool]] = []
+    busy: list[tuple[str, bool, float | None]] = []
     for child in seen.children:
         if not child.looks:
             continue
@@ -339,19 +344,25 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
             continue
         described = _describe_child(child, job)
         if described is not None:
-            busy.append((described, _works(child.looks[0], child.looks[-1])))
+            busy.append((described, _works(child.looks[0], child.looks[-1]), _since(child.looks[-1].main)))
     if kind == LOADER and ended:
-        return f"its loader's worker pid {ended[0].pid} is dead", False
+        return f"its loader's worker pid {ended[0].pid} is dead", False, None
     if kind in (LOADER, PROGRAM, QUEUE) and busy:
         still = [one for one in busy if not one[1]]
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
-        return f"{who}, {(still or busy)[0][0]}", not still
-    threads = [
-        words
-        for thread in last.threads
-        if thread.tid != last.pid and (words := _describe_thread(thread, job))
-    ]
-    return (f"its thread {threads[0]}", False) if threads and kind != LOADER else ("", False)
+        words, _, since = (still or busy)[0]
+        return f"{who}, {words}", not still, since
+    for thread in last.threads:
+        words = _describe_thread(thread, job) if thread.tid != last.pid and kind != LOADER else ""
+        if words:
+            return f"its thread {words}", False, _since(thread)
+    return "", False, None
+
+
+def _since(thread: ThreadLook | None) -> float | None:
+    if thread is None or isinstance(thread.last_ran_seconds_ago, Missing):
+        return None
+    return thread.last_ran_seconds_ago
 
 
 def _describe_child(child: ChildSeen, job: Job) -> str | None:
@@ -380,9 +391,10 @@ def _is_idle(frame: Frame) -> bool:
     )
 
 
-def _describe_thread(thread: ThreadLook, job: Job) -> str | None:
+def _describe_thread(thread: ThreadLook, job: Job) -> str:
+    """`uploader sleeps at train.py:9 in upload`; empty for a thread without a line of the user's."""
     own = own_frames(thread.frames)
     if not own:
-        return None
+        return ""
     _, words = _kind(thread, read_call(thread.frames), job)
     return f"{thread.name} {words} at {describe_line(own[0])}"

@@ -33,10 +33,11 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
 class HangLimits:
     """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
 
-    `still`: a rank that does not move, while others wait for it. `idle`: all ranks still, and nobody waits for another.
+    `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python.
     """
 
+    news: float = 1.0
     still: float = 3.0
     idle: float = 60.0
     told: float = 10.0
@@ -68,8 +69,8 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
 
 
 def is_decided(verdict: JobVerdict) -> bool:
-    """Whether another look in some seconds could not change the verdict to the worse: nothing stands still."""
-    return verdict.outcome is Outcome.FAIL or not any(not place.moves for place in verdict.places)
+    """Whether another look in some seconds could not change the verdict: nothing has stood still for too short a time."""
+    return verdict.outcome is Outcome.FAIL or all(one.code != kinds.NOT_YET.code for one in verdict.findings)
 
 
 def _judge(
@@ -85,8 +86,6 @@ def _judge(
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
-        elif not any(finding.outcome is Outcome.FAIL for finding in found):
-            found += [one for one in judge_waiters(waiters, is_whole=False) if one.outcome is Outcome.FAIL]
     else:
         found += _judge_without_waiters(job, alive, limits)
     return worst_first(found)
@@ -157,9 +156,11 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
         return kinds.OF_POSITION[head.kind], ""
     moves = all(one.moves for one in group.positions)
     if not moves and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        still = _longest(group.since_seconds, waited)
+        still = _longest(group, waited)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
+        if still < limits.news:
+            return None
         return (
             kinds.NOT_YET,
             f"; nothing of it has moved for {still:.1f} s, which is less than {limits.still:g} s",
@@ -177,11 +178,17 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
     return None
 
 
-def _longest(own: float | None, waited: float | None) -> float:
-    """For how long a rank has stood still at least: by itself, or, where it wakes up to look, by those that wait for it."""
+def _longest(group: Group, waited: float | None) -> float:
+    """For how long ranks have stood still at least while others waited for them.
+
+    A rank that waits for a worker or a queue wakes up now and then to look: then what it waits for tells.
+    """
+    head = group.head
+    known = [one for one in (group.since_seconds, head.inner_since_seconds) if one is not None]
+    own = max(known) if known else None
     if own is None or waited is None:
         return own or waited or 0.0
-    return max(own, waited) if own < 1.0 else min(own, waited) if waited else own
+    return min(own, waited)
 
 
 def _judge_without_waiters(job: Job, alive: Sequence[Position], limits: HangLimits) -> list[Finding]:

@@ -15,16 +15,25 @@ _LOOK_SECONDS = 12.0  # for one look at all ranks, on a machine whose load is a 
 _LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank."""
+
+    jobs: tuple[Job, ...]
+    hidden: int
+
+
 @dataclass(slots=True)
 class _Sent:
     """What the child has sent."""
 
     jobs: tuple[Job, ...] = ()
+    hidden: int = 0
     looks: dict[int, dict[int, ProcessLook]] = field(default_factory=dict)  # by pid, then by number
     lines: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
-def gather_looks(wanted: Wanted) -> tuple[Job, ...]:
+def gather_looks(wanted: Wanted) -> Gathered:
     """The jobs that are wanted, each rank with its looks; none where there is no such job.
 
     Raises:
@@ -44,7 +53,7 @@ def gather_looks(wanted: Wanted) -> tuple[Job, ...]:
         raise SourceFailedError(
             f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip()
         )
-    return tuple(_join(job, sent, wanted.looks) for job in sent.jobs)
+    return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden)
 
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
@@ -73,7 +82,7 @@ def _read(messages: Iterable[Any]) -> _Sent | None:
     sent: _Sent | None = None
     for kind, *rest in messages:
         if kind == "jobs":
-            sent = _Sent(tuple(decode(Job, one) for one in rest[0]))
+            sent = _Sent(tuple(decode(Job, one) for one in rest[0]), rest[1])
         elif sent is not None and kind == "look":
             pid, _, number, look = rest
             sent.looks.setdefault(pid, {})[number] = decode(ProcessLook, look)

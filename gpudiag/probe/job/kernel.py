@@ -173,7 +173,7 @@ def _is_frozen(folder: str) -> bool:
     except OSError:
         return False
     for line in lines:
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         with suppress(OSError):
             if not controllers:
                 text = read_text(f"/sys/fs/cgroup{path}/cgroup.events")

@@ -13,13 +13,14 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.model.codec import encode
-from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen
-from gpudiag.model.reading import Missing
+from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
 from gpudiag.probe.job.frames import Sources, describe_frames
 from gpudiag.probe.job.kernel import look_at_process
+from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
-from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
@@ -51,7 +52,8 @@ def stream_looks(
     started = monotonic()
     processes = list_processes()
     found = _choose(processes, pid, slurm_job)
-    emit(("jobs", [encode(_empty_job(job)) for job in found]))
+    hidden = sum(process.python and not process.is_readable for process in processes.values())
+    emit(("jobs", [encode(_empty_job(job)) for job in found], hidden))
     if not found:
         return
     kept: dict[int, set[tuple[str, int]]] = {}
@@ -115,15 +117,17 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
         process.pid, may_stop=not states & set("DTt") and not look.frozen, timeout_seconds=_STACK_SECONDS
     )
     if isinstance(read, Missing):
-        return replace(look, stacks=read)
+        refused = read.reason is MissingReason.NO_PERMISSION
+        return replace(look, stacks=explain_refusal(process.pid, read.detail) if refused else read)
     stacks, source = read
-    threads = tuple(
-        replace(thread, frames=describe_frames(process.pid, stacks[thread.tid]))
-        if thread.tid in stacks
-        else thread
-        for thread in look.threads
-    )
+    threads = tuple(_with_stack(process.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
     return replace(look, threads=threads, stacks=source)
+
+
+def _with_stack(pid: int, thread: ThreadLook, read: RawThread | None) -> ThreadLook:
+    if read is None:
+        return thread
+    return replace(thread, name=read.name or thread.name, frames=describe_frames(pid, read.frames))
 
 
 def _lines_of(look: ProcessLook) -> set[tuple[str, int]]:
@@ -181,7 +185,11 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
 
 def _read_main(pid: int) -> Sequence[RawFrame]:
     read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
-    return () if isinstance(read, Missing) else read[0].get(pid, ())
+    return () if isinstance(read, Missing) else _frames_of(read[0].get(pid))
+
+
+def _frames_of(thread: RawThread | None) -> Sequence[RawFrame]:
+    return thread.frames if thread is not None else ()
 
 
 def _uses_torch(pid: int) -> bool:

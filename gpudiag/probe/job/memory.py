@@ -15,6 +15,7 @@ from gpudiag.model.job import GroupSeen, TensorSeen
 
 _OBJECT_WORDS = 6  # PyObject's header and what torch and pybind11 put behind it
 _TENSOR_BYTES = 256
+_SIZES_PLACES = range(6, 10)  # words before the sizes: 7 in torch 2.4 to 2.13
 _INLINE_SIZES = 5  # c10/core/impl/SizesAndStrides.h: up to five sizes and strides lie in the tensor itself
 _MAX_DIMENSIONS = 16
 _GROUP_BYTES = 512
@@ -83,19 +84,16 @@ def _find_sizes(memory: Memory, data: bytes) -> TensorSeen | None:
         return None
     words = struct.unpack(f"{_TENSOR_BYTES // 8}q", data)
     tail = 1 + 2 * _INLINE_SIZES  # of the offset in the storage, behind the sizes
-    for place in range(4, len(words) - tail - 2):
+    for place in _SIZES_PLACES:
         dimensions, offset, elements = words[place], words[place + tail], words[place + tail + 1]
-        if not (0 < dimensions <= _MAX_DIMENSIONS and offset >= 0 and elements >= 0):
+        number = words[place + tail + 2] & 0xFFFF
+        if not (0 <= dimensions <= _MAX_DIMENSIONS and 0 <= offset < 1 << 48 and number < len(_DTYPES)):
             continue
         sizes: tuple[int, ...] = words[place + 1 : place + 1 + dimensions]
         if dimensions > _INLINE_SIZES:
             sizes = memory.words(words[place + 1], dimensions)
-        strides = words[
-            place + 1 + _INLINE_SIZES : place + 1 + _INLINE_SIZES + min(dimensions, _INLINE_SIZES)
-        ]
-        if len(sizes) == dimensions and min(*sizes, *strides, 1) >= 0 and math.prod(sizes) == elements:
-            number = words[place + tail + 2] & 0xFFFF
-            return TensorSeen(sizes, _DTYPES[number] if number < len(_DTYPES) else f"type {number}")
+        if len(sizes) == dimensions and min(*sizes, 1, 1) >= 0 and math.prod(sizes) == elements:
+            return TensorSeen(sizes, _DTYPES[number])
     return None
 
 

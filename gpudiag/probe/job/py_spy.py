@@ -42,8 +42,16 @@ class RawFrame:
     variables: tuple[Variable, ...]
 
 
-# The stacks of a process by thread, innermost frame first, and how they were read.
-Stacks = tuple[dict[int, tuple[RawFrame, ...]], str]
+@dataclass(frozen=True, slots=True)
+class RawThread:
+    """A thread that runs Python: its name in Python, and its frames, innermost first."""
+
+    name: str
+    frames: tuple[RawFrame, ...]
+
+
+# The threads of a process by their number, and how they were read.
+Stacks = tuple[dict[int, RawThread], str]
 
 
 def find_py_spy() -> str | None:
@@ -58,20 +66,20 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
     if program is None:
         return Missing(MissingReason.SOURCE_ABSENT, NO_PY_SPY)
     argv = [program, "dump", "--json", "--locals", "--pid", str(pid)]
-    answer: Reading[dict[int, tuple[RawFrame, ...]]] = Missing(MissingReason.ERROR)
+    answer: Reading[dict[int, RawThread]] = Missing(MissingReason.ERROR)
     for _ in range(_TRIES):
         answer = _ask([*argv, "--nonblocking"], timeout_seconds)
         if not isinstance(answer, Missing):
             return answer, _READ
         if answer.reason is not MissingReason.ERROR:
             return answer
-    if not may_stop:
+    if not may_stop and isinstance(answer, Missing):
         return answer
     stopped = _ask(argv, timeout_seconds)
     return stopped if isinstance(stopped, Missing) else (stopped, STOPPED_FOR_A_MOMENT)
 
 
-def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, tuple[RawFrame, ...]]]:
+def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawThread]]:
     try:
         done = subprocess.run(argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -82,7 +90,9 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, tuple
         return _refusal(done.stderr.decode(errors="replace"))
     try:
         return {
-            int(thread["os_thread_id"]): tuple(_frame(one) for one in thread["frames"])
+            int(thread["os_thread_id"]): RawThread(
+                str(thread["thread_name"] or ""), tuple(_frame(one) for one in thread["frames"])
+            )
             for thread in json.loads(done.stdout)
             if thread["os_thread_id"] is not None
         }

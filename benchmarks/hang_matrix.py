@@ -1,0 +1,284 @@
+"""Hangs of real torchrun jobs, and whether `gpudiag hang` names rank, kind and line; and looks at healthy jobs.
+
+    python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
+    python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
+    python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
+    python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
+
+Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
+of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+JOBS = Path(__file__).parent / "hang_jobs"
+PORTS = iter(range(int(os.environ.get("FIRST_PORT", "29801")), 32000))
+SETTLE_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to hang, and what must be said: the code of the finding, and the line."""
+
+    name: str
+    codes: tuple[str, ...]
+    line: str = ""  # the comment at the line; the name, where it is empty
+    script: str = "kinds.py"
+
+
+KINDS = (
+    Kind("sigstop", ("hang.stopped",)),
+    Kind("skipped", ("hang.other_collective",)),
+    Kind("other_collective", ("hang.other_collective",)),
+    Kind("other_size", ("hang.other_size",), "waits"),
+    Kind("loader_deadlock", ("hang.loader",)),
+    Kind("fifo", ("hang.file",)),
+    Kind("lock", ("hang.lock",)),
+    Kind("exception", ("hang.exception_swallowed",)),
+    Kind("sleep", ("hang.sleep",)),
+    Kind("python_loop", ("hang.loop",)),
+    Kind("exit", ("hang.at_exit",)),
+    Kind("evaluation", ("hang.works_alone", "hang.works_too_long")),
+    Kind("d_state", ("hang.file", "hang.program")),
+    Kind("frozen_disk", ("hang.file",)),
+    Kind("dead", ("hang.rank_gone",)),
+)
+_SHAPES = {
+    "with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network", "sqlite_lock": "hang.database",
+    "queue_get": "hang.queue hang.lock", "subprocess_run": "hang.program", "reads_input": "hang.queue hang.terminal", "flock": "hang.lock",
+    "deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "barrier_on_rank": "hang.other_collective",
+    "monitored": "hang.sleep", "object_list": "hang.sleep", "wrong_source": "hang.other_peer hang.other_collective", "asynchronous": "hang.sleep",
+    "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep", "store_wait": "hang.sleep", "receives": "hang.lock",
+    "gathers": "hang.other_peer hang.other_collective", "saves": "hang.file hang.checkpoint", "breakpoint_left": "hang.debugger", "condition_wait": "hang.lock",
+    "spin_wait": "hang.loop", "joins_thread": "hang.lock", "swallowed_in_helper": "hang.exception_swallowed", "stream": "hang.loader",
+    "stream_spawn": "hang.loader", "fsdp": "hang.sleep", "uneven_batches": "hang.other_collective", "uneven_ddp": "hang.other_collective",
+    "spawn": "hang.lock hang.queue", "process": "hang.lock hang.queue", "mpirun": "hang.lock hang.queue",
+}  # fmt: skip
+SHAPES = tuple(
+    Kind(
+        name,
+        tuple(codes.split()),
+        "stream" if name == "stream_spawn" else "spawn" if name in ("process", "mpirun") else "",
+        "shapes.py",
+    )
+    for name, codes in _SHAPES.items()
+)
+HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one run of the command said."""
+
+    seconds: float
+    status: int
+    document: dict[str, Any]
+    text: str
+
+
+def lines_of(kind: Kind) -> set[int]:
+    """The numbers of the lines that the kind may name."""
+    word = kind.line or kind.name
+    pattern = re.compile(rf"# (\w+ )*{word}\b")
+    text = (JOBS / kind.script).read_text().splitlines()
+    return {number for number, line in enumerate(text, start=1) if pattern.search(line)}
+
+
+@contextmanager
+def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subprocess.Popen[bytes]]:
+    """A job under torchrun, ended with all that it started."""
+    torchrun = str(Path(sys.executable).parent / "torchrun")
+    argv = [
+        torchrun,
+        "--nproc-per-node",
+        str(ranks),
+        "--master-port",
+        str(next(PORTS)),
+        str(JOBS / script),
+        what,
+        str(folder),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with open(folder / "log", "wb") as log:
+        started = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, start_new_session=True)
+    try:
+        yield started
+    finally:
+        end(started.pid)
+        started.wait()
+
+
+def end(pid: int) -> None:
+    """Kill a process and all below it, those that are stopped too."""
+    below = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
+    ).stdout.split()
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for child in below:
+        end(int(child))
+
+
+def look(pid: int) -> Look:
+    """The command's answer about the job of a process."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudiag", "hang", str(pid), "--json"], capture_output=True, text=True
+    )
+    seconds = time.monotonic() - began
+    return Look(seconds, done.returncode, json.loads(done.stdout or "{}"), done.stdout + done.stderr)
+
+
+@contextmanager
+def frozen_disk(folder: Path) -> Iterator[None]:
+    """A file system in a file, which is frozen once the job is ready to write to it."""
+    image, point = folder / "image", folder / "disk"
+    point.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    try:
+        subprocess.run(["fsfreeze", "--freeze", str(point)], check=True)
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", str(point)], check=False)
+        time.sleep(0.5)
+        subprocess.run(["umount", "-l", str(point)], check=False)
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 180) -> bool:
+    """Whether the file came before the job ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        if path.exists():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
+    """`right`, or what was wrong, and the seconds of the command."""
+    folder = Path(tempfile.mkdtemp(prefix="hang-"))
+    try:
+        os.environ["GUILTY"] = str(guilty)
+        frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
+        with frozen, job(kind.script, kind.name, folder) as started:
+            if not wait_for(folder / "ready", started):
+                return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
+            time.sleep(SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0))
+            said = look(started.pid)
+            if os.environ.get("KEEP"):
+                (Path(os.environ["KEEP"]) / f"{kind.name}.json").write_text(
+                    json.dumps(said.document, indent=1)
+                )
+        return judge(kind, guilty, said), said.seconds
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def judge(kind: Kind, guilty: int, said: Look) -> str:
+    """`right`, or what was wrong with an answer."""
+    if not said.document.get("jobs"):
+        return f"no answer: {said.text[-300:]}"
+    findings = said.document["jobs"][0]["findings"]
+    if not findings:
+        return f"no finding: {said.document['jobs'][0]['headline']}"
+    first = findings[0]
+    if first["code"] not in kind.codes:
+        return f"{first['code']}: {first['message']}"
+    if first["subject"].get("rank") != guilty:
+        return f"another rank: {first['message']}"
+    lines = lines_of(kind)
+    if lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
+        places = [place["where"] for place in said.document["jobs"][0]["places"] if guilty in place["ranks"]]
+        if not any(
+            place.startswith(f"{kind.script}:{line} ") or place == f"{kind.script}:{line}"
+            for line in lines
+            for place in places
+        ):
+            return f"another line, not one of {sorted(lines)}: {first['message']}"
+    return "right"
+
+
+def try_healthy(what: str, looks: int) -> list[tuple[str, float]]:
+    """An answer for each look at one healthy job: `right`, or the accusation."""
+    folder = Path(tempfile.mkdtemp(prefix="healthy-"))
+    answers: list[tuple[str, float]] = []
+    os.environ["SECONDS_TO_RUN"] = "600"
+    try:
+        with job("healthy.py", what, folder) as started:
+            if not wait_for(folder / "begun.3", started):
+                return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
+            for _ in range(looks):
+                said = look(started.pid)
+                verdicts = said.document.get("jobs") or [{"findings": [], "headline": said.text[-300:]}]
+                accused = said.status != 0 or verdicts[0]["findings"]
+                answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
+                time.sleep(0.7)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return answers
+
+
+def print_row(name: str, answers: list[tuple[str, float]]) -> None:
+    """One row of the table, and below it what was wrong."""
+    right = sum(answer == "right" for answer, _ in answers)
+    seconds = [took for _, took in answers if took]
+    spread = f"{statistics.median(seconds):.1f} / {max(seconds):.1f}" if seconds else "-"
+    print(f"| {name} | {right} of {len(answers)} | {spread} |", flush=True)
+    for answer, _ in answers:
+        if answer != "right":
+            print(f"    {name}: {answer[:400]}", flush=True)
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*")
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--healthy", type=int, default=0, metavar="LOOKS")
+    parser.add_argument(
+        "--shapes", action="store_true", help="Jobs of other shapes: DDP, FSDP, loaders, locks, servers ..."
+    )
+    parser.add_argument("--at-once", type=int, default=1)
+    options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors")
+    print("| kind | right | seconds from command to answer: median / longest |\n| --- | --- | --- |")
+    if options.healthy:
+        names = options.kinds or HEALTHY
+        for what in names:
+            print_row(what, try_healthy(what, -(-options.healthy // len(names))))
+        return
+    known = SHAPES if options.shapes else KINDS
+    wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for kind in wanted:
+            answers = list(
+                pool.map(
+                    lambda number, kind=kind: try_kind(kind, 1 if options.shapes else 2), range(options.times)
+                )
+            )
+            print_row(kind.name, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Why a process may not be looked into, and the command or the setting that would allow it."""
+
+import os
+from contextlib import suppress
+
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job.proc import read_text
+
+_SYS_PTRACE = 19  # include/uapi/linux/capability.h
+_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_ADD_CAPABILITY = (
+    "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add: [SYS_PTRACE]}}`; or look"
+    " from the host: `sudo gpudiag hang PID`, with the pid that the host knows"
+)
+
+
+def explain_refusal(pid: int, words: str) -> Missing:
+    """The reason why a process's memory may not be read, with what to do; `words` are the refusal's own."""
+    return Missing(MissingReason.NO_PERMISSION, _reason(pid) or words)
+
+
+def _reason(pid: int) -> str:
+    owner = None
+    with suppress(OSError):
+        owner = os.stat(f"/proc/{pid}").st_uid
+    scope = _scope()
+    if os.geteuid() != 0:
+        if owner is not None and owner != os.geteuid():
+            return f"it belongs to another user (uid {owner}): `sudo gpudiag hang {pid}`"
+        if scope == 1:
+            return (
+                "kernel.yama.ptrace_scope is 1, so that only a parent may look into a process: `sudo gpudiag hang"
+                f" {pid}`, or `sudo sysctl kernel.yama.ptrace_scope=0`"
+            )
+        if scope in (2, 3):
+            return f"kernel.yama.ptrace_scope is {scope}, so that only root may look into a process: `sudo gpudiag hang {pid}`"
+        return f"the kernel refuses it, as of a process with other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
+    if scope == 3:
+        return "kernel.yama.ptrace_scope is 3: no process may look into another until the machine is booted with another value"
+    if not _has_capability():
+        return f"root lacks the capability SYS_PTRACE here, as in most containers: {_ADD_CAPABILITY}"
+    return "the kernel refuses it to root, as a security module (SELinux, AppArmor, seccomp) may: look at the kernel log"
+
+
+def _scope() -> int | None:
+    with suppress(OSError, ValueError):
+        return int(read_text(_SCOPE))
+    return None
+
+
+def _has_capability() -> bool:
+    with suppress(OSError, ValueError):
+        for line in read_text("/proc/self/status").splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _SYS_PTRACE & 1)
+    return True
