@@ -6,6 +6,7 @@ its launcher has yet to notice, and a file of /proc that does not answer costs o
 
 import json
 import os
+import resource
 import select
 import signal
 import time
@@ -34,6 +35,10 @@ _TICK_SECONDS = 0.1
 _RANKS_PER_TICK = 16  # with more ranks each is read less often, so that the cost stays
 _CHILD_SECONDS = 15.0
 # A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
+# Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
+# the time that they run, but for what it takes to begin.
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 1.0
+_SLOWEST_TICK_SECONDS = 0.5
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
@@ -86,12 +91,14 @@ class Agent:
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
+        self._pause = _TICK_SECONDS
+        self._spent = _processor_seconds()
         self._kill_at: float | None = None
 
     def watch(self) -> int:
         """The command's wait status, once it has ended."""
         while self.status is None:
-            pause = _TICK_SECONDS * max(1.0, len(self.members.living) / _RANKS_PER_TICK)
+            pause = self._pause * max(1.0, len(self.members.living) / _RANKS_PER_TICK)
             self._receive(max(0.0, self._ticked + pause - time.monotonic()))
             if time.monotonic() >= self._ticked + pause:
                 self._tick()
@@ -199,7 +206,7 @@ class Agent:
         now, wall = self.seconds, datetime.now(UTC)
         lost = time.monotonic() - self._ticked > _LOST_SECONDS
         self._ticked = time.monotonic()
-        held = _is_stopped(self._command_pid)
+        held = _is_stopped(self._command_pid) if self.members.living else False
         self.members.read_pulses(now, wall)
         if lost or held or self._held:
             for member in self.members.living:
@@ -213,10 +220,11 @@ class Agent:
 
     def _find(self, now: float) -> None:
         """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
-        started = _descendants(self._command_pid)
-        if started - self._started and not self.members.complete:
-            self._due["find"] = min(self._due["find"], now)
-        self._started = started
+        if not self.members.complete:
+            started = _descendants(self._command_pid)
+            if started - self._started:
+                self._due["find"] = min(self._due["find"], now)
+            self._started = started
         if now < self._due["find"] or "find" in self._children:
             return
         families = now >= _FAMILIES_AFTER_SECONDS and not any(one.certain for one in self.members.all)
@@ -238,7 +246,7 @@ class Agent:
 
     def _glance(self, now: float) -> None:
         """Look where one rank's main thread is: the one that was longest ago, best while it sleeps."""
-        if "glance" in self._children or "look" in self._children:
+        if "glance" in self._children or "look" in self._children or self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
@@ -266,9 +274,16 @@ class Agent:
         if now >= self._due["step"]:
             self._due["step"] = now + (_STEP_EVERY_SECONDS if now < 120 else 4 * _STEP_EVERY_SECONDS)
             self.measure_step()
+            slower = min(_SLOWEST_TICK_SECONDS, self._pause * 1.5)
+            self._pause = slower if self._over_budget() else max(_TICK_SECONDS, self._pause / 1.5)
         if now >= self._due["slow"]:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
+
+    def _over_budget(self) -> bool:
+        """Whether the watching has taken more than its share of the ranks' processor time."""
+        ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
+        return _processor_seconds() - self._spent > _BUDGET_SECONDS + _BUDGET_SHARE * ranks
 
     def measure_step(self) -> None:
         """Find the step time; one that was found stays where none is found now."""
@@ -298,7 +313,8 @@ class Agent:
             verdict, unseen = read_look(child)
             if unseen:
                 self.unseen[unseen] = None
-            stall = self.stalls.take_look(verdict, unseen, all_still=all_still)
+            longest = max(self.still_seconds().values(), default=0.0)
+            stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:
                 self._tell_stall(self, stall)
                 if self._plan.kill_on_stall:
@@ -314,6 +330,12 @@ class Agent:
             self._kill_at = None
             for pid in (*(one.pid for one in self.members.living), self._command_pid):
                 _send(pid, signal.SIGKILL)
+
+
+def _processor_seconds() -> float:
+    """What this process and its children have taken."""
+    used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _glance_of(at_seconds: float, state: str, frames: Sequence[Frame]) -> Glance:

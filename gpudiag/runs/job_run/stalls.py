@@ -69,11 +69,17 @@ class Stalls:
         """The limit of the standstill that goes on; 0 without one."""
         return self._pause.limit_seconds if self._pause else 0.0
 
-    def take_look(self, verdict: JobVerdict | None, unseen: str, *, all_still: bool) -> Stall | None:
-        """The standstill, if it is told by this look; `all_still` counts where the stacks could not be read."""
+    def take_look(
+        self, verdict: JobVerdict | None, unseen: str, longest: float, *, all_still: bool
+    ) -> Stall | None:
+        """The standstill, if it is told by this look; `longest` is for how long a rank has stood still by now.
+
+        `all_still` counts where the stacks could not be read.
+        """
         pause = self._pause
-        if pause is None:
+        if pause is None or longest < _EARLY * pause.limit_seconds:  # it went on while it was looked at
             return None
+        pause.longest_seconds = max(pause.longest_seconds, longest)
         pause.look, pause.unseen = verdict or pause.look, unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
             pause.told = True
