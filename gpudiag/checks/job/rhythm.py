@@ -46,6 +46,20 @@ def find_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:
     return _by_likeness(recent) or _by_meetings(recent) or _NO_RHYTHM
 
 
+def find_long_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:
+    """The same for steps so long that a minute has too few of them, by pulses that lie a second or more apart."""
+    length = min((len(series) for series in pulses.values()), default=0)
+    if length < _READINGS_AT_LEAST:
+        return Missing(MissingReason.NOT_ASKED, "the job has not been watched for long enough")
+    return _by_likeness([series[-length:] for series in pulses.values()]) or _NO_RHYTHM
+
+
+def count_meetings(pulses: Mapping[int, Sequence[Pulse]]) -> int:
+    """How often the ranks met in the time of these pulses."""
+    length = min((len(series) for series in pulses.values()), default=0)
+    return len(_meetings([series[-length:] for series in pulses.values()])) if length > 2 else 0
+
+
 def _by_likeness(recent: Sequence[Sequence[Pulse]]) -> StepTime | None:
     over_seconds = recent[0][-1].at_seconds - recent[0][0].at_seconds
     longest = (len(recent[0]) - 1) // ROUNDS_AT_LEAST

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gpudiag.checks.job.rhythm import asleep_share, find_step_time
+from gpudiag.checks.job.rhythm import (
+    ROUNDS_AT_LEAST,
+    asleep_share,
+    count_meetings,
+    find_long_step_time,
+    find_step_time,
+)
 from gpudiag.checks.job.shares import SlowRank, find_slow_ranks
 from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
@@ -287,14 +293,12 @@ class Agent:
 
     def measure_step(self) -> None:
         """Find the step time; one that was found stays where none is found now."""
-        for coarse in (False, True):
-            pulses = self.members.pulses(coarse=coarse)
-            found = find_step_time(dict(list(pulses.items())[:_STEP_RANKS]))
-            if not isinstance(found, Missing):
-                self.step = found
-                return
-            if isinstance(self.step, Missing):
-                self.step = found
+        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
+        found = find_step_time(fine)
+        if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
+            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+        if isinstance(self.step, Missing) or not isinstance(found, Missing):
+            self.step = found
 
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for."""

@@ -106,13 +106,13 @@ class Witness:
         time.sleep(_SPREAD_SECONDS)
         seen = bool(_pending(self.pid) & (1 << (number - 1)))
         if seen:
-            self._clear()
+            self._clear(number)
         return seen
 
-    def _clear(self) -> None:
-        """Have it forget what it saw."""
+    def _clear(self, number: int) -> None:
+        """Have it forget that signal; others may have come since, and are still to be asked for."""
         try:
-            os.write(self._ask, b"c")
+            os.write(self._ask, bytes([number]))
             if select.select([self._answer], [], [], _CLEAR_SECONDS)[0]:
                 os.read(self._answer, 1)
         except OSError:  # it was killed: every signal counts as ours alone from now on
@@ -120,17 +120,16 @@ class Witness:
 
 
 def _witness(parent: int, ask: int, answer: int) -> NoReturn:
-    """Block signals until the parent is gone; forget those that came whenever it asks."""
+    """Block signals until the parent is gone; forget the one that it names."""
     try:
         die_with_parent(parent)
         name_process("gpudiag-witness")
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):  # whoever reads the job's output waits for its last writer
             os.dup2(null, descriptor)
-        while os.read(ask, 1):
-            while signal.sigtimedwait(_WAITED, 0) is not None:
-                continue
-            os.write(answer, b"c")
+        while asked := os.read(ask, 1):
+            signal.sigtimedwait(asked, 0)
+            os.write(answer, asked)
     finally:
         os._exit(0)
 
@@ -205,8 +204,16 @@ class Supervision:
             if not os.WIFSTOPPED(status):
                 self.ended[pid] = status
             elif pid == self._job and os.WSTOPSIG(status) in (signal.SIGTSTP, *_TERMINAL_STOPS):
-                # The terminal's user stopped it, and the shell waits for us to stop.
-                os.kill(os.getpid(), signal.SIGSTOP)
+                _stop_by(
+                    os.WSTOPSIG(status)
+                )  # the terminal's user stopped it, and the shell waits for us to stop
+
+
+def _stop_by(number: int) -> None:
+    """Stop this process by that signal, until somebody lets it go on."""
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
 
 def _send(pid: int, number: int) -> None:
