@@ -278,7 +278,8 @@ def breakpoint_left() -> None:
         import pdb
 
         ends = os.pipe()
-        pdb.Pdb(stdin=os.fdopen(ends[0])).set_trace()
+        prompt = pdb.Pdb(stdin=os.fdopen(ends[0]), stdout=sys.stdout)
+        prompt.set_trace()
         print("stays")  # breakpoint_left
 
 
@@ -435,7 +436,7 @@ def main() -> None:
     """Start as the kind asks for."""
     port = int(os.environ.get("PORT", "29717"))
     if KIND == "spawn":
-        torch.multiprocessing.spawn(spawned, (port,), 4)
+        torch.multiprocessing.spawn(spawned, (port,), 4)  # type: ignore[attr-defined, no-untyped-call]
     elif KIND == "process":
         context = torch.multiprocessing.get_context("fork")
         ranks = [context.Process(target=spawned, args=(place, port)) for place in range(4)]

@@ -31,10 +31,19 @@ Examples:
     metavar="SECONDS",
     help="A rank that works while others wait is blamed after it.",
 )
+@click.option(
+    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+)
 @json_option
 @output_option
 def hang(
-    pid: int | None, slurm_job: str | None, every: bool, limit: float, as_json: bool, output: Path | None
+    pid: int | None,
+    slurm_job: str | None,
+    every: bool,
+    limit: float,
+    native: bool,
+    as_json: bool,
+    output: Path | None,
 ) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
@@ -50,7 +59,7 @@ def hang(
 
     if sum((pid is not None, slurm_job is not None, every)) > 1:
         raise UsageError("PID, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`")
-    report = run_hang(pid, slurm_job, every=every, limits=HangLimits(work=limit))
+    report = run_hang(pid, slurm_job, every=every, limits=HangLimits(work=limit), native=native)
 
     def document() -> str:
         return dumps(report) + "\n"

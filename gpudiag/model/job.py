@@ -43,9 +43,8 @@ class GroupSeen:
     size: int
     rank: int  # of this process in the group
     name: str = ""  # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
-    calls: int | None = (
-        None  # collectives that this process has begun in it, of gloo; None where it could not be told
-    )
+    ranks: tuple[int, ...] = ()  # of the job, that belong to it; empty where they could not be read
+    calls: int | None = None  # that this process has begun in it, of gloo; None where it could not be told
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,20 @@
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.job import HangReport, Job, JobVerdict
+from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
+from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+from gpudiag.probe.job.pystack import read_native
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5
@@ -28,6 +32,7 @@ def run_hang(
     every: bool = False,
     limits: HangLimits | None = None,
     with_machine: bool = True,
+    native: bool = False,
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
@@ -46,6 +51,8 @@ def run_hang(
     jobs = gathered.jobs
     _refuse(gathered, wanted, every=every)
     verdicts = _judge_all(jobs, limits, started)
+    if native:
+        verdicts = [_with_native(verdict, limits) for verdict in verdicts]
     machine = _look_at_machine(jobs) if with_machine else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
     return HangReport(
@@ -55,7 +62,7 @@ def run_hang(
         round(monotonic() - started, 2),
         tuple(verdicts),
         machine,
-        _notes(jobs),
+        _notes(verdict.job for verdict in verdicts),
     )
 
 
@@ -82,6 +89,29 @@ def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -
             if again:
                 verdicts[place] = judge_job(join_looks(verdict.job, again[0], at_seconds), limits)
     return verdicts
+
+
+def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
+    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named alone."""
+    blamed = {one.subject.rank for one in verdict.findings if isinstance(one.subject, RankSubject)}
+    pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed] or [verdict.job.ranks[0].pid]
+    ranks = tuple(_add_native(rank) if rank.pid in pids[:2] else rank for rank in verdict.job.ranks)
+    return judge_job(replace(verdict.job, ranks=ranks), limits)
+
+
+def _add_native(rank: RankSeen) -> RankSeen:
+    look = rank.last
+    if (
+        look.main is None
+        or look.frozen
+        or look.traced_by
+        or {thread.state for thread in look.threads} & set("DTt")
+    ):
+        return rank  # pystack would wait for it without end
+    functions = read_native(rank.pid)
+    words = (functions.detail,) if isinstance(functions, Missing) else functions
+    threads = tuple(replace(one, native=words) if one.tid == look.pid else one for one in look.threads)
+    return replace(rank, looks=(*rank.looks[:-1], replace(look, threads=threads)))
 
 
 def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
@@ -128,13 +158,18 @@ def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
 
 def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     """What the look itself did to the ranks."""
+    seen = tuple(jobs)
     stopped = [
         look.pid
-        for job in jobs
+        for job in seen
         for rank in job.ranks
         for look in rank.looks
         if "stopped" in str(look.stacks) and isinstance(look.stacks, str)
     ]
+    if any(
+        thread.native for job in seen for rank in job.ranks for look in rank.looks for thread in look.threads
+    ):
+        return ("pystack stopped the rank whose C functions are shown for about a second",)
     if stopped:
         pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))
         return (f"to read a whole stack, these processes were stopped for some milliseconds: {pids}",)

@@ -1,5 +1,6 @@
 """Ranks that all wait for others, judged: in different collectives, with other sizes or peers, in other steps, or all alike."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gpudiag.checks.job.groups import (
     group_key,
     is_are,
     name_positions,
+    name_ranks,
     peers_of,
 )
 from gpudiag.checks.job.position import Position
@@ -25,6 +27,11 @@ from gpudiag.model.job import Frame, Job
 
 _ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
+_ASKS_RANK = re.compile(
+    r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+)
+_SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
+_NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
 _JOINS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
 )
@@ -82,7 +89,11 @@ class Waiters:
 def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
-    what = "the store's key" if head.kind == at.STORE else f"the {head.call.operation or 'collective'}"
+    what = (
+        "the wait for a word in the store"
+        if head.kind == at.STORE
+        else f"the {head.call.operation or 'collective'}"
+    )
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     size = group_key(head)[1]
@@ -106,7 +117,8 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
         found = _judge_apart(waiters, groups)
         return [found] if found is not None and long else _not_yet(waiters, found)
     only = groups[0]
-    for judged in (_judge_sizes(waiters, only), _judge_steps(waiters, only)):
+    ring = _judge_point_to_point(waiters, groups)
+    for judged in (ring, _judge_sizes(waiters, groups), _judge_steps(waiters, only)):
         if judged is not None:
             return [judged] if long else _not_yet(waiters, judged)
     if not is_whole and not joining:
@@ -154,12 +166,10 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks in different calls: the fewest are named, and both where there are as many."""
     odd, most = groups[0], groups[-1]
     others = [one for one in groups if one is not odd]
-    peers = _judge_peers(waiters, groups)
-    if peers is not None:
-        return peers
-    deadlock = _judge_point_to_point(waiters)
-    if deadlock is not None:
-        return deadlock
+    for judge in (_judge_peers, _judge_left_out, _judge_point_to_point, _judge_sizes):
+        found = judge(waiters, groups)
+        if found is not None:
+            return found
     kind, why = _explain(odd, most)
     rest = "; ".join(
         f"{name_positions(one.positions)} {is_are(one.positions, 'waits')} in {describe_call(one)}"
@@ -173,14 +183,36 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     return kind.finding(subject, message, *facts_of(odd), *facts_of(most))
 
 
+def _judge_left_out(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
+    """The finding for ranks that left a call of a smaller group out, and wait further on; who waits in it is innocent."""
+    for waits in groups:
+        frame = waits.head.call.frame
+        group = frame.group if frame is not None else None
+        if group is None or not group.ranks or not set(waits.ranks) < set(group.ranks):
+            continue
+        absent = [one for one in waiters.positions if one.rank in set(group.ranks) - set(waits.ranks)]
+        further = [one for one in absent if _is_further(one, waits.head)]
+        if not further or len(further) + len(waits.positions) < group.size:
+            continue
+        guilty = group_alike(further)[0]
+        kind, why = _explain(guilty, waits)
+        members = name_ranks(group.ranks)
+        message = (
+            f"{guilty.name} {is_are(guilty.positions, 'is')} in {describe_call(guilty)} and not in the {waits.head.call.operation} of "
+            f"{members} ({waits.head.where}) that {waits.name} {is_are(waits.positions, 'waits')} in{waiters.since}{why}"
+        )
+        return kind.finding(subject_of(guilty, waiters.job), message, *facts_of(guilty), *facts_of(waits))
+    return None
+
+
+def _is_further(one: Position, other: Position) -> bool:
+    """Whether one rank is at a later line than the other, in the function in which they part."""
+    frames = _divergence(one, other)
+    return frames is not None and frames[0].line > frames[1].line
+
+
 def _explain(odd: Group, most: Group) -> tuple[FindingKind, str]:
     """The kind, and what the sources show of the way by which the odd ranks came to another call."""
-    size = group_key(odd.head)[1]
-    if _is_part(odd, size) and len(odd.positions) < size:
-        lacking = size - len(odd.positions)
-        return kinds.OTHER_COLLECTIVE, (
-            f"; {lacking} of the {size} ranks of that group {'is' if lacking == 1 else 'are'} not in it but further on: it left the call out"
-        )
     swallowed = _swallowed_between(odd.head, most.head)
     if swallowed:
         return kinds.SWALLOWED, f"; {swallowed}"
@@ -188,7 +220,7 @@ def _explain(odd: Group, most: Group) -> tuple[FindingKind, str]:
     steps = ", ".join(
         f"{name} is {b:g} there and {a:g} here"
         for name, (a, b) in list(counters.items())[:2]
-        if name != "rank"
+        if name not in _NAMES_OF_RANKS
     )
     branch = _branch(odd.head, most.head)
     said = "".join(f"; {one}" for one in (branch, steps) if one)
@@ -230,46 +262,59 @@ def _swallowed_between(odd: Position, most: Position) -> str:
 
 
 def _branch(odd: Position, most: Position) -> str:
-    """Words for an `if` around one of the two calls and not around the other."""
+    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
     frames = _divergence(odd, most)
-    if frames is None:
-        return ""
-    for frame, other in (frames, frames[::-1]):
-        found = next(
-            (
-                around
-                for around in frame.inside
-                if around.startswith(("if ", "else of if ")) and around not in other.inside
-            ),
-            "",
-        )
-        if found:
-            return f"{frame.place} stands under `{found}`"
+    if frames is not None:
+        for here, there in (frames, frames[::-1]):
+            found = next((one for one in here.inside if f"else of {one}" in there.inside), "")
+            if found:
+                return f"one call stands under `{found}`, the other under its `else`"
+    for position, other in ((odd, most), (most, odd)):
+        others = {around for frame in own_frames(other.frames) for around in frame.inside}
+        for frame in own_frames(position.frames):
+            for around in frame.inside:
+                if _ASKS_RANK.search(around) and around not in others:
+                    return f"{frame.place} stands under `{around}`"
     return ""
 
 
 def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call at one line that name different roots or groups in it."""
-    first = groups[0].head
-    same = {(one.head.call.operation, one.head.where) for one in groups}
-    if len(same) != 1 or first.call.operation in ("", "send", "recv"):
-        return None
-    by_peer = {peers_of(one.head) for one in groups}
-    if len(by_peer) < 2:
-        return None
-    odd, most = groups[0], groups[-1]
+    """The finding for ranks in one call at one line that name different roots in it; others may have left the call by now."""
+    calls: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if peers_of(group.head):
+            calls.setdefault((group.head.call.operation, group.head.where), []).append(group)
+    for same in calls.values():
+        if len({peers_of(one.head) for one in same}) < 2:
+            continue
+        inside = {rank for one in same for rank in one.ranks}
+        # A root that is not in the call is one that nobody else named.
+        lost = [one for one in same if not _roots(one) & inside]
+        odd = lost[0] if len(lost) == 1 else same[0]
+        most = next(one for one in same[::-1] if one is not odd)
+        tied = len(lost) != 1 and len(odd.positions) == len(most.positions)
+        message = (
+            f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {_name_peers(odd)}, and {most.name} "
+            f"with {_name_peers(most)}{waiters.since}"
+        )
+        subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
+        return kinds.OTHER_PEER.finding(subject, message, *facts_of(odd), *facts_of(most))
+    return None
 
-    def words(group: Group) -> str:
-        return ", ".join(f"{name}={value}" for name, value in peers_of(group.head))
 
-    message = (
-        f"{odd.name} {is_are(odd.positions, 'calls')} {describe_call(odd)} with {words(odd)}, and {most.name} "
-        f"with {words(most)}{waiters.since}"
-    )
-    return kinds.OTHER_PEER.finding(subject_of(odd, waiters.job), message, *facts_of(odd), *facts_of(most))
+def _name_peers(group: Group) -> str:
+    named = dict(peers_of(group.head))
+    own = {name: value for name, value in named.items() if not name.startswith("group_")} or named
+    return ", ".join(f"{name}={value}" for name, value in own.items())
 
 
-def _judge_point_to_point(waiters: Waiters) -> Finding | None:
+def _roots(group: Group) -> set[int]:
+    return {
+        int(value) for name, value in peers_of(group.head) if value.isdecimal() and name in ("src", "dst")
+    }
+
+
+def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | None:
     """The finding for ranks that wait in sends or receives for each other, in a ring or in a chain."""
     waits: dict[int, tuple[int, Position]] = {}
     for one in waiters.positions:
@@ -302,22 +347,27 @@ def _peer(one: Position) -> int | None:
     return next((int(values[name]) for name in names if values.get(name, "").isdecimal()), None)
 
 
-def _judge_sizes(waiters: Waiters, only: Group) -> Finding | None:
-    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared."""
-    seen = {one: _tensors(one) for one in only.positions}
+def _judge_sizes(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
+    """The finding for ranks in one call whose tensors differ; a gather's own may differ, and are not compared.
+
+    A call in a helper is one call, wherever the helper was called from.
+    """
+    positions = [one for group in groups for one in group.positions]
+    calls = {(one.kind, one.call.operation, one.where, group_key(one)) for one in positions}
+    seen = {one: _tensors(one) for one in positions}
     counts = Counter(value for value in seen.values() if value)
-    if len(counts) < 2 or only.head.call.operation in ("gather", "scatter", "broadcast_object_list"):
+    if len(calls) > 1 or len(counts) < 2 or positions[0].call.operation in _SIZES_MAY_DIFFER:
         return None
     usual = counts.most_common(1)[0][0]
     odd = Group(tuple(one for one, value in seen.items() if value and value != usual))
     most = Group(tuple(one for one, value in seen.items() if value == usual))
     tied = len(odd.positions) == len(most.positions)
     message = (
-        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(only)} with {seen[odd.head]}, and {most.name} with "
+        f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} with {seen[odd.head]}, and {most.name} with "
         f"{usual}{waiters.since}"
     )
     subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
-    return kinds.OTHER_SIZE.finding(subject, message, *facts_of(odd))
+    return kinds.OTHER_SIZE.finding(subject, message, *facts_of(odd), *facts_of(most))
 
 
 def _tensors(one: Position) -> str:
@@ -351,11 +401,7 @@ def _judge_steps(waiters: Waiters, only: Group) -> Finding | None:
     for one in only.positions:
         others = [other for other in only.positions if other is not one]
         differing = [changed_counters(other.frames, one.frames) for other in others]
-        names = (
-            set(differing[0]).intersection(*differing) - {"rank", "local_rank", "global_rank"}
-            if differing
-            else set()
-        )
+        names = set(differing[0]).intersection(*differing) - _NAMES_OF_RANKS if differing else set()
         alike = [
             name
             for name in sorted(names)

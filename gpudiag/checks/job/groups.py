@@ -135,7 +135,7 @@ def place_of(group: Group) -> Place:
     return Place(
         group.ranks,
         head.kind,
-        head.words + (f": {head.inner}" if head.inner else ""),
+        is_are(group.positions, head.words) + (f": {head.inner}" if head.inner else ""),
         head.where,
         stack,
         NOT_ASKED if since is None else round(since, 1),

@@ -43,10 +43,15 @@ FOR_RANKS = frozenset((RANKS, STORE))
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
+_MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
+)
+# Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
+_DISK_AT_WORK = re.compile(
+    r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
 )
 _LOOP_FOR_EVER = re.compile(r"^while (.*) \(line")
 
@@ -65,6 +70,7 @@ class Position:
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
+    on_disk: bool = False  # it waits for a disk that may be at work
 
     @property
     def rank(self) -> int | None:
@@ -112,7 +118,8 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         return Position(seen, STOPPED, held, call, False, since)
     counters = _counters(first, last)
     moves = bool(counters) or _moves(first, last)
-    if not moves:  # one that wakes up to look, and sleeps on, has been there between the looks at least
+    if not moves and not (call.awaited == RANKS and main.syscall == "futex" and since is not None):
+        # One that wakes up to look, and sleeps on, has been there between the looks at least. A collective does not wake up.
         since = max(since or 0.0, last.at_seconds - first.at_seconds)
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
@@ -122,8 +129,10 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last, call) if kind == PYTHON else ""
-    return Position(seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since)
+    in_loop = _loop(first, last) if kind == PYTHON else ""
+    return Position(
+        seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since, _is_on_disk(main)
+    )
 
 
 def _first_whole(seen: RankSeen) -> ProcessLook:
@@ -185,7 +194,9 @@ def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
         return ()
     changed = changed_counters(one.frames, other.frames)
     return tuple(
-        f"{name} {a:g} -> {b:g}" for name, (a, b) in changed.items() if b > a and a == int(a) and b == int(b)
+        f"{name} {a:g} -> {b:g}"
+        for name, (a, b) in changed.items()
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
     )[:3]
 
 
@@ -319,15 +330,34 @@ def _words_of_kernel(main: ThreadLook) -> str:
     return f"is in state {main.state}" + (f", in {where}" if where else "")
 
 
-def _loop(first: ProcessLook, last: ProcessLook, call: Call) -> str:
-    """The endless loop of Python in which all looks found the rank; empty where there is none."""
-    one = read_call(first.main.frames).own if first.main else None
-    other = call.own
-    if one is None or other is None or (one.file, one.function) != (other.file, other.function):
+def _is_on_disk(main: ThreadLook) -> bool:
+    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for one that is frozen, or a server."""
+    return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
+
+
+def _loop(first: ProcessLook, last: ProcessLook) -> str:
+    """The endless loop of Python in which all looks found the rank; empty where there is none.
+
+    The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a
+    function in its body is none: that function may well end.
+    """
+    looks = [own_frames(look.main.frames) if look.main is not None else () for look in (first, last)]
+    depth = 0
+    for one, other in zip(reversed(looks[0]), reversed(looks[1]), strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            break
+        depth += 1
+    if not depth:
         return ""
-    return next(
-        (around for around in other.inside if _LOOP_FOR_EVER.match(around) and around in one.inside), ""
-    )
+    around = [loop for loop in looks[1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
+    for frames in looks:
+        frame, is_innermost = frames[-depth], len(frames) == depth
+        around = [
+            loop
+            for loop in around
+            if loop in frame.inside and (is_innermost or loop.endswith(f"(line {frame.line})"))
+        ]
+    return around[0] if around else ""
 
 
 def _what_it_waits_for(
@@ -367,9 +397,10 @@ def _since(thread: ThreadLook | None) -> float | None:
 
 def _describe_child(child: ChildSeen, job: Job) -> str | None:
     """`pid 12, sleeps at data.py:6 in __getitem__`; None for one that waits for work itself."""
-    main = child.looks[-1].main
-    if main is None:
+    seen = [look.main for look in child.looks if look.main is not None]
+    if not seen:
         return None
+    main = next((one for one in reversed(seen) if one.frames), seen[-1])
     if not main.frames:
         is_program = "python" not in child.command.split(" ")[0]
         return f"pid {child.pid} ({child.command[:60]})" if is_program else None

@@ -25,7 +25,6 @@ from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.waits import GPU
 
-_STARTS_SECONDS = 60.0  # importing torch on a loaded machine
 _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
 
 
@@ -34,7 +33,8 @@ class HangLimits:
     """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
 
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
-    `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python.
+    `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
+    for a disk, which may be busy; `compiles`: a rank that compiles is told.
     """
 
     news: float = 1.0
@@ -43,6 +43,8 @@ class HangLimits:
     told: float = 10.0
     work: float = 300.0
     loop: float = 5.0
+    disk: float = 30.0
+    compiles: float = 60.0
 
 
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
@@ -79,7 +81,7 @@ def _judge(
     waiters = Waiters(job, tuple(one for one in alive if one.waits_for_ranks), limits.still)
     others = tuple(one for one in positions if not one.waits_for_ranks and one.kind != at.UNSEEN)
     absent = _absent(job)
-    found = [*_judge_absent(job, absent, waiters)]
+    found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
         blamed = _judge_others(job, others, waiters, limits)
         found += blamed
@@ -87,7 +89,7 @@ def _judge(
         if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
     else:
-        found += _judge_without_waiters(job, alive, limits)
+        found += _judge_without_waiters(job, positions, alive, limits)
     return worst_first(found)
 
 
@@ -105,15 +107,20 @@ def _absent(job: Job) -> tuple[int, ...]:
     return tuple(rank for rank in job.expected if rank not in known)
 
 
-def _judge_absent(job: Job, absent: Sequence[int], waiters: Waiters) -> list[Finding]:
-    young = all(rank.started_seconds_ago < _STARTS_SECONDS / 6 for rank in job.ranks)
-    if not absent or (young and not waiters.positions):
+def _judge_absent(
+    job: Job, absent: Sequence[int], alive: Sequence[Position], waiters: Waiters, limits: HangLimits
+) -> list[Finding]:
+    """The finding for ranks without a process, where those that are there wait; a job that ends loses rank after rank."""
+    waited = waiters.since_seconds if waiters.positions else limits.still
+    if not absent or any(one.moves for one in alive if not one.waits_for_ranks):
+        return []
+    if waited is not None and waited < limits.news:
         return []
     subject = RankSubject(absent[0], job.host) if len(absent) == 1 else HostSubject(job.host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
     message = f"{name_ranks(absent)} {have} no process any more, of {len(absent) + len(job.ranks)} that belong here{where}"
-    kind = kinds.GONE if waiters.positions else kinds.NOT_YET
+    kind = kinds.GONE if waited is None or waited >= limits.still else kinds.NOT_YET
     there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
     return [kind.finding(subject, message, there, *waiters.facts())]
 
@@ -157,6 +164,12 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
     moves = all(one.moves for one in group.positions)
     if not moves and head.kind in kinds.OF_POSITION and head.kind != GPU:
         still = _longest(group, waited)
+        if head.on_disk and still < limits.disk:
+            return (
+                None
+                if still < limits.told
+                else (kinds.NOT_YET, f"; a disk may be busy: after {limits.disk:g} s it is called a hang")
+            )
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
         if still < limits.news:
@@ -173,7 +186,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
             kinds.WORKS_LONG,
             f"; it moves, and the others have waited for more than {limits.work:g} s (--limit)",
         )
-    if waited >= limits.told:
+    if waited >= (limits.compiles if head.kind == at.COMPILER else limits.told):
         return kinds.WORKS_ALONE, f"; it moves, and after {limits.work:g} s (--limit) it is called a hang"
     return None
 
@@ -191,14 +204,19 @@ def _longest(group: Group, waited: float | None) -> float:
     return min(own, waited)
 
 
-def _judge_without_waiters(job: Job, alive: Sequence[Position], limits: HangLimits) -> list[Finding]:
+def _judge_without_waiters(
+    job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits
+) -> list[Finding]:
     """Findings where no rank waits for another: those that are held, and ranks that all stand still."""
     found = []
-    for group in group_alike(alive):
-        if group.head.kind in (at.STOPPED, at.DEBUGGER, at.TERMINAL):
+    still = bool(alive) and not any(one.moves or one.kind == at.UNSEEN for one in alive)
+    for group in group_alike(positions):
+        if group.head.kind in (at.STOPPED, at.DEBUGGER, at.TERMINAL) or (
+            group.head.kind == at.GONE and still
+        ):
             kind = kinds.OF_POSITION[group.head.kind]
             found.append(kind.finding(subject_of(group, job), describe(group), *facts_of(group)))
-    if found or not alive or any(one.moves or one.kind == at.UNSEEN for one in alive):
+    if found or not still:
         return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
@@ -241,7 +259,11 @@ def _headline(
         return findings[0].message
     if outcome is Outcome.ERROR:
         if not unseen:
-            return "all of its ranks have ended"
+            return (
+                "all of its ranks have ended"
+                if positions
+                else "it has no rank now: they have not started, or have ended"
+            )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
     return f"not hanging: {_progress(positions)}"

@@ -25,7 +25,8 @@ _JOINS = (
     "/multiprocessing/popen_",
     "/concurrent/futures/",
 )
-_SPAWNED = "--multiprocessing-fork"
+# torchrun by its command line: a process that is one and has no ranks is between two attempts, or at its end.
+_AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
 _TRACKERS = ("resource_tracker", "semaphore_tracker", "forkserver")
 
 
@@ -195,6 +196,8 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     ]
     frames = read_main(top.pid) if children else ()
     joins = any(place in frame.file for frame in frames[:4] for place in _JOINS)
+    if not joins and any(word.endswith(_AGENTS) for word in top.words):
+        return FoundJob("torchrun", top, Missing(MissingReason.SOURCE_ABSENT), None, (), "", "", "")
     if not joins:
         alone = FoundRank(top, 0, 0, KnownBy.NOTHING, _descendants(top, processes))
         return FoundJob("python", None, 1, None, (alone,), "", "", "")

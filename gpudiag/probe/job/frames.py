@@ -134,7 +134,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
             found.append(
                 f"with {', '.join(_short(item.context_expr) for item in node.items)} (line {node.lineno})"
             )
-        elif isinstance(node, ast.For | ast.While) and number > node.lineno:
+        elif isinstance(node, ast.While) or (isinstance(node, ast.For) and number > node.lineno):
             head = (
                 f"for {_short(node.target)} in {_short(node.iter)}"
                 if isinstance(node, ast.For)

@@ -11,7 +11,7 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import run_guarded
 from gpudiag.probe.job.look import Wanted
 
-_LOOK_SECONDS = 12.0  # for one look at all ranks, on a machine whose load is a hundred
+_LOOK_SECONDS = 20.0  # for one look at all ranks, on a machine whose load is a hundred
 _LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
 
 

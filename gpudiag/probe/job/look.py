@@ -24,7 +24,7 @@ from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
-_STACK_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
+_STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
 _MOST_AT_ONCE = 32
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
@@ -159,7 +159,8 @@ def _choose(processes: Mapping[int, Process], pid: int | None, slurm_job: str | 
         return [job for job in launched if job.slurm_job == slurm_job]
     if pid is None:
         taken = frozenset(one for job in launched for one in job.pids)
-        return [*launched, *find_families(processes, taken, _read_main, _uses_torch)]
+        families = find_families(processes, taken, _read_main, _uses_torch)
+        return [*launched, *(job for job in families if job.ranks)]
     fitting = [job for job in launched if pid in job.pids or _is_above(pid, job, processes)]
     if fitting or pid not in processes:
         return fitting
@@ -202,7 +203,9 @@ def _uses_torch(pid: int) -> bool:
 def _empty_job(found: FoundJob) -> Job:
     uptime = _uptime()
     launcher = found.launcher_process
-    command = found.ranks[0].process.command
+    command = (
+        found.ranks[0].process if found.ranks else found.launcher_process or Process(0, 0, "X", 0.0, "?", ())
+    ).command
     script = next((os.path.basename(word) for word in command.split() if word.endswith(".py")), command[:60])
     if launcher is not None:
         name = f"{found.launcher} {launcher.pid}: {script}"

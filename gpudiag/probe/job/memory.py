@@ -20,6 +20,7 @@ _INLINE_SIZES = 5  # c10/core/impl/SizesAndStrides.h: up to five sizes and strid
 _MAX_DIMENSIONS = 16
 _GROUP_BYTES = 512
 _BACKEND_BYTES = 640
+_OPTIONS_WORDS = 40
 _MAX_RANKS = 1 << 20
 _MAX_NAME_BYTES = 64
 _FEWEST_CALLS = 3  # smaller numbers are flags as often as counts
@@ -112,7 +113,7 @@ def read_group(memory: Memory, address: int) -> GroupSeen | None:
         if len(backend) == _BACKEND_BYTES and struct.unpack_from("2i", backend, 16) == (rank, size):
             name = _read_name(memory, backend)
             if name:
-                return GroupSeen(size, rank, name, _read_calls(backend))
+                return GroupSeen(size, rank, name, _read_ranks(memory, backend, size), _read_calls(backend))
     return GroupSeen(size, rank)
 
 
@@ -126,6 +127,22 @@ def _read_name(memory: Memory, backend: bytes) -> str:
             if len(data) == length + 1 and data[-1] == 0 and text.isprintable() and text.isascii():
                 return text
     return ""
+
+
+def _read_ranks(memory: Memory, backend: bytes, size: int) -> tuple[int, ...]:
+    """The job's ranks in the group: a std::vector of as many different numbers in what the backend points to, its options.
+
+    (Backend.hpp: `global_ranks_in_group`.) Empty where there is none, as of the default group, or several.
+    """
+    found = set()
+    for pointer in struct.unpack(f"{_BACKEND_BYTES // 8}Q", backend):
+        words = memory.words(pointer, _OPTIONS_WORDS) if pointer % 8 == 0 else ()
+        for begin, end, capacity in zip(words, words[1:], words[2:], strict=False):
+            if begin and begin % 8 == 0 and end - begin == 8 * size and capacity >= end:
+                ranks = memory.words(begin, size)
+                if len(set(ranks)) == size and max(ranks) < _MAX_RANKS:
+                    found.add(ranks)
+    return found.pop() if len(found) == 1 and size > 1 else ()
 
 
 def _read_calls(backend: bytes) -> int | None:

@@ -20,6 +20,7 @@ NO_PY_SPY = "py-spy is not installed: `pip install 'gpudiag[hang]'`"
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
 _TRIES = 3
+_ENDED = ("no such process", "failed to open process", "failed to get process executable name")
 _PERMISSION = ("permission denied", "operation not permitted", "eperm")
 
 
@@ -101,11 +102,15 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawTh
 
 
 def _refusal(text: str) -> Missing:
-    words = " ".join(text.split())
+    words = " ".join(text.partition("Stack backtrace")[0].split())
     lowered = words.lower()
     if any(mark in lowered for mark in _PERMISSION):
         return Missing(MissingReason.NO_PERMISSION, words[:200])
-    if "no such process" in lowered or "failed to open process" in lowered:
+    if "failed to find python version" in lowered:
+        return Missing(
+            MissingReason.NOT_SUPPORTED, "it runs no Python, or one that this py-spy does not know"
+        )
+    if any(mark in lowered for mark in _ENDED):
         return Missing(MissingReason.SOURCE_ABSENT, "the process has ended")
     return Missing(MissingReason.ERROR, f"py-spy: {words[:200]}")
 

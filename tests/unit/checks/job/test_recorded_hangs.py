@@ -1,0 +1,223 @@
+"""Looks at real jobs of 4 gloo ranks under torchrun, recorded by benchmarks/hang_matrix.py, and judged again."""
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from gpudiag.checks.job.kinds import HANG_FINDINGS
+from gpudiag.checks.job.verdict import HangLimits, judge_job
+from gpudiag.model.codec import decode
+from gpudiag.model.finding import Outcome
+from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook, RankSeen
+from gpudiag.model.reading import Missing, MissingReason
+from tests.walking import walk
+
+CORPUS = Path(__file__).parents[3] / "corpus/hang"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording, and what must be said of it: the code, the rank, and the words of the headline."""
+
+    name: str
+    code: str
+    rank: int
+    words: tuple[str, ...]
+    outcome: Outcome = Outcome.FAIL
+
+
+RECORDED = (
+    Recorded("sigstop", "hang.stopped", 2, ("SIGSTOP", "kinds.py:51 in load")),
+    Recorded(
+        "skipped", "hang.other_collective", 2, ("the barrier", "ranks 0, 1 and 3 wait in the all_reduce")
+    ),
+    Recorded(
+        "other_collective", "hang.other_collective", 2, ("the all_gather (kinds.py:145 in wrong_collective)",)
+    ),
+    Recorded("loader_deadlock", "hang.loader", 2, ("worker", "kinds.py:42 in Samples.__getitem__")),
+    Recorded("fifo", "hang.file", 2, ("the FIFO", "kinds.py:54 in load")),
+    Recorded("lock", "hang.lock", 2, ("kinds.py:91 in wait_for_the_lock", "kinds.py:87")),
+    Recorded("exception", "hang.exception_swallowed", 2, ("goes on after ValueError",)),
+    Recorded("sleep", "hang.sleep", 2, ("sleeps at kinds.py:57 in load",)),
+    Recorded("python_loop", "hang.loop", 2, ("while True", "count_for_ever")),
+    Recorded("exit", "hang.at_exit", 2, ("has ended its script",)),
+    Recorded("evaluation", "hang.works_alone", 2, ("evaluates (evaluate)", "300 s"), Outcome.WARN),
+    Recorded("frozen_disk", "hang.file", 2, ("ext4", "uninterruptible sleep")),
+    Recorded("dead", "hang.rank_gone", 2, ("has no process any more",)),
+    Recorded("with_lock", "hang.lock", 1, ("shapes.py:83 in with_lock",)),
+    Recorded("http_server", "hang.network", 1, ("waits for an answer from 127.0.0.1:",)),
+    Recorded("raw_socket", "hang.network", 1, ("raw_socket",)),
+    Recorded("queue_get", "hang.queue", 1, ("queue",)),
+    Recorded("subprocess_run", "hang.program", 1, ("sleep 3600",)),
+    Recorded("reads_input", "hang.queue", 1, ("a pipe",)),
+    Recorded("flock", "hang.lock", 1, ("cache.lock", "held by")),
+    Recorded("deep_in_library", "hang.lock", 1, ("in Slow.read",)),
+    Recorded("future_result", "hang.lock", 1, ("sleeps_in_pool",)),
+    Recorded("barrier_on_rank", "hang.other_collective", 1, ("if dist.get_rank() == GUILTY",)),
+    Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
+)
+
+
+@cache
+def recorded(name: str) -> Job:
+    with gzip.open(CORPUS / f"{name}.json.gz", "rt") as file:
+        return decode(Job, json.load(file))
+
+
+def judged(name: str, limits: HangLimits | None = None) -> JobVerdict:
+    return judge_job(recorded(name), limits)
+
+
+@walk(RECORDED, lambda case: case.name)
+def test_rank_kind_and_line_are_named(case: Recorded) -> None:
+    verdict = judged(case.name)
+    first = verdict.findings[0]
+    assert (verdict.outcome, first.code) == (case.outcome, case.code), verdict.headline
+    assert getattr(first.subject, "rank", None) == case.rank
+    for words in case.words:
+        assert words in first.message, first.message
+
+
+@walk(RECORDED, lambda case: case.name)
+def test_nothing_is_called_healthy_once_the_stacks_are_gone(case: Recorded) -> None:
+    """Where the ranks may not be looked into, that is said, with what to do, and never taken for health."""
+    job = recorded(case.name)
+    refused = Missing(MissingReason.NO_PERMISSION, "`sudo gpudiag hang 7`")
+    blind = replace(
+        job,
+        ranks=tuple(
+            replace(rank, looks=tuple(_blind(look, refused) for look in rank.looks)) for rank in job.ranks
+        ),
+    )
+    verdict = judge_job(blind)
+    assert verdict.outcome is not Outcome.PASS
+    assert verdict.outcome is Outcome.FAIL or any(
+        "sudo gpudiag hang 7" in reason for reason in verdict.unseen
+    )
+
+
+def _blind(look: ProcessLook, refused: Missing) -> ProcessLook:
+    threads = tuple(replace(thread, frames=(), syscall="", awaited=None) for thread in look.threads)
+    return replace(look, threads=threads, stacks=refused)
+
+
+@walk(
+    [
+        case
+        for case in RECORDED
+        if case.outcome is Outcome.FAIL and case.code not in ("hang.stopped", "hang.rank_gone")
+    ],
+    lambda case: case.name,
+)
+def test_a_rank_whose_step_counter_moves_is_not_blamed(case: Recorded) -> None:
+    """The same looks, with a variable of the outermost function that grew between them on every rank: a job that goes on."""
+    job = recorded(case.name)
+    moved = replace(
+        job,
+        ranks=tuple(
+            replace(rank, looks=tuple(_counting(look, n) for n, look in enumerate(rank.looks)))
+            for rank in job.ranks
+        ),
+    )
+    verdict = judge_job(moved)
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+    assert verdict.headline.startswith("not hanging: "), verdict.headline
+
+
+def _counting(look: ProcessLook, number: int) -> ProcessLook:
+    threads = tuple(
+        replace(
+            thread,
+            last_ran_seconds_ago=0.0,
+            frames=(*thread.frames[:-1], replace(thread.frames[-1], variables=(("step", str(number)),))),
+        )
+        if thread.frames
+        else thread
+        for thread in look.threads
+    )
+    return replace(look, threads=threads)
+
+
+def test_a_rank_that_works_alone_is_blamed_past_the_limit_that_the_message_names() -> None:
+    assert judged("evaluation").outcome is Outcome.WARN
+    blamed = judged("evaluation", HangLimits(work=12))
+    assert (blamed.outcome, blamed.findings[0].code) == (Outcome.FAIL, "hang.works_too_long")
+    assert "12 s" in blamed.headline
+
+
+def test_all_in_one_call_and_still_is_the_network_and_nobody_in_particular() -> None:
+    verdict = judge_job(_all_as_rank_0(recorded("sleep")))
+    assert [finding.code for finding in verdict.findings] == ["hang.all_wait"]
+    assert verdict.findings[0].subject.kind == "host"
+
+
+def test_ranks_of_other_machines_may_be_to_blame_where_all_that_are_here_wait() -> None:
+    """Half of the ranks are elsewhere: those that are here are not enough to blame the network."""
+    job = replace(_all_as_rank_0(recorded("sleep")), world_size=8)
+    verdict = judge_job(job)
+    assert [finding.code for finding in verdict.findings] == ["hang.still"]
+    assert "another machine" in verdict.headline
+
+
+def test_another_size_is_told_by_shape() -> None:
+    job = _all_as_rank_0(recorded("sleep"))
+    changed = tuple(_with_size(rank, 1024) if rank.rank == 3 else rank for rank in job.ranks)
+    verdict = judge_job(replace(job, ranks=changed))
+    assert verdict.findings[0].code == "hang.other_size"
+    assert getattr(verdict.findings[0].subject, "rank", None) == 3
+    assert "float32 [1024]" in verdict.headline
+
+
+def test_a_wait_that_has_just_begun_is_no_hang() -> None:
+    job = recorded("skipped")
+    fresh = replace(job, ranks=tuple(_fresh(rank) for rank in job.ranks))
+    assert judge_job(fresh).outcome is not Outcome.FAIL
+
+
+def _all_as_rank_0(job: Job) -> Job:
+    first = job.ranks[0]
+    return replace(job, ranks=tuple(replace(rank, looks=_as(first.looks, rank.pid)) for rank in job.ranks))
+
+
+def _as(looks: tuple[ProcessLook, ...], pid: int) -> tuple[ProcessLook, ...]:
+    return tuple(
+        replace(
+            look,
+            pid=pid,
+            threads=tuple(replace(one, tid=pid) if one.tid == look.pid else one for one in look.threads),
+        )
+        for look in looks
+    )
+
+
+def _with_size(rank: RankSeen, size: int) -> RankSeen:
+    def changed(frame: Frame) -> Frame:
+        return replace(
+            frame, tensors=tuple((name, replace(one, shape=(size,))) for name, one in frame.tensors)
+        )
+
+    return replace(rank, looks=tuple(_frames_as(look, changed) for look in rank.looks))
+
+
+def _frames_as(look: ProcessLook, changed: Callable[[Frame], Frame]) -> ProcessLook:
+    threads = tuple(replace(one, frames=tuple(map(changed, one.frames))) for one in look.threads)
+    return replace(look, threads=threads)
+
+
+def _fresh(rank: RankSeen) -> RankSeen:
+    def just(look: ProcessLook) -> ProcessLook:
+        return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.2) for one in look.threads))
+
+    return replace(rank, looks=tuple(just(look) for look in rank.looks))
+
+
+def test_every_finding_says_what_to_do() -> None:
+    assert len({kind.code for kind in HANG_FINDINGS}) == len(HANG_FINDINGS)
+    for case in RECORDED:
+        for finding in judged(case.name).findings:
+            assert finding.remedy
+            assert finding.evidence, finding.code
+            assert not finding.blocks_jobs

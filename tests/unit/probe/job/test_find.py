@@ -1,0 +1,127 @@
+from dataclasses import replace
+
+from gpudiag.model.job import KnownBy
+from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.proc import Process
+from gpudiag.probe.job.py_spy import RawFrame, Variable
+
+SPAWN = "/opt/venv/lib/python3.11/site-packages/torch/multiprocessing/spawn.py"
+
+
+def table(*processes: Process) -> dict[int, Process]:
+    """The processes by pid, with their ancestors."""
+    found = {one.pid: one for one in processes}
+
+    def above(pid: int) -> tuple[int, ...]:
+        chain = []
+        while pid in found and found[pid].parent_pid in found:
+            pid = found[pid].parent_pid
+            chain.append(pid)
+        return tuple(chain)
+
+    return {pid: replace(one, ancestors=above(pid)) for pid, one in found.items()}
+
+
+def process(pid: int, parent: int, *, python: bool = True, state: str = "S", **variables: str) -> Process:
+    return Process(pid, parent, state, 1.0, "python", ("python", "train.py"), 0, variables, python)
+
+
+def torchrun_rank(
+    pid: int, parent: int, rank: int, size: int = 4, local_size: int = 4, port: str = "29500"
+) -> Process:
+    return process(
+        pid, parent, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
+        TORCHELASTIC_RUN_ID="none", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+    )  # fmt: skip
+
+
+def ranks_of(job: FoundJob) -> dict[object, int]:
+    return {rank.rank: rank.process.pid for rank in job.ranks}
+
+
+def no_frames(pid: int) -> tuple[RawFrame, ...]:
+    return ()
+
+
+def test_the_ranks_of_torchrun_are_its_topmost_children_and_loaders_workers_are_theirs():
+    forked = replace(torchrun_rank(30, 20, 0), words=("python", "train.py"))
+    jobs = find_launched_jobs(
+        table(process(10, 1), torchrun_rank(20, 10, 0), torchrun_rank(21, 10, 1), forked)
+    )
+    assert len(jobs) == 1
+    assert ranks_of(jobs[0]) == {0: 20, 1: 21}
+    assert [one.pid for one in jobs[0].ranks[0].descendants] == [30]
+    assert jobs[0].expected == (0, 1, 2, 3)
+    assert jobs[0].launcher_process is not None
+    assert jobs[0].launcher_process.pid == 10
+    assert jobs[0].master == "127.0.0.1:29500"
+
+
+def test_two_jobs_are_two_and_a_second_node_expects_its_own_ranks():
+    jobs = find_launched_jobs(
+        table(
+            *(torchrun_rank(20 + rank, 10, rank, size=8) for rank in (4, 5, 6, 7)),
+            *(torchrun_rank(40 + rank, 11, rank, size=2, local_size=2, port="29501") for rank in (0, 1)),
+        )
+    )
+    assert sorted(job.expected or () for job in jobs) == [(0, 1), (4, 5, 6, 7)]
+
+
+def test_a_shell_around_a_rank_is_not_the_rank():
+    variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    shell = process(20, 10, python=False, **variables)
+    jobs = find_launched_jobs(table(process(10, 1), shell, process(21, 20, **variables)))
+    assert ranks_of(jobs[0]) == {0: 21}
+    assert (jobs[0].launcher, jobs[0].ranks[0].known_by) == ("mpirun", KnownBy.LAUNCHER)
+
+
+def test_torchrun_under_srun_is_no_rank_of_slurm():
+    slurm = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0"}
+    agent = process(10, 1, **slurm)
+    ranks = [torchrun_rank(20 + rank, 10, rank) for rank in range(4)]
+    ranks = [replace(one, environment={**(one.environment or {}), **slurm}) for one in ranks]
+    jobs = find_launched_jobs(table(agent, *ranks))
+    assert [job.launcher for job in jobs] == ["torchrun"]
+    assert jobs[0].slurm_job == "42"
+
+
+def test_processes_with_numbers_that_are_none_are_no_ranks():
+    assert (
+        find_launched_jobs(
+            table(process(20, 1, RANK="4", WORLD_SIZE="4"), process(21, 1, RANK="x", WORLD_SIZE="2"))
+        )
+        == []
+    )
+
+
+def frame(file: str, function: str, **variables: str) -> RawFrame:
+    return RawFrame(file, function, 1, tuple(Variable(name, value, 0) for name, value in variables.items()))
+
+
+def test_ranks_of_spawn_are_told_by_their_stacks():
+    stacks = {
+        10: (frame("/usr/lib/python3.11/multiprocessing/connection.py", "wait"), frame(SPAWN, "join"), frame(SPAWN, "start_processes", nprocs="3")),
+        20: (frame("train.py", "work"), frame(SPAWN, "_wrap", i="1")),
+        21: (frame("train.py", "work"), frame(SPAWN, "_wrap", i="0")),
+    }  # fmt: skip
+    processes = table(process(10, 1), process(20, 10), process(21, 10), process(22, 10, state="Z"))
+    job = find_family(processes[10], processes, lambda pid: stacks.get(pid, ()))
+    assert {rank.rank for rank in job.ranks if isinstance(rank.rank, int)} == {0, 1}
+    assert job.expected == (0, 1, 2)
+    assert job.launcher == "spawn"
+
+
+def test_a_process_with_workers_of_a_loader_is_one_rank():
+    stacks = {
+        10: (frame("/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "_get_data"),)
+    }
+    processes = table(process(10, 1), process(20, 10), process(21, 10))
+    job = find_family(processes[10], processes, lambda pid: stacks.get(pid, ()))
+    assert [rank.process.pid for rank in job.ranks] == [10]
+    assert [one.pid for one in job.ranks[0].descendants] == [20, 21]
+
+
+def test_only_processes_with_torch_that_belong_to_nobody_are_families():
+    processes = table(process(10, 1), process(11, 1), torchrun_rank(20, 9, 0, local_size=4))
+    jobs = find_families(processes, frozenset((20,)), no_frames, lambda pid: pid != 11)
+    assert [job.ranks[0].process.pid for job in jobs] == [10]

@@ -1,0 +1,69 @@
+import os
+
+import pytest
+
+from gpudiag.probe.job.frames import Sources, describe_frames
+from gpudiag.probe.job.py_spy import RawFrame, Variable, read_stacks
+
+SOURCE = """\
+def step(number):
+    try:
+        if number % 2:
+            share(
+                number,
+            )
+        else:
+            wait()
+    except ValueError:
+        log()
+    try:
+        share(1)
+    except OSError:
+        raise
+    with lock:
+        work()
+"""
+
+
+@pytest.fixture
+def sources(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(SOURCE)
+    read = Sources()
+    return lambda number: read.line(os.getpid(), str(file), number)
+
+
+def test_a_line_is_told_with_what_is_around_it(sources):
+    line = sources(4)
+    assert line.text == "share( number, )"
+    assert line.inside == ("if number % 2 (line 3)", "try (line 2) that goes on after ValueError (line 9)")
+    assert sources(8).inside[0] == "else of if number % 2 (line 3)"
+    assert sources(10).inside == ("except ValueError (line 9)",)
+    assert sources(12).inside == ()  # its exception goes on up
+    assert sources(16).inside == ("with lock (line 15)",)
+
+
+def test_a_line_that_is_not_there_is_none(sources, tmp_path):
+    assert sources(99) is None
+    assert Sources().line(os.getpid(), str(tmp_path / "gone.py"), 1) is None
+
+
+def test_variables_are_numbers_and_words_without_secrets():
+    variables = (
+        Variable("step", "41", 0),
+        Variable("path", '"/data/x"', 0),
+        Variable("api_key", '"abcdefgh"', 0),
+        Variable("url", '"https://ann:hunter2@host/x"', 0),
+        Variable("model", "<Model at 0x1>", 0),
+    )
+    (frame,) = describe_frames(os.getpid(), [RawFrame("/home/ann/train.py", "main", 3, variables)])
+    assert dict(frame.variables)["step"] == "41"
+    assert dict(frame.variables)["path"] == '"/data/x"'
+    assert "api_key" not in dict(frame.variables)
+    assert "hunter2" not in str(frame)
+    assert "model" not in dict(frame.variables)
+
+
+def test_a_process_that_is_gone_is_said(monkeypatch):
+    read = read_stacks(2**22 - 1, may_stop=False, timeout_seconds=30)
+    assert "ended" in read.detail or "py-spy" in read.detail
