@@ -96,7 +96,7 @@ def run_case(case: Case, ranks: int, work: str, folder: Path) -> Told:
 def _is_right(case: Case, findings: list[dict[str, Any]]) -> bool:
     if not case.code:
         return not findings
-    first = findings[0] if findings else {"code": "", "message": "", "subject": {}}
+    first: dict[str, Any] = findings[0] if findings else {"code": "", "message": "", "subject": {}}
     return (
         first["code"] == case.code
         and first["subject"].get("rank") == case.rank

@@ -117,7 +117,8 @@ def stream_glance(emit: Emit, pid: int) -> None:
     if isinstance(read, Missing):
         emit(("unseen", read.reason.value, read.detail))
         return
-    raw_frames = read[0].get(pid, ())
+    main = read[0].get(pid)
+    raw_frames = main.frames if main is not None else ()
     own = next((raw for raw in raw_frames if not is_library(raw.file)), None)
     frames = [
         [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames

@@ -270,6 +270,12 @@ class Agent:
             lasting = (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT)
             if isinstance(read, Missing) and read.reason in lasting and member.lives and read.detail != ENDED:
                 self.unseen[f"the ranks' stacks could not be read: {read.detail}"] = None
+            if (
+                child.ending in ("raised", "crashed")
+                and member.lives
+                and os.path.exists(f"/proc/{member.pid}")
+            ):
+                self.unseen[f"a glance at a rank's stack failed: {child.detail}"] = None
             if read is not None and not isinstance(read, Missing):
                 member.glances.append(_glance_of(at_seconds, *read))
 
