@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpudiag.checks.job import run_kinds as kinds
@@ -23,6 +23,8 @@ _ECHO = re.compile(
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
 # A signal and the ends that follow it are told by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
+# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
+_LAST_MOVES = timedelta(seconds=30)
 _UNWATCHED_SECONDS = 60.0
 _CAUSES = {
     "runs": "it computes longer",
@@ -47,6 +49,26 @@ class RunFacts:
     kernel: Reading[tuple[KernelEvent, ...]]
     glances: int  # that saw something
     unseen: tuple[str, ...]
+
+
+def without_last_moves(
+    stalls: Sequence[Stall],
+    ranks: Sequence[RankRecord],
+    signals: Sequence[SignalSeen],
+    killed: datetime | None,
+) -> tuple[Stall, ...]:
+    """The stalls, where one that only ended because the job did so is one that did not end."""
+    failures = [one.ended for one in ranks if one.order is not None and one.ended is not None]
+    ends = [
+        *failures,
+        *(one.at for one in signals if one.name in _ENDING),
+        *([killed] if killed is not None else []),
+    ]
+
+    def is_over_by_end(stall: Stall) -> bool:
+        return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
+
+    return tuple(replace(one, ended=False, over=None) if is_over_by_end(one) else one for one in stalls)
 
 
 def judge_run(facts: RunFacts) -> tuple[Finding, ...]:

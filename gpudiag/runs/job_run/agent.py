@@ -85,6 +85,7 @@ class Agent:
         self.signals: list[SignalSeen] = []
         self.looks = self.glances = 0
         self.unseen: dict[str, None] = {}  # why something could not be looked at, each reason once
+        self.killed: datetime | None = None  # when gpudiag itself ended the job, because it stood still
         self.status: int | None = None  # of the command, once it has ended
         self._plan = plan
         self._command_pid = command_pid
@@ -327,7 +328,8 @@ class Agent:
             stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:
                 self._tell_stall(self, stall)
-                if self._plan.kill_on_stall:
+                if self._plan.kill_on_stall and self.killed is None:
+                    self.killed = datetime.now(UTC)
                     _send(self._command_pid, signal.SIGTERM)
                     self._kill_at = self.seconds + _KILL_AFTER_SECONDS
 

@@ -134,6 +134,7 @@ class Stalls:
             limit_seconds=round(pause.limit_seconds, 1),
             told=pause.told,
             ended=ended,
+            over=datetime.now(UTC) if ended else None,
             look=pause.look,
             unseen=pause.unseen,
         )

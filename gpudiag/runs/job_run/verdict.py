@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run
+from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run, without_last_moves
 from gpudiag.checks.job.shares import measure_shares
 from gpudiag.errors import GpudiagError
 from gpudiag.model.explanation import LogExplanation
@@ -59,7 +59,8 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
     failed = code not in (None, 0)
     records = tuple(one.record() for one in agent.members.all)
     open_stall = agent.stalls.open_stall()
-    stalls = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
+    told = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
+    stalls = without_last_moves(told, records, agent.signals, agent.killed)
     looked_for_cause = failed or any(one.order is not None for one in records) or bool(stalls)
     facts = RunFacts(
         host=start.host,
