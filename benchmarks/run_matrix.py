@@ -42,7 +42,7 @@ CASES = (
     Case("checkpoints", ""),
     Case("uneven", ""),
     Case("sleeps:2", "job.stalled", 2, "in load_batch", 10_000),
-    Case("skips:1", "job.stalled", 1, "train.py:", 10_000),
+    Case("other_call:1", "job.stalled", 1, "recv", 10_000),
     Case("slow:1", "job.rank_slow", 1, "", 150),
     Case("slow_loader:3", "job.rank_slow", 3, "", 150),
     Case("raises:1", "job.rank_failed", 1, "this batch has no labels"),
