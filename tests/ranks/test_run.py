@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.walking import walk
-
 pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).parents[2]
@@ -57,11 +55,9 @@ def ended(command: list[str], **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    global _folder
-    _folder = tmp_path_factory.mktemp("run")
-    return _folder
+    return tmp_path_factory.mktemp("run")
 
 
 def test_a_tutorial_prints_what_it_prints_without(folder: Path) -> None:
@@ -78,9 +74,9 @@ def test_a_tutorial_prints_what_it_prints_without(folder: Path) -> None:
     assert not verdict.with_suffix(".files").exists()
 
 
-@walk(ENDINGS, name=lambda way: way.kind)
-def test_the_first_rank_that_failed_is_named(way: Way) -> None:
-    verdict = _folder / f"{way.kind.partition(':')[0]}.json"
+@pytest.mark.parametrize("way", ENDINGS, ids=lambda way: way.kind)
+def test_the_first_rank_that_failed_is_named(way: Way, folder: Path) -> None:
+    verdict = folder / f"{way.kind.partition(':')[0]}.json"
     done = ended([*watched(verdict), *job(SCRIPT)], KIND=way.kind, AT_STEP="5", STEPS="20")
     assert done.returncode == 1  # as torchrun ends, whatever its ranks did
     document = json.loads(verdict.read_text())
@@ -89,7 +85,7 @@ def test_the_first_rank_that_failed_is_named(way: Way) -> None:
     assert way.words in first["message"]
     own = [line for line in done.stderr.splitlines() if line.startswith("gpudiag:")]
     assert own[0].startswith(f"gpudiag: FAIL rank {way.rank} failed first")
-    assert all(len(line) <= 80 for line in own if str(_folder) not in line)
+    assert all(len(line) <= 80 for line in own if str(folder) not in line)
 
 
 def test_a_stall_is_told_with_rank_and_line_before_the_job_is_killed(folder: Path) -> None:

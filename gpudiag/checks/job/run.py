@@ -248,7 +248,7 @@ def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
         Evidence(
             "more_of_it", round(slow.more, 3), source="share of the time, against the median of the others"
         ),
-        Evidence("blocks", slow.blocks, source="of 5 s each"),
+        Evidence("blocks", slow.blocks, source="of 5 s or ten steps each"),
     )
 
 

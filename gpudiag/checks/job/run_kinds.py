@@ -19,7 +19,7 @@ _STANDS = Basis(
 )
 _SHARES = Basis(
     reads="How long each rank's main thread is asleep (/proc/PID/schedstat), and where it is then, by glances at its stack.",
-    limit="A rank waits for others by 5 % of the time less than they do, in three of four blocks of 5 s, six blocks at least.",
+    limit="A rank waits for others by 5 % of the time less than they do, in three of four blocks of 5 s or ten steps, six blocks at least.",
     look_also=("gpudiag nccl-test", "gpudiag preflight", "docs/run.md"),
 )
 

@@ -18,6 +18,7 @@ from gpudiag.model.job_run import Glance, Pulse, RankShare
 from gpudiag.reference.waits import FOR_OTHERS
 
 BLOCK_SECONDS = 5.0
+STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
@@ -51,12 +52,12 @@ def measure_shares(
 
 
 def find_slow_ranks(
-    pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
+    pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], step_seconds: float = 0.0
 ) -> tuple[SlowRank, ...]:
-    """The ranks that the others wait for in most blocks of time, the slowest first."""
+    """The ranks that the others wait for in most blocks of time, the slowest first; a block has some steps."""
     if len(pulses) < 2:
         return ()
-    blocks = _blocks(pulses, glances)
+    blocks = _blocks(pulses, glances, max(BLOCK_SECONDS, STEPS_IN_BLOCK * step_seconds))
     if len(blocks) < BLOCKS_AT_LEAST:
         return ()
     whole = {share.rank: share for share in measure_shares(pulses, glances)}
@@ -96,10 +97,10 @@ def _own_place(glances: Sequence[Glance]) -> str:
 
 
 def _blocks(
-    pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
+    pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], block_seconds: float
 ) -> list[dict[int, RankShare]]:
     """The shares of all ranks, block by block; blocks in which no rank waited for another are no steps."""
-    cuts = {rank: _cut(series) for rank, series in pulses.items()}
+    cuts = {rank: _cut(series, block_seconds) for rank, series in pulses.items()}
     blocks = []
     for place in range(min(len(cut) for cut in cuts.values())):
         block = {rank: _share(rank, *cut[place], glances.get(rank, ())) for rank, cut in cuts.items()}
@@ -109,13 +110,13 @@ def _blocks(
     return blocks
 
 
-def _cut(series: Sequence[Pulse]) -> list[tuple[Pulse, Pulse]]:
+def _cut(series: Sequence[Pulse], block_seconds: float) -> list[tuple[Pulse, Pulse]]:
     """The first and the last pulse of each block."""
     if not series:
         return []
     marks = [series[0]]
     for pulse in series:
-        if pulse.at_seconds - marks[-1].at_seconds >= BLOCK_SECONDS:
+        if pulse.at_seconds - marks[-1].at_seconds >= block_seconds:
             marks.append(pulse)
     return list(pairwise(marks))
 

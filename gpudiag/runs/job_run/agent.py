@@ -43,7 +43,7 @@ _CHILD_SECONDS = 15.0
 # A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
 # Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
 # the time that they run, but for what it takes to begin.
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 1.0
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.6
 _SLOWEST_TICK_SECONDS = 0.5
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
@@ -311,7 +311,8 @@ class Agent:
         """Find the ranks that the others wait for."""
         pulses = {self.members.name(pid): series for pid, series in self.members.pulses(coarse=True).items()}
         glances = {self.members.name(one.pid): list(one.glances) for one in self.members.living}
-        self.slow = find_slow_ranks(pulses, glances)
+        step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
+        self.slow = find_slow_ranks(pulses, glances, step_seconds)
 
     def _watch_stalls(self) -> None:
         still = self.still_seconds()

@@ -166,7 +166,9 @@ class Members:
         if member.status != 0 and not isinstance(member.status, Missing):
             self._failed += 1
             member.order = self._failed
-        told = read_error_file(member.error_file)
+        # Without torchrun all ranks have one error file, and what stands there is the first one's at best.
+        shared = any(one.error_file == member.error_file for one in self.all if one is not member)
+        told = None if shared and member.order != 1 else read_error_file(member.error_file)
         if told is not None:
             member.error, member.error_place = told
 

@@ -20,7 +20,7 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.job_run import JobRun, Stall
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
-from gpudiag.runs.job_run.environment import ERROR_FILE, build_environment
+from gpudiag.runs.job_run.environment import build_environment
 from gpudiag.runs.job_run.process import (
     PassedSignal,
     Supervision,
@@ -29,7 +29,7 @@ from gpudiag.runs.job_run.process import (
     signal_name,
     start_job,
 )
-from gpudiag.runs.job_run.verdict import RunStart, add_command_error, build_verdict, find_outputs
+from gpudiag.runs.job_run.verdict import RunStart, build_verdict, find_outputs
 from gpudiag.runs.output import require_writable, write_document
 
 _VERDICT_SECONDS = 30.0  # reading the kernel log and the job's output, on a busy machine
@@ -212,7 +212,6 @@ def _run_agent(
         watch = WatchPlan(start.run_id, plan.rule, plan.kill_on_stall)
         agent = Agent(watch, job_pid, descriptors, tell_stall)
         wait_status = agent.watch()
-        add_command_error(agent, start.variables.get(ERROR_FILE, ""))
         status = _leave(build_verdict(start, agent, wait_status), path, tell)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is told by the other process
         print(

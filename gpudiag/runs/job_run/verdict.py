@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run, without_last_moves
+from gpudiag.checks.job.run import RunFacts, judge_run, without_last_moves
 from gpudiag.checks.job.shares import measure_shares
 from gpudiag.errors import GpudiagError
 from gpudiag.model.explanation import LogExplanation
@@ -20,7 +20,6 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import mask_words
 from gpudiag.probe.kernel_log.read import read_kernel_log
 from gpudiag.runs.job_run.agent import Agent
-from gpudiag.runs.job_run.members import read_error_file
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.units import format_seconds
 
@@ -175,17 +174,6 @@ def _has_files(folder: Path) -> bool:
         return any(folder.iterdir())
     except OSError:
         return False
-
-
-def add_command_error(agent: Agent, path: str) -> None:
-    """Take the exception that the launcher copied to its own error file, for the first rank that failed without one."""
-    root = find_first_failure(one.record() for one in agent.members.all)
-    told = read_error_file(path)
-    if root is None or told is None or root.error is not None:
-        return
-    for member in agent.members.all:
-        if member.pid == root.pid and member.order == root.order:
-            member.error, member.error_place = told
 
 
 def _cost(agent: Agent) -> WatchCost:

@@ -20,6 +20,7 @@ from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
+from tests.unit.model.job_runs import make_job_run
 from tests.unit.training.measurements import make_measurement
 from tools.write_schemas import schema_path, schema_text
 
@@ -99,7 +100,7 @@ def make_training_report():
 
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), *SERVICE_EXAMPLES,
+    make_training_report(), make_job_run(), *SERVICE_EXAMPLES,
 ]  # fmt: skip
 
 
