@@ -104,18 +104,14 @@ def lines_of(kind: Kind) -> set[int]:
 @contextmanager
 def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subprocess.Popen[bytes]]:
     """A job under torchrun, ended with all that it started."""
-    torchrun = str(Path(sys.executable).parent / "torchrun")
-    argv = [
-        torchrun,
-        "--nproc-per-node",
-        str(ranks),
-        "--master-port",
-        str(next(PORTS)),
-        str(JOBS / script),
-        what,
-        str(folder),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    port = str(next(PORTS))
+    argv = [sys.executable, str(JOBS / script), what, str(folder)]
+    if what == "mpirun":
+        argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
+    elif what not in ("spawn", "process"):
+        torchrun = str(Path(sys.executable).parent / "torchrun")
+        argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
     with open(folder / "log", "wb") as log:
         started = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:

@@ -61,6 +61,8 @@ class Trainer:
             if number == 5:
                 self.at_five()
             self.step(torch.randn(8, 32))
+        if KIND == "uneven_batches":
+            is_guilty()
         dist.barrier()  # uneven_batches
 
     def at_five(self) -> None:
@@ -411,12 +413,11 @@ def run() -> None:
     elif KIND == "fsdp":
         train_fsdp()
     elif KIND == "uneven_batches":
-        is_guilty()
         Trainer(10 if dist.get_rank() == GUILTY else 20).fit()
     elif KIND == "uneven_ddp":
-        is_guilty()
         for number in range(20 - 6 * (dist.get_rank() == GUILTY)):
             dist.all_reduce(torch.ones(3) * number)
+        is_guilty()
         dist.all_gather_object([None] * 4, "done")  # uneven_ddp
     else:
         Trainer(1000).fit()

@@ -347,9 +347,15 @@ def _loop(first: ProcessLook, last: ProcessLook) -> str:
         if (one.file, one.function) != (other.file, other.function):
             break
         depth += 1
-    if not depth:
+    # The innermost function that all looks have in common, or the one that calls it.
+    return next((loop for place in (depth, depth - 1) if (loop := _loop_of(looks, place))), "")
+
+
+def _loop_of(looks: Sequence[Sequence[Frame]], depth: int) -> str:
+    """The `while` in which the frame at that depth was in all looks, by itself or in its condition."""
+    if depth < 1 or any(len(frames) > depth + 1 for frames in looks):
         return ""
-    around = [loop for loop in looks[1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
+    around = [loop for loop in looks[-1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
     for frames in looks:
         frame, is_innermost = frames[-depth], len(frames) == depth
         around = [

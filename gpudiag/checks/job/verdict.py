@@ -18,6 +18,7 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
@@ -50,7 +51,7 @@ class HangLimits:
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    positions = tuple(find_position(rank, job) for rank in job.ranks)
+    positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     findings = _judge(job, positions, alive, limits)
     unseen = _describe_unseen(positions)
@@ -172,7 +173,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
             )
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
-        if still < limits.news:
+        if still < limits.news and (waited or 0.0) < limits.still:
             return None
         return (
             kinds.NOT_YET,

@@ -203,10 +203,12 @@ def _uses_torch(pid: int) -> bool:
 def _empty_job(found: FoundJob) -> Job:
     uptime = _uptime()
     launcher = found.launcher_process
-    command = (
-        found.ranks[0].process if found.ranks else found.launcher_process or Process(0, 0, "X", 0.0, "?", ())
-    ).command
-    script = next((os.path.basename(word) for word in command.split() if word.endswith(".py")), command[:60])
+    named = [one for one in (found.ranks[0].process if found.ranks else None, launcher) if one is not None]
+    words = [word for one in named for word in one.words]
+    script = next(
+        (os.path.basename(word) for word in words if word.endswith(".py")),
+        named[0].command[:60] if named else "?",
+    )
     if launcher is not None:
         name = f"{found.launcher} {launcher.pid}: {script}"
     else:

@@ -1,0 +1,69 @@
+"""Jobs that train in a thread of their own, as under Ray: that thread takes the main one's place before ranks are judged."""
+
+from dataclasses import replace
+
+from gpudiag.checks.job.stacks import own_frames, read_call
+from gpudiag.model.job import Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.reference.waits import RANKS
+
+_IDLE_STATES = frozenset("SD")
+# How a main thread waits for the thread that trains: a join, a future's result, an event loop.
+_IDLE_FILES = (
+    "/threading.py",
+    "/concurrent/futures/",
+    "/asyncio/",
+    "/selectors.py",
+    "/queue.py",
+    "/signal.py",
+)
+
+
+def with_training_threads(job: Job) -> Job:
+    """The job with the thread that trains as each rank's main one, where main threads only wait for it."""
+    functions = {function for rank in job.ranks if (function := _training_function(rank.last)) is not None}
+    if len(functions) != 1:
+        return job
+    function = functions.pop()
+    return replace(job, ranks=tuple(_with_leader(rank, function) for rank in job.ranks))
+
+
+def _training_function(look: ProcessLook) -> tuple[str, str] | None:
+    """The function with which a thread began that is in a collective, while the main one waits for a thread."""
+    if look.main is None or not _only_waits(look.main):
+        return None
+    for thread in look.threads:
+        own = own_frames(thread.frames)
+        if thread.tid != look.pid and own and read_call(thread.frames).awaited == RANKS:
+            return own[-1].file, own[-1].function
+    return None
+
+
+def _only_waits(main: ThreadLook) -> bool:
+    place = next(
+        (n for n, frame in enumerate(main.frames) if frame in own_frames(main.frames)), len(main.frames)
+    )
+    library = main.frames[:place]
+    return (
+        main.state in _IDLE_STATES
+        and bool(library)
+        and all(any(mark in frame.file for mark in _IDLE_FILES) for frame in library)
+    )
+
+
+def _with_leader(rank: RankSeen, function: tuple[str, str]) -> RankSeen:
+    return replace(rank, looks=tuple(_led_by(look, function) for look in rank.looks))
+
+
+def _led_by(look: ProcessLook, function: tuple[str, str]) -> ProcessLook:
+    """The look with the two threads' numbers exchanged, the one that began with that function first."""
+    main = look.main
+    if main is None or not _only_waits(main):
+        return look
+    for thread in look.threads:
+        own = own_frames(thread.frames)
+        if thread.tid != look.pid and own and (own[-1].file, own[-1].function) == function:
+            others = tuple(one for one in look.threads if one.tid not in (thread.tid, main.tid))
+            return replace(
+                look, threads=(replace(thread, tid=main.tid), *others, replace(main, tid=thread.tid))
+            )
+    return look
