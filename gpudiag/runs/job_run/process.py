@@ -166,7 +166,14 @@ class Supervision:
         while self._job not in self.ended:
             self._take(signal.sigtimedwait(_WAITED, _WAKE_SECONDS))
             self._reap()
+        self._note_last_signals()
         return self.ended[self._job]
+
+    def _note_last_signals(self) -> None:
+        """Tell of signals that the whole group got, and that were not taken before the job ended of them."""
+        while (info := signal.sigtimedwait(_WAITED, 0)) is not None:
+            if info.si_signo in PASSED_ON and self._witness.saw(info.si_signo):
+                self._told(PassedSignal(info.si_signo, time.time(), to_group=True))
 
     def wait_for(self, pid: int, seconds: float) -> bool:
         """Whether that other child of ours ends within `seconds`; a second Ctrl-C ends the wait."""

@@ -18,9 +18,9 @@ from gpudiag.model.schemas import json_schema
 from gpudiag.model.training import TrainingPlan, TrainingReport
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
+from tests.unit.model.job_runs import make_job_run
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
-from tests.unit.model.job_runs import make_job_run
 from tests.unit.training.measurements import make_measurement
 from tools.write_schemas import schema_path, schema_text
 
