@@ -150,11 +150,18 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
-    loop = f", in the loop `{head.in_loop}`" if head.in_loop else ""
+    loop = f", in the loop {_name_loop(head)}" if head.in_loop else ""
     return (
         f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
         f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
     )
+
+
+def _name_loop(one: Position) -> str:
+    """`while True` of train.py:12."""
+    loop, _, line = one.in_loop.rpartition(" (line ")
+    file = one.call.own.file.rpartition("/")[2] if one.call.own is not None else "line "
+    return f"`{loop}` of {file}:{line.rstrip(')')}"
 
 
 def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[FindingKind, str] | None:

@@ -25,6 +25,7 @@ from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
 _STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
+_TRIES = 3
 _MOST_AT_ONCE = 32
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
@@ -185,8 +186,14 @@ def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
 
 
 def _read_main(pid: int) -> Sequence[RawFrame]:
-    read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
-    return () if isinstance(read, Missing) else _frames_of(read[0].get(pid))
+    """The main thread's frames; tried again where py-spy is late, for whole jobs are told apart by them."""
+    for _ in range(_TRIES):
+        read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+        if not isinstance(read, Missing):
+            return _frames_of(read[0].get(pid))
+        if read.reason is not MissingReason.TIMED_OUT:
+            break
+    return ()
 
 
 def _frames_of(thread: RawThread | None) -> Sequence[RawFrame]:

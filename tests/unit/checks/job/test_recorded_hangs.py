@@ -47,6 +47,7 @@ RECORDED = (
     Recorded("exit", "hang.at_exit", 2, ("has ended its script",)),
     Recorded("evaluation", "hang.works_alone", 2, ("evaluates (evaluate)", "300 s"), Outcome.WARN),
     Recorded("frozen_disk", "hang.file", 2, ("ext4", "uninterruptible sleep")),
+    Recorded("d_state", "hang.file", 2, ("uninterruptible sleep", "in load")),
     Recorded("dead", "hang.rank_gone", 2, ("has no process any more",)),
     Recorded("with_lock", "hang.lock", 1, ("shapes.py:83 in with_lock",)),
     Recorded("http_server", "hang.network", 1, ("waits for an answer from 127.0.0.1:",)),
