@@ -25,6 +25,7 @@ LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
 # Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for ranks.
 _PRIOR_GLANCES = 2.0
+_LATEST_GLANCES = 12  # the first ones are of imports
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,9 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
 
 
 def _own_place(glances: Sequence[Glance]) -> str:
-    """Where the rank was seen most often while it did not wait for ranks."""
+    """Where the rank was seen most often of late while it did not wait for ranks."""
     places = [glance.place for glance in glances if not (glance.asleep and glance.awaited in FOR_OTHERS)]
+    places = places[-_LATEST_GLANCES:]
     return max(set(places), key=places.count) if places else ""
 
 

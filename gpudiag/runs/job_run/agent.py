@@ -50,6 +50,7 @@ _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
 _SLOW_EVERY_SECONDS = 30.0
+_SLOW_GLANCES = 30  # the latest: the first ones are of imports
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
@@ -310,7 +311,9 @@ class Agent:
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for."""
         pulses = {self.members.name(pid): series for pid, series in self.members.pulses(coarse=True).items()}
-        glances = {self.members.name(one.pid): list(one.glances) for one in self.members.living}
+        glances = {
+            self.members.name(one.pid): list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living
+        }
         step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
         self.slow = find_slow_ranks(pulses, glances, step_seconds)
 
