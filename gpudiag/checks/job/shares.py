@@ -25,6 +25,7 @@ LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
 # Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for ranks.
 _PRIOR_GLANCES = 2.0
+_CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
 
 
@@ -68,7 +69,9 @@ def find_slow_ranks(
         consistent = sum(one > LATE_SHARE_OF_STEP / 2 for one in ahead) >= CONSISTENT_SHARE * len(ahead)
         if consistent and median(ahead) > LATE_SHARE_OF_STEP:
             found.append(_describe(rank, whole, len(blocks)))
-    slow = sorted(found, key=lambda one: one.waits - one.others_wait)
+    # On a crowded machine some rank is always behind for want of a processor, without being slow.
+    sure = [one for one in found if one.cause != "queues" or one.others_wait - one.waits > _CROWDED_SHARE]
+    slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
     # Half of the ranks or more are not slow: the others have less to do.
     return tuple(slow) if 2 * len(slow) < len(pulses) or len(pulses) == 2 else ()
 
