@@ -8,7 +8,9 @@ GpudiagError            something a person must act on; carries code, message an
 │   └── DeviceLostError          one device no longer answers
 ├── LaunchError         exit 3   ranks could not be started
 │   ├── RankStartError           a rank's process did not come up
-│   └── RendezvousError          the ranks did not meet, and no cause was found
+│   ├── RendezvousError          the ranks did not meet, and no cause was found
+│   ├── CommandNotFoundError     exit 127: there is no such command, as a shell says
+│   └── CommandRefusedError      exit 126: it cannot be executed
 ├── RunError            exit 3   a run could not be found, started or followed
 │   ├── RunNotFoundError
 │   ├── RunConflictError         the GPUs it needs are busy
@@ -31,6 +33,8 @@ class ExitStatus(IntEnum):
     USAGE = 2
     ERROR = 3
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h: our bug, never the user's machine
+    NOT_EXECUTABLE = 126  # a command of the user's, as shells report it
+    NOT_FOUND = 127
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
     PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of the output went away before its end
     TERMINATED = 143  # 128 + SIGTERM
@@ -100,6 +104,20 @@ class RendezvousError(LaunchError):
     """The ranks did not meet, and no cause was found."""
 
     code = "launch.rendezvous"
+
+
+class CommandNotFoundError(LaunchError):
+    """There is no such command as `gpudiag run` was to start."""
+
+    code = "launch.command_not_found"
+    exit_status = ExitStatus.NOT_FOUND
+
+
+class CommandRefusedError(LaunchError):
+    """The command of `gpudiag run` is there, and it cannot be executed."""
+
+    code = "launch.command_refused"
+    exit_status = ExitStatus.NOT_EXECUTABLE
 
 
 class RunError(GpudiagError):

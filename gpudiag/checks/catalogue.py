@@ -6,6 +6,7 @@ from types import MappingProxyType
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.fleet import VERSIONS_DIFFER
 from gpudiag.checks.job.kinds import HANG_FINDINGS
+from gpudiag.checks.job.run_kinds import RUN_FINDINGS
 from gpudiag.checks.ranks.collective import COLLECTIVE_FINDINGS
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
@@ -18,6 +19,7 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
         "nccl-test": COLLECTIVE_FINDINGS,
         "train": TRAINING_RUN_FINDINGS,
         "hang": HANG_FINDINGS,
+        "run": RUN_FINDINGS,
         "merge": (VERSIONS_DIFFER,),
         "explain": NCCL_LOG_FINDINGS,
     }

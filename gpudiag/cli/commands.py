@@ -46,6 +46,7 @@ COMMANDS = {
     "preflight": LazyCommand(
         "gpudiag.cli.preflight", "preflight", "May this machine train? The gate for CI and job prologs."
     ),
+    "run": LazyCommand("gpudiag.cli.run", "run", "Your job as it is, watched: why it hung, crawled or died."),
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
     "history": LazyCommand("gpudiag.cli.history", "history", "Stored runs, baselines and drift."),
     "explain": LazyCommand(

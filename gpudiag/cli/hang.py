@@ -75,7 +75,7 @@ def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **op
 
 def _tell(report: HangReport, events: EventFile) -> None:
     """Write an event for each finding, and the outcome."""
-    from gpudiag.model.event import EventKind, RunEvent
+    from gpudiag.model.run import EventKind, RunEvent
 
     for finding in (finding for verdict in report.jobs for finding in verdict.findings):
         events.write(RunEvent(EventKind.FINDING, report.seconds, 0, 1, finding=finding))

@@ -144,6 +144,8 @@ def _catch_termination(argv: Sequence[str]) -> None:
     A rank of a launch only notes the signal: torchrun sends it to the others when one has died, and
     they must still report that.
     """
+    if argv and argv[0] == "run":  # it waits for signals itself, and its job inherits what is ignored
+        return
     if "TORCHELASTIC_RUN_ID" in os.environ and argv and argv[0] in _RANK_COMMANDS:
         from gpudiag.ranks.agents.interrupts import note_termination
 

@@ -13,6 +13,7 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
+from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
@@ -52,6 +53,7 @@ DOCUMENTS: dict[str, type] = {
         LintReport,
         HangReport,
         Job,
+        JobRun,
         *_OF_SERVICE,
     )
 }

@@ -30,6 +30,8 @@ STATUSES: dict[type[BaseException], int] = {
     errors.LaunchError: 3,
     errors.RankStartError: 3,
     errors.RendezvousError: 3,
+    errors.CommandNotFoundError: 127,
+    errors.CommandRefusedError: 126,
     errors.RunError: 3,
     errors.RunNotFoundError: 3,
     errors.RunConflictError: 3,

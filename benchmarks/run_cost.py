@@ -1,0 +1,88 @@
+"""What `gpudiag run` costs a job: its throughput with and without, in pairs, and the processor time that the watching takes.
+
+    python -m benchmarks.run_cost [--pairs N] [--ranks N] [--steps N] [--work SECONDS]
+
+A pair is the same job twice, one after the other, in turn with and without first. Steps per second are the job's own figure. The
+processor time of gpudiag is what its verdict says of itself, against that of the ranks' main threads; it does not depend on
+what else the machine does, which the throughput does.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+SCRIPT = Path(__file__).with_name("run_jobs") / "train.py"
+_STEP = re.compile(r"^step ([\d.]+) s$", re.MULTILINE)
+LIMIT_SECONDS = 3600.0
+
+
+def run_once(options: argparse.Namespace, verdict: Path | None) -> float:
+    """Steps per second of one run, watched where `verdict` is given."""
+    job = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"),
+        str(SCRIPT),
+    ]
+    watched = [sys.executable, "-m", "gpudiag", "run", "--verdict", str(verdict), "--"] if verdict else []
+    environment = {
+        **os.environ,
+        **{"KIND": "none", "STEPS": str(options.steps), "WORK": str(options.work), "OMP_NUM_THREADS": "1"},
+    }
+    done = subprocess.run(
+        [*watched, *job],
+        env=environment,
+        check=True,
+        timeout=LIMIT_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    found = _STEP.search(done.stderr)
+    if found is None:
+        raise RuntimeError(f"the job told no step time: {done.stderr[-500:]}")
+    return 1.0 / float(found[1])
+
+
+def main() -> None:
+    """Print a line for each pair, and the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--work", type=float, default=0.05)
+    options = parser.parse_args()
+    ratios, shares = [], []
+    print(
+        "| pair | steps/s without | steps/s with | with / without | gpudiag's processor time | of the ranks' |\n|"
+        + " --- |" * 6
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for pair in range(options.pairs):
+            verdict = Path(folder) / f"{pair}.json"
+            speeds = {
+                way: run_once(options, verdict if way else None)
+                for way in ((False, True) if pair % 2 else (True, False))
+            }
+            cost = json.loads(verdict.read_text())["cost"]
+            ratio = speeds[True] / speeds[False]
+            share = cost["processor_seconds"] / cost["ranks_processor_seconds"]
+            ratios.append(ratio)
+            shares.append(share)
+            print(
+                f"| {pair + 1} | {speeds[False]:.3f} | {speeds[True]:.3f} | {ratio:.4f} |"
+                f" {cost['processor_seconds']:.2f} s | {share:.2%} |",
+                flush=True,
+            )
+    print(
+        f"\nmedian with / without: {median(ratios):.4f}; median share of the ranks' processor time: {median(shares):.2%}"
+    )
+    print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors, {options.ranks} ranks")
+
+
+if __name__ == "__main__":
+    main()

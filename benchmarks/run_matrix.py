@@ -1,0 +1,147 @@
+"""What `gpudiag run` tells of healthy, stalled, slow and failing jobs of gloo ranks. Prints Markdown.
+
+    python -m benchmarks.run_matrix [--only KIND] [--repeats N] [--ranks N]
+
+A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is told, with rank and line; a slow
+or failing one must name its rank. Exit status 1 where one is not told right.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("run_jobs") / "train.py"
+LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job: its kind, what must be told of it, and how long it is."""
+
+    kind: str
+    code: str  # empty: nothing
+    rank: int | None = None
+    place: str = ""  # a part of the message
+    steps: int = 60
+
+
+CASES = (
+    Case("none", ""),
+    Case("first_step", ""),
+    Case("compile", ""),
+    Case("evaluates", ""),
+    Case("evaluates_alone", ""),
+    Case("checkpoints", ""),
+    Case("uneven", ""),
+    Case("sleeps:2", "job.stalled", 2, "in load_batch", 10_000),
+    Case("other_call:1", "job.stalled", 1, "recv", 10_000),
+    Case("slow:1", "job.rank_slow", 1, "", 150),
+    Case("slow_loader:3", "job.rank_slow", 3, "", 150),
+    Case("raises:1", "job.rank_failed", 1, "this batch has no labels"),
+    Case("exits:2", "job.rank_failed", 2, "exit code 3"),
+    Case("killed:2", "job.rank_failed", 2, "SIGKILL"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told of a job."""
+
+    right: bool
+    words: str
+    seconds: float
+    step_seconds: float | None
+    stood_seconds: float | None
+
+
+def run_case(case: Case, ranks: int, work: str, folder: Path) -> Told:
+    """Run one job under gpudiag, and hold what was told against what is so."""
+    verdict = folder / "verdict.json"
+    verdict.unlink(missing_ok=True)
+    command = [
+        *(sys.executable, "-m", "gpudiag", "run", "--on-stall", "kill", "--verdict", str(verdict), "--"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+        str(SCRIPT),
+    ]
+    environment = {
+        **os.environ,
+        **{"KIND": case.kind, "STEPS": str(case.steps), "WORK": work, "OMP_NUM_THREADS": "1"},
+        "CHECKPOINT": str(folder / "checkpoint.pt"),
+    }
+    began = time.monotonic()
+    subprocess.run(
+        command,
+        env=environment,
+        check=False,
+        timeout=LIMIT_SECONDS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    seconds = time.monotonic() - began
+    document = json.loads(verdict.read_text())
+    findings = document["findings"]
+    steps = (document["steps"] or {}).get("seconds")
+    stood = next((stall["stood_seconds"] for stall in document["stalls"] if stall["told"]), None)
+    return Told(_is_right(case, findings), _words(findings), seconds, steps, stood)
+
+
+def _is_right(case: Case, findings: list[dict[str, Any]]) -> bool:
+    if not case.code:
+        return not findings
+    first: dict[str, Any] = findings[0] if findings else {"code": "", "message": "", "subject": {}}
+    return (
+        first["code"] == case.code
+        and first["subject"].get("rank") == case.rank
+        and case.place in first["message"]
+    )
+
+
+def _words(findings: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{one['code']}: {one['message']}" for one in findings) or "nothing"
+
+
+def rows(cases: list[Case], ranks: int, repeats: int, work: str) -> Iterator[bool]:
+    """Print a row for each run; whether it was told right."""
+    with tempfile.TemporaryDirectory() as name:
+        for case in cases:
+            for _ in range(repeats):
+                told = run_case(case, ranks, work, Path(name))
+                step = "-" if told.step_seconds is None else f"{told.step_seconds:.2f} s"
+                stood = "-" if told.stood_seconds is None else f"{told.stood_seconds:.0f} s"
+                right = "right" if told.right else "WRONG"
+                print(
+                    f"| {case.kind} | {right} | {told.seconds:.0f} s | {step} | {stood} | {told.words} |",
+                    flush=True,
+                )
+                yield told.right
+
+
+def main() -> int:
+    """Run all cases; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--work", default="0.05")
+    options = parser.parse_args()
+    cases = [case for case in CASES if not options.only or case.kind.partition(":")[0] in options.only]
+    print(
+        "| job | told | it took | step | told after | what was told |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    results = list(rows(cases, options.ranks, options.repeats, options.work))
+    print(
+        f"\n{sum(results)} of {len(results)} right; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
+    )
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""How a job went that gpudiag ran, judged: which rank failed first, where it stood still, who is slow."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gpudiag.checks.job import run_kinds as kinds
+from gpudiag.checks.job.shares import SlowRank
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.finding import Finding, worst_first
+from gpudiag.model.job_run import RankEnd, RankRecord, SignalSeen, Stall, StepTime
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.units import format_seconds
+
+# What a rank says because another one is gone (gloo, NCCL, torch's store), in versions 2.4 to 2.13.
+_ECHO = re.compile(
+    r"Connection (closed|reset)|Broken pipe|remote (process|peer) (exited|closed)|ncclRemoteError|NCCL watchdog"
+    r"|Timed out waiting|SignalException|DistStoreError|TCPStore|recvValue failed|remote worker crashing",
+    re.IGNORECASE,
+)
+_ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
+# A signal and the ends that follow it are told by two processes.
+_SAME_MOMENT = timedelta(seconds=0.5)
+# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
+_LAST_MOVES = timedelta(seconds=30)
+_UNWATCHED_SECONDS = 60.0
+_CAUSES = {
+    "runs": "it computes longer",
+    "queues": "it waits for a processor",
+    "sleeps": "it waits for something of its own: a file, its loader, a sleep",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run once its command has ended."""
+
+    host: str
+    started: datetime
+    seconds: float
+    exit_status: int
+    ranks: tuple[RankRecord, ...]
+    signals: tuple[SignalSeen, ...]
+    stalls: tuple[Stall, ...]
+    slow: tuple[SlowRank, ...]
+    step: Reading[StepTime]
+    kernel: Reading[tuple[KernelEvent, ...]]
+    glances: int  # that saw something
+    unseen: tuple[str, ...]
+
+
+def without_last_moves(
+    stalls: Sequence[Stall],
+    ranks: Sequence[RankRecord],
+    signals: Sequence[SignalSeen],
+    killed: datetime | None,
+) -> tuple[Stall, ...]:
+    """The stalls, where one that only ended because the job did so is one that did not end."""
+    failures = [one.ended for one in ranks if one.order is not None and one.ended is not None]
+    ends = [
+        *failures,
+        *(one.at for one in signals if one.name in _ENDING),
+        *([killed] if killed is not None else []),
+    ]
+
+    def is_over_by_end(stall: Stall) -> bool:
+        return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
+
+    return tuple(replace(one, ended=False, over=None) if is_over_by_end(one) else one for one in stalls)
+
+
+def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
+    """The findings, worst first; none for a job that ended well and was seen to step."""
+    return worst_first(
+        (
+            *_judge_stalls(facts),
+            *_judge_end(facts),
+            *(_judge_slow(one, facts) for one in facts.slow),
+            *_judge_watching(facts),
+        )
+    )
+
+
+def find_first_failure(ranks: Iterable[RankRecord]) -> RankRecord | None:
+    """The process that failed first and not because of another one; None where none failed."""
+    failed = sorted((one for one in ranks if one.order is not None), key=lambda one: one.order or 0)
+    own = [one for one in failed if one.signal != "SIGTERM" and not (one.error and _ECHO.search(one.error))]
+    return next(iter(own or failed), None)
+
+
+def describe_rank(record: RankRecord) -> str:
+    """`rank 2`, or its pid where nothing tells its rank."""
+    return f"the process {record.pid}" if isinstance(record.rank, Missing) else f"rank {record.rank}"
+
+
+def describe_end(record: RankRecord) -> str:
+    """`was killed by SIGKILL`, `ended with exit code 3`."""
+    if record.end is RankEnd.KILLED:
+        return f"was killed by {record.signal}"
+    if record.end is RankEnd.FAILED:
+        return f"ended with exit code {record.exit_code}"
+    if record.end is RankEnd.RUNS:
+        return "still runs"
+    return "ended well" if record.end is RankEnd.FINISHED else "ended, and the kernel did not say how"
+
+
+def _subject(record: RankRecord, host: str) -> Subject:
+    return HostSubject(host) if isinstance(record.rank, Missing) else RankSubject(record.rank, host)
+
+
+def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
+    root = find_first_failure(facts.ranks)
+    if any(stall.told and not stall.ended for stall in facts.stalls) and not _came_before(root, facts.stalls):
+        return ()  # whatever ended the ranks then, it is why that counts
+    ended_by = _interruption(facts, root)
+    if facts.exit_status and ended_by is not None:
+        who = "was passed on by gpudiag" if ended_by.passed_on else "reached its whole process group"
+        after = format_seconds((ended_by.at - facts.started).total_seconds())
+        message = f"the job was ended from outside: {ended_by.name} {who}, {after} after the start"
+        return (kinds.INTERRUPTED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
+    if root is not None:
+        return (_failure(root, facts),)
+    if facts.exit_status:
+        seen = f"none of the {len(facts.ranks)} ranks seen here failed" if facts.ranks else "no rank was seen"
+        message = f"the command ended with exit status {facts.exit_status}, and {seen}"
+        return (kinds.COMMAND_FAILED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
+    return ()
+
+
+def _came_before(root: RankRecord | None, stalls: Sequence[Stall]) -> bool:
+    """Whether a rank failed before the job stood still."""
+    if root is None or root.ended is None:
+        return False
+    return all(root.ended <= stall.began for stall in stalls if stall.told and not stall.ended)
+
+
+def _interruption(facts: RunFacts, root: RankRecord | None) -> SignalSeen | None:
+    """The signal that ended the job, if one came before any rank failed."""
+    first = next((one for one in facts.signals if one.name in _ENDING), None)
+    if first is None or root is None or root.ended is None:
+        return first
+    return first if first.at <= root.ended + _SAME_MOMENT else None
+
+
+def _failure(root: RankRecord, facts: RunFacts) -> Finding:
+    kind = kinds.RANK_FAILED if facts.exit_status else kinds.RESTARTED
+    after = (
+        format_seconds((root.ended - facts.started).total_seconds()) if root.ended else "at an unknown time"
+    )
+    why = f": {root.error}" if root.error else ""
+    at = f" at {root.error_place}" if root.error_place else ""
+    place = f", last seen at {root.last_place}" if root.last_place and not root.error_place else ""
+    out_of_memory = _memory_kill(root, facts)
+    killer = "; the kernel killed it because memory ran out" if out_of_memory else ""
+    message = (
+        f"{describe_rank(root)} failed first: it {describe_end(root)} after {after}{why}{at}{place}{killer}"
+    )
+    followers = _describe_followers(root, facts.ranks)
+    evidence = [
+        Evidence("exit_code", code, source="wait status")
+        for code in (root.exit_code,)
+        if not isinstance(code, Missing)
+    ]
+    if followers:
+        evidence.append(Evidence("after_it", followers, source="pidfd"))
+    if root.error:
+        evidence.append(Evidence("error", root.error, source="torchelastic's error file"))
+    remedy = (
+        "Give the job more memory, or use fewer DataLoader workers and a smaller prefetch."
+        if out_of_memory
+        else ""
+    )
+    return kind.finding(_subject(root, facts.host), message, *evidence, *_kernel_facts(facts), remedy=remedy)
+
+
+def _describe_followers(root: RankRecord, ranks: Sequence[RankRecord]) -> str:
+    """`0, 1, 3 ended with exit code 1; 4 was killed by SIGTERM`."""
+    ways: dict[str, list[str]] = {}
+    for record in sorted(
+        (one for one in ranks if one is not root and one.order is not None), key=lambda one: one.order or 0
+    ):
+        name = str(record.pid) if isinstance(record.rank, Missing) else str(record.rank)
+        ways.setdefault(describe_end(record).removeprefix("was "), []).append(name)
+    return "; ".join(f"{', '.join(names)} {way}" for way, names in ways.items())
+
+
+def _memory_kill(root: RankRecord, facts: RunFacts) -> KernelEvent | None:
+    if isinstance(facts.kernel, Missing) or root.signal != "SIGKILL":
+        return None
+    kills = [one for one in facts.kernel if one.kind is KernelEventKind.OUT_OF_MEMORY_KILL]
+    return next((one for one in kills if one.pid == root.pid), None)
+
+
+def _kernel_facts(facts: RunFacts) -> tuple[Evidence, ...]:
+    """What the kernel log has of the time of the run, the first lines."""
+    if isinstance(facts.kernel, Missing):
+        return ()
+    return tuple(Evidence("kernel_log", one.text[:200], source="kernel log") for one in facts.kernel[:4])
+
+
+def _judge_stalls(facts: RunFacts) -> tuple[Finding, ...]:
+    return tuple(_judge_stall(stall, facts) for stall in facts.stalls if stall.told)
+
+
+def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
+    kind = kinds.PAUSED if stall.ended else kinds.STALLED
+    how_long = format_seconds(stall.stood_seconds)
+    steps = (
+        ""
+        if isinstance(facts.step, Missing)
+        else f", {stall.stood_seconds / facts.step.seconds:.0f} of its steps"
+    )
+    went_on = ", and went on" if stall.ended else ""
+    blamed = next(iter(stall.look.findings), None) if stall.look is not None else None
+    if blamed is None:
+        message = f"nothing moved for {how_long}{steps}{went_on}: {stall.unseen or 'the looks named nobody'}"
+        return kind.finding(HostSubject(facts.host), message)
+    evidence = (
+        Evidence(
+            "stood_still",
+            stall.stood_seconds,
+            unit="s",
+            limit=stall.limit_seconds,
+            source="/proc of the ranks",
+        ),
+        Evidence("kind", blamed.code, source="two looks at all ranks"),
+        *blamed.evidence,
+    )
+    message = f"the job stood still for {how_long}{steps}{went_on}: {blamed.message}"
+    return kind.finding(blamed.subject, message, *evidence, remedy=blamed.remedy, owner=blamed.owner)
+
+
+def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
+    at = f", mostly at {slow.at}" if slow.at else ""
+    message = (
+        f"rank {slow.rank} is slow: it waits for others {slow.waits:.0%} of the time, they wait {slow.others_wait:.0%};"
+        f" {_CAUSES[slow.cause]}{at}"
+    )
+    return kinds.RANK_SLOW.finding(
+        RankSubject(slow.rank, facts.host),
+        message,
+        Evidence(
+            "waits", round(slow.waits, 3), limit=round(slow.others_wait, 3), source="/proc/PID/schedstat"
+        ),
+        Evidence("cause", slow.cause, source="/proc/PID/schedstat and glances at its stack"),
+        Evidence(
+            "more_of_it", round(slow.more, 3), source="share of the time, against the median of the others"
+        ),
+        Evidence("blocks", slow.blocks, source="of 5 s or ten steps each"),
+    )
+
+
+def _judge_watching(facts: RunFacts) -> tuple[Finding, ...]:
+    if facts.seconds < _UNWATCHED_SECONDS and not facts.unseen:
+        return ()
+    if not facts.ranks and facts.seconds >= _UNWATCHED_SECONDS:
+        why = "; ".join(facts.unseen) or "no process of the command has a rank, or torch loaded"
+    elif facts.ranks and not facts.glances and facts.unseen:
+        why = facts.unseen[0]
+    else:
+        return ()
+    return (kinds.NOT_WATCHED.finding(HostSubject(facts.host), f"the ranks were not watched: {why}"),)

@@ -1,0 +1,62 @@
+"""After how long a standstill is told, by the job's own rhythm."""
+
+import re
+from dataclasses import dataclass
+
+from gpudiag.errors import UsageError
+from gpudiag.model.job_run import StepTime
+from gpudiag.model.reading import Missing, Reading
+
+# Of the default rule. Twenty steps, because evaluations and checkpoints of some steps' length are common; a quarter of a
+# minute at least, because a busy file system or a garbage collection takes seconds however short the steps are.
+FACTOR = 20.0
+LEAST_SECONDS = 15.0
+# Without a rhythm yet: imports, a first step that compiles, data that is prepared.
+UNKNOWN_SECONDS = 60.0
+# With a factor of the user's own: what two looks at the ranks take.
+LEAST_OF_FACTOR_SECONDS = 3.0
+# A pause that ended by itself may well come again, a little longer.
+LONGER_THAN_BEFORE = 1.5
+# A rank that works while others wait for it is told after so many limits: evaluation on one rank, a large checkpoint.
+WORK_LIMITS = 6.0
+_LONGEST_SECONDS = 24 * 3600.0
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|x)?")
+
+
+@dataclass(frozen=True, slots=True)
+class StallRule:
+    """`factor` times the step, or `seconds` whatever the step; the default where neither is given."""
+
+    factor: float | None = None
+    seconds: float | None = None
+
+    def limit_seconds(self, step: Reading[StepTime], longest_pause_seconds: float) -> float:
+        """After how long a standstill is told; `longest_pause_seconds` is the longest that ended by itself."""
+        if self.seconds is not None:
+            return self.seconds
+        if isinstance(step, Missing):
+            least = UNKNOWN_SECONDS
+        else:
+            floor = LEAST_SECONDS if self.factor is None else LEAST_OF_FACTOR_SECONDS
+            least = max(floor, (self.factor or FACTOR) * step.seconds)
+        return max(least, LONGER_THAN_BEFORE * longest_pause_seconds)
+
+
+def parse_stall_rule(text: str | None) -> StallRule:
+    """The rule that `--stall-after` gives: `20` or `20x` the step, or `90s`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text is None:
+        return StallRule()
+    match = _WRITTEN.fullmatch(text.strip())
+    hint = "give a multiple of the job's own step, such as 20, or a time such as 90s"
+    if match is None:
+        raise UsageError(f"--stall-after {text}: neither a number of steps nor of seconds", hint=hint)
+    number = float(match[1])
+    least = LEAST_OF_FACTOR_SECONDS if match[2] == "s" else 2.0
+    if not least <= number <= _LONGEST_SECONDS:
+        unit = " s" if match[2] == "s" else " steps"
+        raise UsageError(f"--stall-after {text}: at least {least:g}{unit}, at most a day", hint=hint)
+    return StallRule(seconds=number) if match[2] == "s" else StallRule(factor=number)

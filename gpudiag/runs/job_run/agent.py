@@ -1,0 +1,389 @@
+"""The agent beside a job: a process of its own that watches the ranks while another one waits for the command's end.
+
+One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted at once, while
+its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpudiag.checks.job.rhythm import (
+    ROUNDS_AT_LEAST,
+    asleep_share,
+    count_meetings,
+    find_long_step_time,
+    find_step_time,
+)
+from gpudiag.checks.job.shares import SlowRank, find_slow_ranks
+from gpudiag.checks.job.stacks import read_call
+from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.model.job import Frame
+from gpudiag.model.job_run import Glance, SignalSeen, Stall, StepTime
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.probe.guard import GuardedChild
+from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
+from gpudiag.reference.waits import find_call
+from gpudiag.runs.job_run.environment import RUN_VARIABLE
+from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
+from gpudiag.runs.job_run.members import Member, Members
+from gpudiag.runs.job_run.stalls import Stalls
+
+_TICK_SECONDS = 0.1
+_RANKS_PER_TICK = 16  # with more ranks each is read less often, so that the cost stays
+_CHILD_SECONDS = 15.0
+# A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
+# Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
+# the time that they run, but for what it takes to begin.
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.6
+_SLOWEST_TICK_SECONDS = 0.5
+_GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
+_ASLEEP = 0.6
+_STEP_EVERY_SECONDS = 15.0
+_STEP_RANKS = 16
+_SLOW_EVERY_SECONDS = 30.0
+_SLOW_GLANCES = 30  # the latest: the first ones are of imports
+_FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
+_FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
+_LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
+# The job counts as standing still, for a look before a signal that ends it, after this long or so many steps.
+_STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
+_KILL_AFTER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlan:
+    """How the job is watched."""
+
+    run_id: str
+    rule: StallRule
+    kill_on_stall: bool = False
+
+
+class Agent:
+    """Watches one job until it is told that the command has ended."""
+
+    def __init__(
+        self,
+        plan: WatchPlan,
+        command_pid: int,
+        descriptors: tuple[int, int],
+        tell_stall: Callable[["Agent", Stall], None],
+    ) -> None:
+        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for."""
+        self.members = Members()
+        self.stalls = Stalls(plan.rule)
+        self.step: Reading[StepTime] = NOT_ASKED
+        self.slow: tuple[SlowRank, ...] = ()
+        self.signals: list[SignalSeen] = []
+        self.looks = self.glances = 0
+        self.unseen: dict[str, None] = {}  # why something could not be looked at, each reason once
+        self.killed: datetime | None = None  # when gpudiag itself ended the job, because it stood still
+        self.status: int | None = None  # of the command, once it has ended
+        self._plan = plan
+        self._command_pid = command_pid
+        self._commands, self._replies = descriptors
+        self._tell_stall = tell_stall
+        self._began = self._ticked = time.monotonic()
+        self._received = b""
+        self._children: dict[str, tuple[GuardedChild, float, Callable[[GuardedChild], None]]] = {}
+        self._due = {"find": 0.0, "step": _STEP_EVERY_SECONDS, "slow": _SLOW_EVERY_SECONDS}
+        self._find_pause = _FIND_AFTER_SECONDS
+        self._started: frozenset[int] = frozenset()
+        self._held = False
+        self._pause = _TICK_SECONDS
+        self._spent = _processor_seconds()
+        self._kill_at: float | None = None
+
+    def watch(self) -> int:
+        """The command's wait status, once it has ended."""
+        while self.status is None:
+            pause = self._pause * max(1.0, len(self.members.living) / _RANKS_PER_TICK)
+            self._receive(max(0.0, self._ticked + pause - time.monotonic()))
+            if time.monotonic() >= self._ticked + pause:
+                self._tick()
+        self._receive_ends()
+        for child, _, _ in self._children.values():
+            child.give_up()
+        return self.status
+
+    @property
+    def seconds(self) -> float:
+        """Since the agent began."""
+        return time.monotonic() - self._began
+
+    def still_seconds(self) -> dict[int, float]:
+        """For how long each rank's main thread has not gone to sleep, or slept without waking, by pid."""
+        if self._held:
+            return {}
+        now = self.seconds
+        return {one.pid: now - one.moved_at for one in self.members.living if one.fine}
+
+    def _receive(self, seconds: float) -> None:
+        """Take what comes within `seconds`: commands, ends of ranks, answers of children."""
+        poll = select.poll()
+        poll.register(self._commands, select.POLLIN)
+        ends = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
+        children = {fd: name for name, (child, _, _) in self._children.items() for fd in child.descriptors()}
+        for descriptor in (*ends, *children):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(seconds * 1000):
+            if descriptor == self._commands:
+                self._take_commands()
+            elif descriptor in ends:
+                self.members.note_end(ends[descriptor], datetime.now(UTC))
+                self._due["find"] = self.seconds  # a launcher may start others in their place
+                self._find_pause = _FIND_AFTER_SECONDS
+            elif descriptor in self._children[children[descriptor]][0].descriptors():
+                self._children[children[descriptor]][0].receive(descriptor)
+        self._finish_children()
+
+    def _receive_ends(self) -> None:
+        """Note the ranks that have ended by now; the command may have ended a moment before them."""
+        until = time.monotonic() + 1.0
+        while self.members.living and time.monotonic() < until:
+            watched = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
+            ready = select.select(list(watched), [], [], max(0.0, until - time.monotonic()))[0]
+            for descriptor in ready:
+                self.members.note_end(watched[descriptor], datetime.now(UTC))
+            if not watched:
+                return
+
+    def _take_commands(self) -> None:
+        data = os.read(self._commands, 65536)
+        if not data:  # the other process is gone, and the kernel ends this one with it
+            os._exit(0)
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            self._take_command(json.loads(line))
+
+    def _take_command(self, command: dict[str, Any]) -> None:
+        if "ended" in command:
+            self.status = command["ended"]
+        elif "signal" in command:
+            at = datetime.fromtimestamp(command["at"], UTC)
+            self.signals.append(SignalSeen(command["signal"], at, command["passed_on"]))
+        elif "look" in command:
+            self._take_last_look()
+
+    def _take_last_look(self) -> None:
+        """Look before a signal ends the job, if it stands still; then say that the signal may be passed on."""
+        longest = max(self.still_seconds().values(), default=0.0)
+        steps = 0.0 if isinstance(self.step, Missing) else _STILL_STEPS * self.step.seconds
+        if longest < max(_STILL_SECONDS, steps) or self.stalls.stands:
+            os.write(self._replies, b".")
+            return
+
+        def take(child: GuardedChild) -> None:
+            verdict, _ = read_look(child)
+            if verdict is not None:
+                self.stalls.take_last_look(verdict, longest)
+            os.write(self._replies, b".")
+
+        self.looks += 1
+        self._start("last", start_look(self._command_pid, min(longest, _STILL_SECONDS)), take, LOOK_SECONDS)
+
+    def _start(
+        self,
+        name: str,
+        child: GuardedChild,
+        take: Callable[[GuardedChild], None],
+        seconds: float = _CHILD_SECONDS,
+    ) -> None:
+        self._children[name] = (child, time.monotonic() + seconds, take)
+
+    def _finish_children(self) -> None:
+        now = time.monotonic()
+        for name, (child, deadline, take) in list(self._children.items()):
+            if child.ending is None and now > deadline:
+                child.give_up()
+            if child.ending is not None:
+                del self._children[name]
+                take(child)
+
+    def _tick(self) -> None:
+        now, wall = self.seconds, datetime.now(UTC)
+        lost = time.monotonic() - self._ticked > _LOST_SECONDS
+        self._ticked = time.monotonic()
+        held = _is_stopped(self._command_pid) if self.members.living else False
+        self.members.read_pulses(now, wall)
+        if lost or held or self._held:
+            for member in self.members.living:
+                member.moved_at = now
+        self._held = held
+        self._find(now)
+        self._glance(now)
+        self._measure(now)
+        self._watch_stalls()
+        self._kill(now)
+
+    def _find(self, now: float) -> None:
+        """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
+        if not self.members.complete:
+            started = _descendants(self._command_pid)
+            if started - self._started:
+                self._due["find"] = min(self._due["find"], now)
+            self._started = started
+        if now < self._due["find"] or "find" in self._children:
+            return
+        families = now >= _FAMILIES_AFTER_SECONDS and not any(one.certain for one in self.members.all)
+
+        def take(child: GuardedChild) -> None:
+            found = read_ranks(child)
+            if found is None:
+                self.unseen[f"the ranks could not be listed: {child.detail or child.ending}"] = None
+            else:
+                self.members.update(found, datetime.now(UTC))
+
+        self._start(
+            "find", start_ranks(self._command_pid, RUN_VARIABLE, self._plan.run_id, families=families), take
+        )
+        self._find_pause = (
+            _FIND_AGAIN_SECONDS if self.members.complete else min(_FIND_AGAIN_SECONDS, self._find_pause * 1.5)
+        )
+        self._due["find"] = now + self._find_pause
+
+    def _glance(self, now: float) -> None:
+        """Look where one rank's main thread is: the one that was longest ago, best while it sleeps."""
+        if "glance" in self._children or "look" in self._children or self._over_budget():
+            return
+        for member in sorted(self.members.living, key=lambda one: one.glanced_at):
+            every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
+            waited = now - member.glanced_at
+            if waited < every or (waited < 2 * every and not _sleeps(member)):
+                continue
+            member.glanced_at = now
+            self.glances += 1
+            self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
+            return
+
+    def _keeper_of_glance(self, member: Member, at_seconds: float) -> Callable[[GuardedChild], None]:
+        def keep(child: GuardedChild) -> None:
+            read = read_glance(child)
+            lasting = (MissingReason.NO_PERMISSION, MissingReason.SOURCE_ABSENT)
+            if isinstance(read, Missing) and read.reason in lasting and member.lives and read.detail != ENDED:
+                self.unseen[f"the ranks' stacks could not be read: {read.detail}"] = None
+            if (
+                child.ending in ("raised", "crashed")
+                and member.lives
+                and os.path.exists(f"/proc/{member.pid}")
+            ):
+                self.unseen[f"a glance at a rank's stack failed: {child.detail}"] = None
+            if read is not None and not isinstance(read, Missing):
+                member.glances.append(_glance_of(at_seconds, *read))
+
+        return keep
+
+    def _measure(self, now: float) -> None:
+        """Find the step time and the slow ranks where that is due."""
+        if now >= self._due["step"]:
+            self._due["step"] = now + (_STEP_EVERY_SECONDS if now < 120 else 4 * _STEP_EVERY_SECONDS)
+            self.measure_step()
+            slower = min(_SLOWEST_TICK_SECONDS, self._pause * 1.5)
+            self._pause = slower if self._over_budget() else max(_TICK_SECONDS, self._pause / 1.5)
+        if now >= self._due["slow"]:
+            self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
+            self.measure_slow()
+
+    def _over_budget(self) -> bool:
+        """Whether the watching has taken more than its share of the ranks' processor time."""
+        ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
+        return _processor_seconds() - self._spent > _BUDGET_SECONDS + _BUDGET_SHARE * ranks
+
+    def measure_step(self) -> None:
+        """Find the step time; one that was found stays where none is found now."""
+        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
+        found = find_step_time(fine)
+        if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
+            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+        if isinstance(self.step, Missing) or not isinstance(found, Missing):
+            self.step = found
+
+    def measure_slow(self) -> None:
+        """Find the ranks that the others wait for."""
+        pulses = {self.members.name(pid): series for pid, series in self.members.pulses(coarse=True).items()}
+        glances = {
+            self.members.name(one.pid): list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living
+        }
+        step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
+        self.slow = find_slow_ranks(pulses, glances, step_seconds)
+
+    def _watch_stalls(self) -> None:
+        still = self.still_seconds()
+        if "look" in self._children or not self.stalls.wants_look(still, self.step):
+            return
+        limit = self.stalls.limit_seconds
+        all_still = len(still) > 0 and min(still.values()) >= limit
+
+        def take(child: GuardedChild) -> None:
+            verdict, unseen = read_look(child)
+            if unseen:
+                self.unseen[unseen] = None
+            longest = max(self.still_seconds().values(), default=0.0)
+            stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
+            if stall is not None:
+                self._tell_stall(self, stall)
+                if self._plan.kill_on_stall and self.killed is None:
+                    self.killed = datetime.now(UTC)
+                    _send(self._command_pid, signal.SIGTERM)
+                    self._kill_at = self.seconds + _KILL_AFTER_SECONDS
+
+        self.looks += 1
+        self._start("look", start_look(self._command_pid, limit), take, LOOK_SECONDS)
+
+    def _kill(self, now: float) -> None:
+        """Kill what SIGTERM did not end, where the user wants a job that stalls to end."""
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            for pid in (*(one.pid for one in self.members.living), self._command_pid):
+                _send(pid, signal.SIGKILL)
+
+
+def _processor_seconds() -> float:
+    """What this process and its children have taken."""
+    used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _glance_of(at_seconds: float, state: str, frames: Sequence[Frame]) -> Glance:
+    call = read_call(frames)
+    text = call.own.text if call.own is not None and not call.library else ""
+    by_text = find_call(text) if text else None
+    awaited = call.awaited or (by_text.awaited if by_text else "")
+    place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
+    return Glance(at_seconds, state != "R", place, awaited, call.words)
+
+
+def _sleeps(member: Member) -> bool:
+    """Whether the main thread slept for most of the time between the last two pulses."""
+    return len(member.fine) > 1 and asleep_share(member.fine[-2], member.fine[-1]) >= _ASLEEP
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the user holds the command: Ctrl-Z."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
+def _descendants(pid: int, depth: int = 3) -> frozenset[int]:
+    """The processes that a process has started, and those below them; empty where the kernel does not list them."""
+    children: list[int] = []
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = [int(word) for word in file.read().split()]
+    below = [_descendants(child, depth - 1) for child in children] if depth > 1 else []
+    return frozenset(children).union(*below)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, number)

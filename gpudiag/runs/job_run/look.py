@@ -1,0 +1,43 @@
+"""A look at the whole job, as `gpudiag hang` takes it, in a guarded child: the agent's own loop goes on meanwhile."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpudiag.checks.job.stall_rule import WORK_LIMITS
+from gpudiag.checks.job.verdict import HangLimits
+from gpudiag.model.codec import decode, encode
+from gpudiag.model.job import JobVerdict
+from gpudiag.probe.guard import GuardedChild, start_guarded
+from gpudiag.runs.hang import watch_job
+
+LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
+
+
+def start_look(pid: int, limit_seconds: float) -> GuardedChild:
+    """A child that looks at the job of a process; what stands still for the limit is blamed."""
+    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds)
+
+
+def stream_look(emit: Callable[[Any], None], pid: int, limit_seconds: float) -> None:
+    """Send `("verdict", document)`, or `("none",)` where the job has ended."""
+    limits = HangLimits(
+        still=limit_seconds,
+        idle=limit_seconds,
+        told=limit_seconds,
+        work=WORK_LIMITS * limit_seconds,
+        loop=2 * limit_seconds,
+    )
+    verdict = watch_job(pid, limits)
+    emit(("none",) if verdict is None else ("verdict", encode(verdict)))
+
+
+def read_look(child: GuardedChild) -> tuple[JobVerdict | None, str]:
+    """The verdict of an ended child of `start_look`, or why there is none."""
+    for kind, *rest in child.messages:
+        if kind == "verdict":
+            return decode(JobVerdict, rest[0]), ""
+        if kind == "none":
+            return None, "the ranks had ended when they were looked at"
+    if child.ending == "timed_out":
+        return None, f"the ranks could not be looked at within {LOOK_SECONDS:.0f} s"
+    return None, f"the ranks could not be looked at: {child.detail or child.ending}"

@@ -1,0 +1,219 @@
+"""The ranks of a job as they are watched: their pulses, where they were seen, and how each of them ended."""
+
+import json
+import os
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.untrusted_text import escape_controls, mask_text
+from gpudiag.probe.job.own_run import OwnRank, OwnRanks
+from gpudiag.probe.pidfd import Pidfd
+from gpudiag.probe.pulse import PulseReader
+from gpudiag.reference.waits import is_library
+from gpudiag.runs.job_run.process import signal_name
+
+# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
+_FINE_PULSES = 600
+_COARSE_PULSES = 900
+_COARSE_SECONDS = 1.0
+_GLANCES = 240
+_ERROR_FILE_BYTES = 1 << 20
+_ERROR_CHARACTERS = 300
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of a rank."""
+
+    pid: int
+    rank: int | None
+    error_file: str
+    seen_at: datetime
+    attempt: int
+    certain: bool
+    reader: PulseReader
+    pidfd: Pidfd | None
+    fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
+    coarse: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_COARSE_PULSES))
+    glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
+    moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
+    glanced_at: float = 0.0
+    ended_at: datetime | None = None
+    status: Reading[int] = NOT_ASKED
+    order: int | None = None
+    error: str | None = None
+    error_place: str | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether its end has not been seen."""
+        return self.ended_at is None
+
+    def add(self, pulse: Pulse) -> None:
+        """Keep a pulse, and note whether the main thread went to sleep since the last."""
+        if not self.fine or pulse.sleeps != self.fine[-1].sleeps:
+            self.moved_at = pulse.at_seconds
+        self.fine.append(pulse)
+        if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
+            self.coarse.append(pulse)
+
+    def record(self) -> RankRecord:
+        """What is known of it."""
+        code: Reading[int] = self.status
+        name = None
+        if isinstance(code, int):
+            number = os.waitstatus_to_exitcode(code)
+            code, name = number, (signal_name(-number) if number < 0 else None)
+        return RankRecord(
+            rank=Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank")
+            if self.rank is None
+            else self.rank,
+            pid=self.pid,
+            started=self.seen_at,
+            end=self._end(code),
+            ended=self.ended_at,
+            exit_code=code,
+            signal=name,
+            order=self.order,
+            attempt=self.attempt,
+            error=self.error,
+            error_place=self.error_place,
+            last_place=self.glances[-1].place if self.glances else None,
+        )
+
+    def _end(self, code: Reading[int]) -> RankEnd:
+        if self.lives:
+            return RankEnd.RUNS
+        if isinstance(code, Missing):
+            return RankEnd.ENDED
+        if code < 0:
+            return RankEnd.KILLED
+        return RankEnd.FAILED if code else RankEnd.FINISHED
+
+
+class Members:
+    """All processes of ranks that were seen, those that have ended too."""
+
+    def __init__(self) -> None:
+        """Nobody was seen yet."""
+        self.all: list[Member] = []
+        self.world_size: int | None = None
+        self.expected: int | None = None
+        self._failed = 0
+
+    @property
+    def living(self) -> list[Member]:
+        """Those whose end has not been seen."""
+        return [one for one in self.all if one.lives]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks that should be on this machine are there."""
+        return bool(self.living) and len(self.living) >= (self.expected or 1)
+
+    def update(self, found: OwnRanks, now: datetime) -> None:
+        """Take up the ranks that were not known yet."""
+        self.world_size = found.world_size or self.world_size
+        self.expected = found.expected or self.expected
+        known = {one.pid for one in self.all if one.lives}
+        for own in found.ranks:
+            if own.pid not in known and (member := self._open(own, now)):
+                self.all.append(member)
+        listed = {own.pid for own in found.ranks}
+        # A process that was taken for a rank before its launcher had started any.
+        for one in [one for one in self.living if not one.certain and found.ranks and one.pid not in listed]:
+            self._drop(one)
+
+    def _open(self, own: OwnRank, now: datetime) -> Member | None:
+        try:
+            reader = PulseReader(own.pid)
+        except OSError:  # it ended since it was listed
+            return None
+        pidfd = None
+        with suppress(OSError):
+            pidfd = Pidfd(own.pid)
+        earlier = [one for one in self.all if one.rank == own.rank is not None and one.certain == own.certain]
+        return Member(own.pid, own.rank, own.error_file, now, len(earlier) + 1, own.certain, reader, pidfd)
+
+    def _drop(self, member: Member) -> None:
+        member.reader.close()
+        if member.pidfd is not None:
+            member.pidfd.close()
+        self.all.remove(member)
+
+    def read_pulses(self, at_seconds: float, now: datetime) -> None:
+        """Read the pulse of each that lives; one that has none has ended."""
+        for member in self.living:
+            pulse = member.reader.read(at_seconds)
+            if pulse is not None:
+                member.add(pulse)
+            else:
+                self.note_end(member, now)
+
+    def note_end(self, member: Member, now: datetime) -> None:
+        """Take down how a process ended, and what it left in its error file."""
+        if not member.lives:
+            return
+        member.ended_at = now
+        if member.pidfd is not None:
+            member.status = member.pidfd.read_status()
+            member.pidfd.close()
+        member.reader.close()
+        if member.status != 0 and not isinstance(member.status, Missing):
+            self._failed += 1
+            member.order = self._failed
+        # Without torchrun all ranks have one error file, and what stands there is the first one's at best.
+        shared = any(one.error_file == member.error_file for one in self.all if one is not member)
+        told = None if shared and member.order != 1 else read_error_file(member.error_file)
+        if told is not None:
+            member.error, member.error_place = told
+
+    def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
+        """The pulses of those that live, by pid, cut to the same number."""
+        return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
+
+    def name(self, pid: int) -> int:
+        """The rank of a process; its pid where nothing tells the rank."""
+        return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
+
+
+def read_error_file(path: str) -> tuple[str, str | None] | None:
+    """The exception, and the user's own line, of a file that torchelastic's `record` wrote; None where there is none."""
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            document = json.loads(file.read(_ERROR_FILE_BYTES))
+        message = document["message"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if isinstance(message, str):
+        return _shown(message), None
+    if not isinstance(message, dict):
+        return None
+    extra = message.get("extraInfo")
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return _shown(str(message.get("message", ""))), _own_line(stack) if isinstance(stack, str) else None
+
+
+def _own_line(stack: str) -> str | None:
+    """`train.py:31 in main`, the last frame of a traceback that is no library's."""
+    found = None
+    for line in stack.splitlines():
+        words = line.strip()
+        if not words.startswith('File "'):
+            continue
+        file, _, rest = words.removeprefix('File "').partition('", line ')
+        number, _, function = rest.partition(", in ")
+        if not is_library(file):
+            found = f"{os.path.basename(file)}:{number} in {function}"
+    return _shown(found) if found else None
+
+
+def _shown(text: str) -> str:
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return mask_text(escape_controls(first.strip()))[:_ERROR_CHARACTERS]

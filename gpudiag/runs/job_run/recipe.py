@@ -1,0 +1,239 @@
+"""The recipe of `gpudiag run`: start the job, put an agent beside it, wait, and leave the verdict in one file."""
+
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.errors import GpudiagError, UsageError
+from gpudiag.model.codec import dumps
+from gpudiag.model.job_run import JobRun, Stall
+from gpudiag.ranks.process import die_with_parent, name_process
+from gpudiag.runs.job_run.agent import Agent, WatchPlan
+from gpudiag.runs.job_run.environment import build_environment
+from gpudiag.runs.job_run.process import (
+    PassedSignal,
+    Supervision,
+    Witness,
+    block_signals,
+    signal_name,
+    start_job,
+)
+from gpudiag.runs.job_run.verdict import RunStart, build_verdict, find_outputs
+from gpudiag.runs.output import require_writable, write_document
+
+_VERDICT_SECONDS = 30.0  # reading the kernel log and the job's output, on a busy machine
+_LAST_LOOK_SECONDS = 5.0  # a signal that ends a job which stands still waits so long for a look at it
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The command, and how it is watched."""
+
+    command: tuple[str, ...]
+    verdict: Path | None = None
+    rule: StallRule = field(default_factory=StallRule)
+    kill_on_stall: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How the command ended, and whether the verdict was written."""
+
+    wait_status: int
+    verdict: Path
+
+
+Tell = Callable[[JobRun, Path, str], None]  # prints a verdict; the last word is `stall` or `end`
+
+
+def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
+    """Run the command to its end; `tell` prints in the agent's process.
+
+    Raises:
+        UsageError: the verdict cannot be written where it is to be.
+        CommandNotFoundError: there is no such command.
+        CommandRefusedError: it cannot be executed.
+    """
+    path = plan.verdict or default_verdict(Path.cwd())
+    require_writable(path)
+    folder = path.resolve().with_suffix(".files")
+    run_id = secrets.token_hex(8)
+    environment = build_environment(plan.command, os.environ, folder, run_id)
+    made = _make_folder(folder)
+    start = RunStart(
+        command=plan.command,
+        host=socket.gethostname(),
+        run_id=run_id,
+        started=datetime.now(UTC),
+        torch_version=environment.torch_version,
+        variables=environment.added,
+        folder=folder,
+        outputs=find_outputs(),
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mask = block_signals()
+    try:
+        witness = Witness()
+        job_pid = start_job(plan.command, environment.variables, mask)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if made:
+            _remove_if_empty(folder)
+        raise
+    link = _start_agent(plan, start, path, job_pid, tell)
+    supervision = Supervision(job_pid, witness, link.look_before, link.tell_signal)
+    status = supervision.wait()
+    link.tell_end(status)
+    if not supervision.wait_for(link.pid, _VERDICT_SECONDS):
+        with suppress(ProcessLookupError):
+            os.kill(link.pid, signal.SIGKILL)
+    written = supervision.ended.get(link.pid) == 0
+    if not written:
+        print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
+    if made:
+        _remove_if_empty(folder)
+    return RunEnd(status, path)
+
+
+def default_verdict(folder: Path) -> Path:
+    """`gpudiag-run-HOST-TIME-PID.json` in this folder.
+
+    Raises:
+        UsageError: no file can be made there.
+    """
+    host = socket.gethostname().partition(".")[0]
+    name = f"gpudiag-run-{host}-{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.json"
+    if not os.access(folder, os.W_OK):
+        raise UsageError(
+            f"the verdict cannot be written to {folder}", hint="name a file that can: --verdict FILE"
+        )
+    return folder / name
+
+
+def _make_folder(folder: Path) -> bool:
+    """Whether the folder for dumps and error files was made now.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {folder}: {error.strerror}", hint="name another place: --verdict FILE"
+        ) from error
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+class _AgentLink:
+    """The line to the agent's process; where it is gone, the job goes on without it."""
+
+    def __init__(self, pid: int, commands: int, replies: int) -> None:
+        self.pid = pid
+        self._commands, self._replies = commands, replies
+
+    def tell_signal(self, seen: PassedSignal) -> None:
+        """Tell the agent of a signal."""
+        self._write({"signal": signal_name(seen.number), "at": seen.at, "passed_on": not seen.to_group})
+
+    def look_before(self, number: int) -> None:
+        """Let the agent look at a job that stands still, before a signal ends it; not for long."""
+        self._write({"look": signal_name(number)})
+        if select.select([self._replies], [], [], _LAST_LOOK_SECONDS)[0]:
+            with suppress(OSError):
+                os.read(self._replies, 64)
+
+    def tell_end(self, status: int) -> None:
+        """Tell the agent that the command has ended."""
+        self._write({"ended": status})
+
+    def _write(self, command: dict[str, object]) -> None:
+        with suppress(OSError):
+            os.write(self._commands, json.dumps(command).encode() + b"\n")
+
+
+def _start_agent(plan: RunPlan, start: RunStart, path: Path, job_pid: int, tell: Tell) -> _AgentLink:
+    commands_read, commands = os.pipe()
+    replies, replies_write = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(commands)
+        os.close(replies)
+        _run_agent(plan, start, path, job_pid, tell, parent, (commands_read, replies_write))
+    os.close(commands_read)
+    os.close(replies_write)
+    return _AgentLink(pid, commands, replies)
+
+
+def _run_agent(
+    plan: RunPlan,
+    start: RunStart,
+    path: Path,
+    job_pid: int,
+    tell: Tell,
+    parent: int,
+    descriptors: tuple[int, int],
+) -> NoReturn:
+    """Watch the job and write the verdict; the exit status says whether it was written."""
+    status = 1
+    try:
+        die_with_parent(parent)
+        name_process("gpudiag-agent")
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)  # the job's input is the job's
+        os.dup2(null, 1)
+
+        def tell_stall(agent: Agent, stall: Stall) -> None:
+            verdict = build_verdict(start, agent, None)
+            with suppress(GpudiagError):
+                write_document(path, dumps(verdict) + "\n")
+            tell(verdict, path, "stall")
+
+        watch = WatchPlan(start.run_id, plan.rule, plan.kill_on_stall)
+        agent = Agent(watch, job_pid, descriptors, tell_stall)
+        wait_status = agent.watch()
+        status = _leave(build_verdict(start, agent, wait_status), path, tell)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is told by the other process
+        print(
+            f"gpudiag: the agent beside the job failed, a bug of gpudiag: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        if os.environ.get("GPUDIAG_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _leave(verdict: JobRun, path: Path, tell: Tell) -> int:
+    """Write and print the verdict; the exit status of the agent."""
+    try:
+        write_document(path, dumps(verdict) + "\n")
+    except GpudiagError as error:
+        tell(replace(verdict, unseen=(*verdict.unseen, error.message)), path, "unwritten")
+        return 0
+    tell(verdict, path, "end")
+    return 0

@@ -1,0 +1,140 @@
+"""When the ranks of a job are looked at because they stand still, and what is told of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gpudiag.checks.job.stall_rule import WORK_LIMITS, StallRule
+from gpudiag.model.finding import Outcome
+from gpudiag.model.job import JobVerdict
+from gpudiag.model.job_run import Stall, StepTime
+from gpudiag.model.reading import Reading
+
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone.
+_EARLY = 0.5
+_AGAIN = 1.5
+_MARGIN_SECONDS = 0.3
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A standstill that goes on."""
+
+    limit_seconds: float
+    look_at_seconds: float  # the standstill at which the ranks are looked at next
+    longest_seconds: float = 0.0
+    told: bool = False
+    look: JobVerdict | None = None
+    unseen: str = ""
+    pids: frozenset[int] = frozenset()  # of the ranks that stood still or were waited for
+
+
+class Stalls:
+    """Follows standstills; `ended` are those that are over and were worth a word; one that ended with its ranks did not go on."""
+
+    def __init__(self, rule: StallRule) -> None:
+        """Tell by that rule."""
+        self._rule = rule
+        self._pause: _Pause | None = None
+        self.ended: list[Stall] = []
+        self.longest_pause_seconds = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """Whether a standstill was told that goes on."""
+        return self._pause is not None and self._pause.told
+
+    def wants_look(self, still: Mapping[int, float], step: Reading[StepTime]) -> bool:
+        """Whether the ranks should be looked at now; `still` is for how many seconds each rank has stood still."""
+        longest = max(still.values(), default=0.0)
+        if self._pause is None:
+            limit = self._rule.limit_seconds(step, self.longest_pause_seconds)
+            if longest < _EARLY * limit:
+                return False
+            self._pause = _Pause(limit, _EARLY * limit, pids=frozenset(still))
+        pause = self._pause
+        if (
+            pause.pids - still.keys()
+        ):  # a rank has ended: this pause can only end with the job, or its restart
+            self._close_with_ranks()
+            return False
+        if longest < min(pause.longest_seconds, _EARLY * pause.limit_seconds):
+            self._go_on(known_step=isinstance(step, StepTime))
+            return False
+        pause.longest_seconds = max(pause.longest_seconds, longest)
+        return not pause.told and longest >= pause.look_at_seconds
+
+    @property
+    def limit_seconds(self) -> float:
+        """The limit of the standstill that goes on; 0 without one."""
+        return self._pause.limit_seconds if self._pause else 0.0
+
+    def take_look(
+        self, verdict: JobVerdict | None, unseen: str, longest: float, *, all_still: bool
+    ) -> Stall | None:
+        """The standstill, if it is told by this look; `longest` is for how long a rank has stood still by now.
+
+        `all_still` counts where the stacks could not be read.
+        """
+        pause = self._pause
+        if pause is None or longest < _EARLY * pause.limit_seconds:  # it went on while it was looked at
+            return None
+        pause.longest_seconds = max(pause.longest_seconds, longest)
+        pause.look, pause.unseen = verdict or pause.look, unseen
+        if verdict is not None and verdict.outcome is Outcome.FAIL:
+            pause.told = True
+        elif verdict is None or verdict.outcome is Outcome.ERROR:
+            limits = 1.0 if all_still else WORK_LIMITS
+            pause.told = pause.longest_seconds >= limits * pause.limit_seconds
+            pause.unseen = unseen or (verdict.headline if verdict is not None else "")
+        if pause.told:
+            return self._stall(pause, ended=False)
+        pause.look_at_seconds = self._next_look(pause)
+        return None
+
+    def _next_look(self, pause: _Pause) -> float:
+        for limit in (pause.limit_seconds, WORK_LIMITS * pause.limit_seconds):
+            if pause.longest_seconds < limit:
+                return min(
+                    limit + _MARGIN_SECONDS,
+                    max(pause.longest_seconds * _AGAIN, pause.limit_seconds + _MARGIN_SECONDS),
+                )
+        return pause.longest_seconds * _AGAIN
+
+    def open_stall(self) -> Stall | None:
+        """The standstill that goes on, if it was told."""
+        return self._stall(self._pause, ended=False) if self._pause is not None and self._pause.told else None
+
+    def take_last_look(self, verdict: JobVerdict, still_seconds: float) -> None:
+        """A look that was taken because somebody ends the job: what it shows is kept if it is a fault."""
+        if verdict.outcome is Outcome.FAIL:
+            self._pause = self._pause or _Pause(still_seconds, still_seconds)
+            self._pause.longest_seconds = max(self._pause.longest_seconds, still_seconds)
+            self._pause.told, self._pause.look = True, verdict
+
+    def _close_with_ranks(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None and pause.told:
+            self.ended.append(self._stall(pause, ended=False))
+
+    def _go_on(self, *, known_step: bool) -> None:
+        pause, self._pause = self._pause, None
+        if pause is None:
+            return
+        if known_step:  # a pause before the first steps says nothing of later ones
+            self.longest_pause_seconds = max(self.longest_pause_seconds, pause.longest_seconds)
+        if pause.told or pause.longest_seconds >= pause.limit_seconds:
+            self.ended.append(self._stall(pause, ended=True))
+
+    def _stall(self, pause: _Pause, *, ended: bool) -> Stall:
+        began = datetime.now(UTC) - timedelta(seconds=pause.longest_seconds)
+        return Stall(
+            began=began,
+            stood_seconds=round(pause.longest_seconds, 1),
+            limit_seconds=round(pause.limit_seconds, 1),
+            told=pause.told,
+            ended=ended,
+            over=datetime.now(UTC) if ended else None,
+            look=pause.look,
+            unseen=pause.unseen,
+        )

@@ -1,0 +1,103 @@
+"""The rhythm and the shares of real jobs, by pulses recorded from outside, and the rule by which a stall is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpudiag.checks.job.rhythm import count_meetings, find_step_time
+from gpudiag.checks.job.shares import find_slow_ranks, measure_shares
+from gpudiag.checks.job.stall_rule import StallRule, parse_stall_rule
+from gpudiag.errors import UsageError
+from gpudiag.model.job_run import Glance, Pulse, StepTime
+from gpudiag.model.reading import NOT_ASKED, Missing
+
+RECORDED = Path(__file__).with_name("pulses")
+# What the jobs printed themselves, in seconds.
+STEPS = {"slowrank": 0.871, "io": 0.820, "slow": 1.256}
+
+
+def recorded(name: str) -> dict[int, list[Pulse]]:
+    """By rank; the file has differences, in milliseconds."""
+    ranks = {}
+    for rank, rows in enumerate(json.loads((RECORDED / f"{name}.json").read_text())["ranks"]):
+        sums, series = [0, 0, 0, 0, 0], []
+        for row in rows:
+            sums = [total + more for total, more in zip(sums, row, strict=True)]
+            series.append(Pulse(sums[0] / 1e3, sums[1] / 1e3, sums[2] / 1e3, sums[3], sums[4]))
+        ranks[rank] = series
+    return ranks
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_step_is_found_within_a_tenth_of_what_the_job_printed(name: str) -> None:
+    found = find_step_time(recorded(name))
+    assert isinstance(found, StepTime)
+    assert found.seconds == pytest.approx(STEPS[name], rel=0.1)
+
+
+def test_ranks_that_only_compute_have_no_step() -> None:
+    busy = {rank: [Pulse(n / 10, n / 10, 0.0, n, 0) for n in range(400)] for rank in range(4)}
+    assert isinstance(find_step_time(busy), Missing)
+    assert count_meetings(busy) == 0
+
+
+def test_a_rank_that_polls_while_the_others_wait_has_no_step() -> None:
+    """One rank sleeps a little again and again, as in `while not os.path.exists(...)`; the others stand still."""
+    ranks = {rank: [Pulse(n / 10, 1.0, 0.0, 9, 9) for n in range(400)] for rank in range(3)}
+    ranks[3] = [Pulse(n / 10, n / 1000, 0.0, n, n) for n in range(400)]
+    assert isinstance(find_step_time(ranks), Missing)
+
+
+def test_too_few_readings_are_no_answer() -> None:
+    assert isinstance(find_step_time({0: recorded("io")[0][:20]}), Missing)
+    assert isinstance(find_step_time({}), Missing)
+
+
+def test_the_rank_with_more_work_is_the_one_that_waits_least() -> None:
+    (slow,) = find_slow_ranks(recorded("slowrank"), {})
+    assert (slow.rank, slow.cause) == (1, "runs")
+    assert slow.waits < 0.05 < 0.15 < slow.others_wait
+
+
+def test_of_ranks_that_are_alike_none_is_slow() -> None:
+    for name in ("slow", "io"):
+        assert find_slow_ranks(recorded(name), {}) == ()
+
+
+def test_a_rank_that_sleeps_for_its_own_sake_is_told_by_its_glances() -> None:
+    """Asleep as long as the others; but its stack is in a sleep of its own, and theirs in a collective."""
+    alike = recorded("slowrank")
+    pulses = {0: alike[0], 1: alike[2], 2: alike[3]}
+    own = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(12)]
+    others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]
+    (slow,) = find_slow_ranks(pulses, {0: others, 1: own, 2: others})
+    assert (slow.rank, slow.cause, slow.at) == (1, "sleeps", "data.py:6 in load_batch")
+
+
+def test_half_of_the_ranks_are_not_slow() -> None:
+    pulses = recorded("slowrank")
+    assert find_slow_ranks({0: pulses[0], 1: pulses[1], 2: pulses[0], 3: pulses[1]}, {}) == ()
+
+
+def test_shares_add_up_to_the_time() -> None:
+    for share in measure_shares(recorded("slowrank"), {}):
+        assert share.waits_for_ranks + share.runs + share.queues + share.sleeps == pytest.approx(
+            1.0, abs=0.05
+        )
+
+
+def test_the_limit_follows_the_step() -> None:
+    step = StepTime(2.0, 30, 0.9, 60.0)
+    assert StallRule().limit_seconds(NOT_ASKED, 0.0) == 60.0
+    assert StallRule().limit_seconds(step, 0.0) == 40.0
+    assert StallRule().limit_seconds(StepTime(0.1, 30, 0.9, 60.0), 0.0) == 15.0
+    assert StallRule().limit_seconds(step, 100.0) == 150.0  # a pause that ended by itself may come again
+    assert parse_stall_rule("5").limit_seconds(step, 0.0) == 10.0
+    assert parse_stall_rule("90s").limit_seconds(step, 1000.0) == 90.0
+
+
+@pytest.mark.parametrize("text", ["", "x", "-3", "1", "1s", "nan", "5m", "1e9s"])
+def test_a_limit_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_stall_rule(text)

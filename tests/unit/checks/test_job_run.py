@@ -1,0 +1,157 @@
+"""How a run is judged: which rank failed first, what is an echo, what a stall and a signal from outside make of it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpudiag.checks.job.kinds import SLEEP
+from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run, without_last_moves
+from gpudiag.checks.job.shares import SlowRank
+from gpudiag.model.evidence import RankSubject
+from gpudiag.model.finding import Outcome
+from gpudiag.model.job import Job, JobVerdict
+from gpudiag.model.job_run import JobRun, RankEnd, RankRecord, SignalSeen, Stall, StepTime, WatchCost
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.reading import NOT_ASKED
+from gpudiag.render.job_run_text import render_job_run, render_stall
+
+START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def rank(number: int, code: int, order: int | None, **more: Any) -> RankRecord:
+    end = RankEnd.KILLED if code < 0 else RankEnd.FAILED if code else RankEnd.FINISHED
+    names = {-9: "SIGKILL", -15: "SIGTERM"}
+    values: dict[str, Any] = {
+        "rank": number, "pid": 100 + number, "started": START, "end": end, "ended": at(60 + (order or 9) * 0.1),
+        "exit_code": code, "signal": names.get(code), "order": order, "attempt": 1,
+    }  # fmt: skip
+    return RankRecord(**{**values, **more})
+
+
+def facts(*ranks: RankRecord, **more: Any) -> RunFacts:
+    values: dict[str, Any] = {
+        "host": "a1", "started": START, "seconds": 61.0, "exit_status": 1, "ranks": ranks, "signals": (), "stalls": (),
+        "slow": (), "step": StepTime(0.5, 90, 0.9, 60.0), "kernel": (), "glances": 40, "unseen": (),
+    }  # fmt: skip
+    return RunFacts(**{**values, **more})
+
+
+LOOK = JobVerdict(
+    "torchrun 1: train.py",
+    Outcome.FAIL,
+    "rank 2 sleeps",
+    (SLEEP.finding(RankSubject(2, "a1"), "rank 2 is not in the all_reduce (train.py:10): it sleeps at data.py:6"),),
+    (), (), (),
+    Job("torchrun 1: train.py", "a1", "torchrun", 1, 4, None, ()),
+)  # fmt: skip
+STALL = Stall(at(20), 25.0, 15.0, told=True, ended=False, over=None, look=LOOK)
+WELL = tuple(rank(number, 0, None) for number in range(4))
+
+
+def codes(run: RunFacts) -> list[str]:
+    return [finding.code for finding in judge_run(run)]
+
+
+def test_a_job_that_ended_well_has_no_finding() -> None:
+    assert judge_run(facts(*WELL, exit_status=0)) == ()
+
+
+def test_the_first_to_fail_is_named_with_those_after_it() -> None:
+    killed = (rank(0, -15, 2), rank(1, -15, 3), rank(2, -9, 1))
+    (finding,) = judge_run(facts(*killed))
+    assert (finding.code, finding.subject) == ("job.rank_failed", RankSubject(2, "a1"))
+    assert {one.name: one.value for one in finding.evidence}["after_it"] == "0, 1 killed by SIGTERM"
+
+
+def test_a_rank_that_only_lost_another_one_is_no_cause() -> None:
+    lost = "RuntimeError: [..] Connection closed by peer [127.0.0.1]:2"
+    echo, cause = rank(0, 1, 1, error=lost), rank(3, 1, 2, error="ValueError: no labels")
+    assert find_first_failure((echo, cause)) is cause
+    assert find_first_failure((echo,)) is echo  # the cause may be on another machine
+    assert find_first_failure((rank(1, -15, 1), rank(2, 1, 2))) == rank(2, 1, 2)
+
+
+def test_an_out_of_memory_kill_is_told_where_the_kernel_says_so() -> None:
+    line = "Out of memory: Killed process 102 (python)"
+    kill = KernelEvent(KernelEventKind.OUT_OF_MEMORY_KILL, at(60), line, pid=102, process="python")
+    (finding,) = judge_run(facts(rank(2, -9, 1), kernel=(kill,)))
+    assert "memory ran out" in finding.message
+    assert "memory" in finding.remedy
+    (other,) = judge_run(facts(rank(2, -9, 1), kernel=(replace(kill, pid=7),)))
+    assert "memory ran out" not in other.message
+
+
+def test_a_signal_from_outside_is_no_fault_unless_a_rank_had_failed() -> None:
+    signal = SignalSeen("SIGTERM", at(60), passed_on=True)
+    ended = facts(rank(0, -15, 1), rank(1, 1, 2), signals=(signal,))
+    assert codes(ended) == ["job.interrupted"]
+    assert codes(replace(ended, ranks=(), seconds=5.0, exit_status=130)) == ["job.interrupted"]
+    late = replace(signal, at=at(62))
+    assert codes(replace(ended, signals=(late,))) == ["job.rank_failed"]
+    assert codes(replace(ended, signals=(replace(signal, name="SIGWINCH"),))) == ["job.rank_failed"]
+
+
+def test_a_stall_is_the_cause_of_what_follows_it() -> None:
+    run = facts(rank(2, -9, 1), stalls=(STALL,), signals=(SignalSeen("SIGTERM", at(59), passed_on=True),))
+    (finding,) = judge_run(run)
+    assert (finding.code, finding.subject) == ("job.stalled", RankSubject(2, "a1"))
+    assert "50 of its steps" in finding.message
+    assert finding.remedy == SLEEP.remedy
+    died_before = rank(2, -9, 1, ended=at(10))
+    assert codes(replace(run, ranks=(died_before,), signals=())) == ["job.stalled", "job.rank_failed"]
+
+
+def test_what_moves_as_the_job_ends_is_no_going_on() -> None:
+    went_on = replace(STALL, ended=True, over=at(45))
+    assert codes(facts(*WELL, exit_status=0, stalls=(went_on,))) == ["job.paused"]
+    assert without_last_moves((went_on,), WELL, (), None) == (went_on,)
+    (by_failure,) = without_last_moves((went_on,), (rank(2, 1, 1),), (), None)
+    (by_signal,) = without_last_moves(
+        (went_on,), WELL, (SignalSeen("SIGTERM", at(44), passed_on=True),), None
+    )
+    (by_gpudiag,) = without_last_moves((went_on,), WELL, (), at(44))
+    assert not by_failure.ended
+    assert not by_signal.ended
+    assert not by_gpudiag.ended
+    (long_after,) = without_last_moves((went_on,), (rank(2, 1, 1, ended=at(900)),), (), None)
+    assert long_after.ended
+
+
+def test_a_stall_that_could_not_be_looked_at_says_why() -> None:
+    unseen = replace(STALL, look=None, unseen="py-spy is not installed")
+    (finding,) = judge_run(facts(*WELL, exit_status=0, stalls=(unseen,)))
+    assert "py-spy is not installed" in finding.message
+
+
+def test_restarts_slow_ranks_and_blindness_are_warnings() -> None:
+    slow = SlowRank(1, 0.02, 0.2, 12, "runs", 0.15, "train.py:20 in main")
+    run = facts(rank(1, -9, 1), *WELL, exit_status=0, slow=(slow,))
+    assert codes(run) == ["job.restarted", "job.rank_slow"]
+    assert {finding.outcome for finding in judge_run(run)} == {Outcome.WARN}
+    blind = facts(*WELL, exit_status=0, glances=0, unseen=("py-spy is not installed",))
+    assert codes(blind) == ["job.not_watched"]
+    assert codes(facts(exit_status=0, seconds=600.0)) == ["job.not_watched"]
+    assert codes(facts(exit_status=0, seconds=1.0)) == []
+    assert codes(facts(exit_status=7, seconds=1.0)) == ["job.command_failed"]
+
+
+def document(run: RunFacts) -> JobRun:
+    findings = judge_run(run)
+    return JobRun(
+        Outcome.FAIL, findings[0].message, findings, ("torchrun", "train.py"), "a1", "id", START, 61.0, 1, None, "2.13", {},
+        None, 4, run.ranks, run.step, (), run.stalls, run.signals, run.kernel, None, WatchCost(1.0, NOT_ASKED, 1, 40), run.unseen,
+    )  # fmt: skip
+
+
+def test_every_line_is_gpudiags_and_fits_a_terminal() -> None:
+    for run in (facts(rank(0, -15, 2), rank(2, -9, 1)), facts(*WELL, stalls=(STALL,))):
+        for text in (
+            render_job_run(document(run), "v.json"),
+            render_stall(document(run), "v.json", kills=True),
+        ):
+            assert text.splitlines()
+            assert all(line.startswith("gpudiag: ") and len(line) <= 80 for line in text.splitlines())
