@@ -33,6 +33,8 @@ def _kind(
     outcome: Outcome = Outcome.FAIL,
     basis: Basis = _BASIS,
 ) -> FindingKind:
+    # A job that hangs by its own doing says nothing of the next one; what the machine's parts may have done does.
+    spares_jobs = outcome is Outcome.FAIL and owner is Owner.JOB
     return FindingKind(
         code=code,
         outcome=outcome,
@@ -42,7 +44,7 @@ def _kind(
         meaning=meaning,
         remedy=remedy,
         basis=basis,
-        jobs_may_start=_OTHER_JOBS,
+        jobs_may_start=_OTHER_JOBS if spares_jobs else "",
     )
 
 
@@ -50,7 +52,6 @@ STOPPED = _kind(
     "hang.stopped",
     "A rank is not allowed to run: a signal stopped it, its control group is frozen, or a debugger or tracer holds it.",
     "Let it go on: `kill -CONT PID`, thaw its control group, or detach the debugger; then find who stopped it.",
-    owner=Owner.HOST,
 )
 GONE = _kind(
     "hang.rank_gone",
@@ -72,7 +73,6 @@ FILE = _kind(
     "hang.file",
     "A rank waits for a file, a FIFO or a disk.",
     "See whether the file's server answers (`timeout 5 stat PATH`, `df PATH`), and who should write to the FIFO.",
-    owner=Owner.HOST,
 )
 LOCK = _kind(
     "hang.lock",
