@@ -10,6 +10,7 @@ from functools import cache
 from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.explain.lines import (
     HEADER,
+    LIBRARY,
     NOBODY,
     Level,
     LogLine,
@@ -163,7 +164,8 @@ class Found:
             new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
             self.speakers[speaker] = new
         else:
-            shown.count, shown.last, shown.where = shown.count + 1, line.number, shown.where or where
+            shown.count, shown.last = shown.count + 1, line.number
+            shown.where = _prefer_own(shown.where, where)
         if not self.count:
             self.excerpt, self.at = line.whole.strip()[:MAX_EXCERPT_CHARACTERS], line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
@@ -447,8 +449,8 @@ class _Reader:
                 ended.where if ended else "",
                 ended.speaker if ended else NOBODY,
             )
-            if ended and not found.where:
-                found.where = ended.own_line
+            if ended:
+                found.where = _prefer_own(found.where, ended.own_line)
         return tuple(matching)
 
     def _time_before(self) -> datetime | None:
@@ -469,6 +471,15 @@ class _Reader:
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)
         return True
+
+
+def _prefer_own(known: str, later: str) -> str:
+    """The place of a failure: the first one, but a line of the user's own before a library's.
+
+    An exception that was raised within a library's `try` shows the library's frames alone; the one that follows from it shows
+    the line that called the library.
+    """
+    return later if not known or (later and LIBRARY.search(known) and not LIBRARY.search(later)) else known
 
 
 def _raised(traceback: Traceback) -> Raised:

@@ -333,6 +333,7 @@ def _sentence(
 ) -> str:
     what = explanation.title if explanation else event.text[:160]
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
+    what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
     what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
     on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
     who = name_ranks(ranks) if ranks else "something"

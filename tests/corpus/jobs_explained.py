@@ -19,7 +19,7 @@ class JobCase:
     kind: str  # the file that it stands in
     name: str
     verdict: str
-    wanted: dict[str, str]  # rank, host, pod, topic, word
+    wanted: dict[str, str]  # rank, host, pod, topic, word, own (the user's own line)
     logs: tuple[tuple[str, str], ...]
 
 
@@ -75,6 +75,7 @@ def what_is_wrong(case: JobCase, told: LogExplanation) -> list[str]:
         )
         == verdict.topic,
         "word": case.wanted.get("word", "") in verdict.excerpt,
+        "own": case.wanted.get("own", "") in verdict.where,
     }
     wrong += [
         f"{key} {value}: {verdict.ranks} {verdict.hosts} {verdict.pod} {verdict.topic} {verdict.excerpt[:60]}"
