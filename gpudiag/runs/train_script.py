@@ -11,17 +11,18 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpudiag.checks.ranks.collective import judge_injection
 from gpudiag.checks.training.script import judge_script
-from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge_hang, judge_late
+from gpudiag.checks.training.script_hang import HangLimits, add_look, describe_wait, judge_hang, judge_late
 from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
+from gpudiag.model.job import JobVerdict
 from gpudiag.model.option import require_between
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
@@ -37,6 +38,7 @@ from gpudiag.reference.waits import FOR_OTHERS
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.script_look import OutsideLook
 from gpudiag.runs.train import describe_machine
 from gpudiag.training.script_main import ScriptJob
 from gpudiag.training.stack_watch import PATIENCE, users_place
@@ -258,8 +260,9 @@ def run_script(
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)
     emitter.start_ranks()
-    run, words = _run(plan, environment, placement, world_size, faults, python, notice)
-    report = _report(plan, placement, run, words)
+    look = OutsideLook(str(plan.path.resolve()), world_size, plan.hang_seconds)
+    run, words = _run(plan, environment, placement, look, faults, python, notice)
+    report = _report(plan, placement, run, words, look.verdict)
     emitter.emit_report(report)
     return ScriptRun(report, run.reporter)
 
@@ -268,14 +271,27 @@ def _run(
     plan: ScriptPlan,
     environment: RankEnvironment | None,
     placement: Placement,
-    world_size: int,
+    look: OutsideLook,
     faults: tuple[Fault, ...],
     python: str | None,
     notice: Callable[[str], None] | None,
 ) -> tuple[RankRun, tuple[str, ...]]:
     """The run, and the lines of its output in which a library says what went wrong."""
+    world_size = look.world_size
     watch = ScriptWatch(world_size, plan.hang_seconds)
-    with show_output() as output:
+
+    def add(event: RankEvent) -> None:
+        watch.add(event)
+        look.add(event)
+
+    def is_over() -> bool:
+        if watch.is_over():
+            return look.is_done()
+        look.stop()
+        return False
+
+    with show_output() as output, ExitStack() as ending:
+        ending.callback(look.stop)
         job = ScriptJob(
             path=str(plan.path.resolve()),
             arguments=plan.arguments,
@@ -294,8 +310,8 @@ def _run(
                 stage_seconds=dict.fromkeys(STAGES, _NO_LIMIT_SECONDS), run_seconds=plan.timeout_seconds
             ),
             faults=faults,
-            on_event=watch.add,
-            is_over=watch.is_over,
+            on_event=add,
+            is_over=is_over,
             notice=notice,
             python=python,
             variables=placement.variables,
@@ -322,7 +338,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _report(plan: ScriptPlan, placement: Placement, run: RankRun, words: Sequence[str]) -> TrainingReport:
+def _report(
+    plan: ScriptPlan,
+    placement: Placement,
+    run: RankRun,
+    words: Sequence[str],
+    seen_from_outside: JobVerdict | None,
+) -> TrainingReport:
     watch = _replay(plan, run)
     script = ScriptResult(
         script=str(plan.path),
@@ -339,7 +361,8 @@ def _report(plan: ScriptPlan, placement: Placement, run: RankRun, words: Sequenc
         hosts = {report.rank: report.host for report in run.reports}
         limits = HangLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
-        findings = (judge_hang(watch.still, working, sorted(watch.finished), hosts, limits),)
+        hang = judge_hang(watch.still, working, sorted(watch.finished), hosts, limits)
+        findings = (hang if seen_from_outside is None else add_look(hang, seen_from_outside, run.world_size),)
     elif run.timed_out and not findings:
         findings = (judge_late(run.seconds, watch.still, sorted(watch.finished), run.host),)
     seen = {

@@ -34,6 +34,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     output = _Output(job)
     _export_meeting_point(job, context)
     _begin_with_own_generators()
+    context.progress.emit({"kind": "process", "pid": os.getpid(), "namespace": read_pid_namespace()})
     sizes = _note_process_groups(context.progress)
     context.progress.enter_stage(MEASURE)
     counts = BatchCount()
@@ -61,6 +62,15 @@ def run(context: RankContext) -> Mapping[str, Any]:
     size = max([*sizes, *_horovod_size()], default=0)
     context.progress.emit({"kind": "done", "size": size})
     return {"group": size}
+
+
+def read_pid_namespace() -> str:
+    """What tells in which processes' view a pid of this process is one; empty where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _look(progress: Progress) -> ScriptLook | None:

@@ -1,5 +1,6 @@
 """`gpudiag train --script`: healthy waits go on, and of ranks that hang or die the right one is named at its line."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def train():
         dist.all_reduce(inputs)
 train()
 """
+READS = f"{MEET}\ndef load():\n    return open(sys.argv[1]).read()\nif dist.get_rank() == 1:\n    load()\ndist.barrier()\n"
+LOCKED = f"{MEET}\nimport threading\nlock = threading.Lock()\ndef save():\n    with lock:\n        with lock:\n            pass\nif dist.get_rank() == 2:\n    save()\ndist.barrier()\n"
 KEY = f"{MEET}\nsettings = {{}}\ndef step():\n    return settings['lr']\nstep()\n"
 LIBRARY = f"{MEET}\nimport json\ndef load():\n    return json.loads('{{bad')\nif dist.get_rank() == 1:\n    load()\ndist.barrier()\n"
 SIZES = f"{MEET}\ndist.all_reduce(torch.ones(2000 if dist.get_rank() == 0 else 1000))\ndist.barrier()\n"
@@ -93,6 +96,25 @@ def test_a_rank_that_does_nothing_ends_the_run_and_the_limit_is_named(tmp_path: 
     (finding,) = report["findings"]
     assert (completed.status, finding["code"], finding["subject"]["rank"]) == (1, "train.script_hung", 0)
     assert "nothing has moved for 3 s (--hang-after)" in finding["message"]
+
+
+def test_what_a_rank_waits_for_is_told_as_it_is_seen_from_outside(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    _, report = run_script(tmp_path, READS, str(tmp_path / "fifo"))
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["subject"]["rank"]) == ("train.script_hung", 1)
+    assert "seen from outside: rank 1 opens the FIFO" in finding["message"]
+    assert f"{tmp_path}/fifo" in finding["message"]
+    assert "script.py:6 in load" in finding["message"]
+    assert "nothing has moved for 3 s (--hang-after)" in finding["message"]
+    assert "what rank 1 does" in [one["name"] for one in finding["evidence"]]
+
+
+def test_a_lock_at_the_call_that_all_make_is_told_of_the_rank_that_waits_for_it(tmp_path: Path) -> None:
+    _, report = run_script(tmp_path, LOCKED)
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["subject"]["rank"]) == ("train.script_hung", 2)
+    assert "seen from outside: rank 2 waits for a lock or another thread" in finding["message"]
 
 
 @pytest.mark.parametrize("script", [UNEVEN, SHARDED], ids=["ddp", "fsdp2"])

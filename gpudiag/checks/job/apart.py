@@ -90,7 +90,7 @@ def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
     what = (
-        "the wait for a word in the store"
+        "the wait for a key of the store"
         if head.kind == at.STORE
         else f"the {head.call.operation or 'collective'}"
     )

@@ -175,7 +175,7 @@ CALLS_APART = _kind(
 )
 NEVER_JOINED = _kind(
     "hang.never_joined",
-    "Ranks wait for others to join the process group or to leave a word in the store.",
+    "Ranks wait for others to join the process group or to set a key of the store.",
     "Look at the ranks that are not there: they have not started, or wait elsewhere. MASTER_ADDR, MASTER_PORT and WORLD_SIZE must"
     " be the same everywhere.",
 )

@@ -221,7 +221,7 @@ def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
         return GPU, "waits for its GPU"
     text = call.own.text if call.own is not None and not call.library else ""
     if asks_store(text) or _is_master(awaited, job):
-        return STORE, "waits for a word in the store, where ranks meet"
+        return STORE, "waits for a key of the store, where ranks meet"
     if main.state == "R":
         return PYTHON, "computes"
     by_kernel = _kind_by_kernel(main, call, text)

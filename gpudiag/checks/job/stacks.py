@@ -146,7 +146,7 @@ def is_at_exit(frames: Sequence[Frame]) -> bool:
 
 
 def asks_store(text: str) -> bool:
-    """Whether a line of source asks torch's store, where ranks leave each other words."""
+    """Whether a line of source asks torch's store, where ranks set keys for each other."""
     return bool(_STORE_CALLS.search(text))
 
 

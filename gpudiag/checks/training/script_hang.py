@@ -1,16 +1,26 @@
 """Ranks of a user's script that do not move, judged: which ranks wait, for which ranks, and which had fewer data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpudiag.checks.job import position as at
 from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT, name_ranks, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job import JobVerdict, Place
 from gpudiag.model.script import ScriptPlace
 from gpudiag.reference.waits import FOR_OTHERS
 
 _STACKS = "Python stacks"
 _SHOWN_GROUPS = 4
+_OUTSIDE = "py-spy and /proc"
+# Kinds of a place that say what a rank waits for, and that this is no other rank.
+_TELLING = frozenset(
+    (
+        *(at.LOADER, at.FILE, at.LOCK, at.DATABASE, at.NETWORK, at.PROGRAM, at.QUEUE, at.SLEEP),
+        *(at.CHECKPOINT, at.DEBUGGER, at.TERMINAL, at.STOPPED, at.EXITING),
+    )
+)
 _THE_END = "the script's end"
 
 
@@ -68,6 +78,40 @@ def judge_hang(
     blamed = len(odd.ranks) == 1 and not equal
     subject = RankSubject(odd.ranks[0], hosts[odd.ranks[0]]) if blamed else host
     return SCRIPT_HUNG.finding(subject, f"{message}; {end}", *facts, remedy=_remedy(odd, short=bool(short)))
+
+
+def add_look(finding: Finding, verdict: JobVerdict, world_size: int) -> Finding:
+    """The finding for a hang with what a look from outside shows of it: what a rank waits for that waits for no other.
+
+    Where the finding blames nobody, and all ranks were looked at, the one that the look blames is named.
+    """
+    telling = [one for one in verdict.places if one.kind in _TELLING and not one.moves and one.ranks]
+    facts = tuple(
+        Evidence(
+            f"what {name_ranks(one.ranks)} {verb(one.ranks, 'does', 'do')}",
+            _describe_place(one),
+            source=_OUTSIDE,
+        )
+        for one in telling[:_SHOWN_GROUPS]
+    )
+    subject, said = finding.subject, ""
+    blamed = [
+        one
+        for one in verdict.findings
+        if one.outcome is Outcome.FAIL and isinstance(one.subject, RankSubject)
+    ]
+    ranks = {one.subject for one in blamed}
+    if isinstance(subject, HostSubject) and len(ranks) == 1 and len(verdict.job.ranks) == world_size:
+        subject, said = blamed[0].subject, blamed[0].message
+    shown = [one for one in telling if not isinstance(subject, RankSubject) or subject.rank in one.ranks]
+    if shown:
+        said = f"{name_ranks(shown[0].ranks)} {_describe_place(shown[0])}"
+    message = f"{finding.message}; seen from outside: {said}" if said else finding.message
+    return replace(finding, subject=subject, message=message, evidence=(*finding.evidence, *facts))
+
+
+def _describe_place(place: Place) -> str:
+    return f"{place.words} at {place.where}" if place.where else place.words
 
 
 def judge_late(

@@ -109,6 +109,17 @@ def _candidate(process: Process) -> _Candidate | None:
     return None
 
 
+def find_known_job(processes: Mapping[int, Process], pids: Mapping[int, int], world_size: int) -> FoundJob:
+    """The job of ranks whose processes are known to who asks; `pids` is by rank."""
+    missing: Reading[int] = Missing(MissingReason.NOT_ASKED)
+    ranks = tuple(
+        FoundRank(processes[pid], rank, missing, KnownBy.LAUNCHER, _descendants(processes[pid], processes))
+        for rank, pid in sorted(pids.items())
+        if pid in processes
+    )
+    return FoundJob("gpudiag", None, world_size, None, ranks, "", "", "")
+
+
 def _without_launchers_of_others(
     groups: Iterable[list[_Candidate]], processes: Mapping[int, Process]
 ) -> list[list[_Candidate]]:

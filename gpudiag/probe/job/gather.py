@@ -1,6 +1,6 @@
 """Jobs with their looks, gathered by a guarded child: what `gpudiag.probe.job.look` sends, put together."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,10 +8,11 @@ from gpudiag.errors import SourceFailedError
 from gpudiag.model.codec import decode
 from gpudiag.model.job import ChildSeen, Frame, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.guard import run_guarded
+from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
 from gpudiag.probe.job.look import Wanted
 
 _LOOK_SECONDS = 20.0  # for one look at all ranks, on a machine whose load is a hundred
+_LOOKS_AT_KNOWN = 2
 _LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
 
 
@@ -54,6 +55,19 @@ def gather_looks(wanted: Wanted) -> Gathered:
             f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip()
         )
     return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden)
+
+
+def start_looks_at(pids: Mapping[int, int], world_size: int) -> GuardedChild:
+    """A child that looks twice at ranks whose processes are known; `pids` is by rank."""
+    return start_guarded(
+        "gpudiag.probe.job.look:stream_looks_at", sorted(pids.items()), world_size, _LOOKS_AT_KNOWN
+    )
+
+
+def read_looks_at(child: GuardedChild) -> Job | None:
+    """The job with the looks of an ended child of `start_looks_at`; None where they are not whole."""
+    sent = _read(child.messages) if child.ending == "finished" else None
+    return _join(sent.jobs[0], sent, _LOOKS_AT_KNOWN) if sent is not None and sent.jobs else None
 
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:

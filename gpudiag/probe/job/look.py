@@ -15,7 +15,7 @@ from typing import Any
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_known_job, find_launched_jobs
 from gpudiag.probe.job.frames import Sources, describe_frames
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.permission import explain_refusal
@@ -54,6 +54,19 @@ def stream_looks(
     processes = list_processes()
     found = _choose(processes, pid, slurm_job)
     hidden = sum(process.python and not process.is_readable for process in processes.values())
+    _stream(emit, found, hidden, looks, between_seconds, started)
+
+
+def stream_looks_at(emit: Emit, pids: Sequence[tuple[int, int]], world_size: int, looks: int) -> None:
+    """As `stream_looks`, for the job of ranks whose processes are known: (rank, pid) of each."""
+    started = monotonic()
+    found = find_known_job(list_processes(), dict(pids), world_size)
+    _stream(emit, [found] if found.ranks else [], 0, looks, BETWEEN_SECONDS, started)
+
+
+def _stream(
+    emit: Emit, found: Sequence[FoundJob], hidden: int, looks: int, between_seconds: float, started: float
+) -> None:
     emit(("jobs", [encode(_empty_job(job)) for job in found], hidden))
     if not found:
         return

@@ -1,0 +1,151 @@
+"""What a look from outside adds to the finding for a script that hangs: words, a rank where none was blamed, never a PASS."""
+
+import gzip
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpudiag.checks.job.verdict import judge_job
+from gpudiag.checks.training.script_hang import HangLimits, add_look, judge_hang
+from gpudiag.model.codec import decode
+from gpudiag.model.evidence import HostSubject, RankSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.job import Frame, Job
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.script import ScriptPlace
+from gpudiag.ranks.run import RankEvent
+from gpudiag.runs import script_look
+from gpudiag.runs.script_look import OutsideLook, without_own_frames
+from gpudiag.training.script_main import read_pid_namespace
+
+CORPUS = Path(__file__).parents[2] / "corpus/hang"
+BARRIER = ScriptPlace("train.py:5 in step", awaited="ranks", awaited_words="for other ranks, in a collective")
+LOADS = ScriptPlace("train.py:40 in load", ("train.py:40 in load",))
+HOSTS = dict.fromkeys(range(4), "a1")
+
+
+def hang(odd: ScriptPlace) -> Finding:
+    """The ranks' own finding: rank 2 is at that place, and the others at a barrier."""
+    still = {rank: odd if rank == 2 else BARRIER for rank in range(4)}
+    return judge_hang(still, {}, (), HOSTS, HangLimits(60.0, 1800.0))
+
+
+def recorded(name: str) -> Job:
+    """A recorded look at four ranks, the third of which hangs."""
+    with gzip.open(CORPUS / f"{name}.json.gz", "rt") as file:
+        return decode(Job, json.load(file))
+
+
+def each_frames(job: Job, change: Callable[[tuple[Frame, ...]], tuple[Frame, ...]]) -> Job:
+    """The job with the stack of every main thread changed."""
+    return replace(
+        job,
+        ranks=tuple(
+            replace(
+                rank,
+                looks=tuple(
+                    replace(
+                        look,
+                        threads=tuple(
+                            replace(one, frames=change(one.frames)) if one.tid == look.pid else one
+                            for one in look.threads
+                        ),
+                    )
+                    for look in rank.looks
+                ),
+            )
+            for rank in job.ranks
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fifo", "the FIFO"),
+        ("lock", "waits for a lock or another thread"),
+        ("sleep", "sleeps at"),
+        ("loader_deadlock", "waits for its data loader's workers: its loader's worker"),
+        ("sigstop", "is stopped by a signal"),
+    ],
+)
+def test_what_the_blamed_rank_waits_for_is_told(name: str, words: str) -> None:
+    finding = hang(LOADS)
+    told = add_look(finding, judge_job(recorded(name)), 4)
+    assert (told.code, told.outcome, told.subject) == (finding.code, finding.outcome, RankSubject(2, "a1"))
+    assert told.message.startswith(f"{finding.message}; seen from outside: rank 2 ")
+    assert words in told.message
+    (added,) = told.evidence[len(finding.evidence) :]
+    assert (added.name, words in str(added.value)) == ("what rank 2 does", True)
+
+
+def test_where_nobody_could_be_blamed_the_rank_that_the_look_blames_is() -> None:
+    verdict = judge_job(recorded("other_size"))
+    assert hang(BARRIER).subject == HostSubject("a1")
+    told = add_look(hang(BARRIER), verdict, 4)
+    assert isinstance(told.subject, RankSubject)
+    assert told.subject.rank == 2
+    assert "float32 [8388608]" in told.message
+
+
+def test_a_look_that_saw_only_some_of_the_ranks_blames_nobody() -> None:
+    told = add_look(hang(BARRIER), judge_job(recorded("other_size")), 8)
+    assert told == hang(BARRIER)
+
+
+def test_a_look_to_which_the_stacks_are_refused_changes_nothing() -> None:
+    job = recorded("fifo")
+    refused = Missing(MissingReason.NO_PERMISSION, "ptrace is refused")
+    blind = replace(
+        job,
+        ranks=tuple(
+            replace(rank, looks=tuple(replace(look, stacks=refused) for look in rank.looks))
+            for rank in each_frames(job, lambda _: ()).ranks
+        ),
+    )
+    for odd in (LOADS, BARRIER):
+        assert add_look(hang(odd), judge_job(blind), 4) == hang(odd)
+
+
+def test_gpudiags_own_frames_are_no_part_of_the_scripts_stack() -> None:
+    own = Path(script_look.__file__).parents[1]
+    hook = Frame(f"{own}/training/script_look.py", "looked", 7)
+    started = (
+        Frame("<frozen runpy>", "run_path", 291),
+        Frame(f"{own}/training/script_main.py", "run", 46, inside=("try: (line 45)",)),
+        Frame("/usr/bin/outer.py", "main", 3),
+    )
+    job = recorded("lock")
+    covered = each_frames(job, lambda frames: (frames[0], hook, *frames[1:], *started))
+    assert without_own_frames(covered, "/x/train.py") == job
+    below = Frame(f"{own}/examples/train.py", "main", 3)
+    kept = without_own_frames(each_frames(job, lambda _: (below,)), below.file)
+    assert kept.ranks[0].last.main is not None
+    assert kept.ranks[0].last.main.frames == (below,)
+
+
+def make_look(namespace: str) -> OutsideLook:
+    """A look at this very process as rank 0, whose time is up at once."""
+    look = OutsideLook("/x/train.py", 1, 3.0, clock=lambda: math.inf)
+    look.add(RankEvent(0, 0.0, {"kind": "process", "pid": os.getpid(), "namespace": namespace}))
+    return look
+
+
+def test_a_look_that_is_late_or_cannot_be_made_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = make_look(read_pid_namespace())
+    assert late.is_done()
+    elsewhere = make_look("another machine's")
+    monkeypatch.setattr(script_look, "start_looks_at", lambda *_: pytest.fail("nothing is there to look at"))
+    assert elsewhere.is_done()
+    ended = make_look(read_pid_namespace())
+    ended.add(RankEvent(0, 1.0, {"kind": "done", "size": 1}))
+    assert ended.is_done()
+    monkeypatch.setattr(script_look, "find_py_spy", lambda: None)
+    without = make_look(read_pid_namespace())
+    assert without.is_done()
+    assert [one.verdict for one in (late, elsewhere, ended, without)] == [None] * 4
