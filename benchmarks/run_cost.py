@@ -3,8 +3,8 @@
     python -m benchmarks.run_cost [--pairs N] [--ranks N] [--steps N] [--work SECONDS]
 
 A pair is the same job twice, one after the other, in turn with and without first. Steps per second are the job's own figure. The
-processor time of gpudiag is what its verdict says of itself, against that of the ranks' main threads; it does not depend on
-what else the machine does, which the throughput does.
+processor time of gpudiag is what its verdict says of itself, and what `gpudiag run` of a command that does nothing takes (its start
+and its end), against that of the ranks' main threads; it hardly depends on what else the machine does, which the throughput does.
 """
 
 import argparse
@@ -48,6 +48,21 @@ def run_once(options: argparse.Namespace, verdict: Path | None) -> float:
     return 1.0 / float(found[1])
 
 
+def measure_start() -> float:
+    """Processor seconds of `gpudiag run` of a command that does nothing: what each job pays once."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "gpudiag", "run", "--quiet", "--verdict", f"{folder}/v.json"),
+            "--",
+            "true",
+        ]
+        pid = os.posix_spawn(sys.executable, command, os.environ)
+        _, status, used = os.wait4(pid, 0)
+    if status:
+        raise RuntimeError(f"gpudiag run of `true` ended with wait status {status}")
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Print a line for each pair, and the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -57,6 +72,8 @@ def main() -> None:
     parser.add_argument("--work", type=float, default=0.05)
     options = parser.parse_args()
     ratios, shares = [], []
+    start = median(measure_start() for _ in range(5))
+    print(f"start and end of gpudiag: {start:.2f} s of a processor, counted in below\n")
     print(
         "| pair | steps/s without | steps/s with | with / without | gpudiag's processor time | of the ranks' |\n|"
         + " --- |" * 6
@@ -70,12 +87,13 @@ def main() -> None:
             }
             cost = json.loads(verdict.read_text())["cost"]
             ratio = speeds[True] / speeds[False]
-            share = cost["processor_seconds"] / cost["ranks_processor_seconds"]
+            own = start + cost["processor_seconds"]
+            share = own / cost["ranks_processor_seconds"]
             ratios.append(ratio)
             shares.append(share)
             print(
                 f"| {pair + 1} | {speeds[False]:.3f} | {speeds[True]:.3f} | {ratio:.4f} |"
-                f" {cost['processor_seconds']:.2f} s | {share:.2%} |",
+                f" {own:.2f} s of {cost['ranks_processor_seconds']:.0f} s | {share:.2%} |",
                 flush=True,
             )
     print(
