@@ -107,6 +107,8 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     if not supervision.wait_for(link.pid, _VERDICT_SECONDS):
         with suppress(ProcessLookupError):
             os.kill(link.pid, signal.SIGKILL)
+    if witness.pid not in supervision.ended:  # else its pid may be another's by now
+        witness.end()
     written = supervision.ended.get(link.pid) == 0
     if not written:
         print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
