@@ -43,7 +43,7 @@ _CHILD_SECONDS = 15.0
 # A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
 # Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
 # the time that they run, but for what it takes to begin.
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.6
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
