@@ -27,6 +27,7 @@ CONSISTENT_SHARE = 0.75
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
+_SEEN_AT_LEAST = 3  # of fewer glances no line is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def _own_place(glances: Sequence[Glance]) -> str:
     """Where the rank was seen most often of late while it did not wait for ranks."""
     places = [glance.place for glance in glances if not (glance.asleep and glance.awaited in FOR_OTHERS)]
     places = places[-_LATEST_GLANCES:]
-    return max(set(places), key=places.count) if places else ""
+    place = max(set(places), key=places.count) if places else ""
+    return place if places.count(place) >= _SEEN_AT_LEAST else ""
 
 
 def _blocks(
