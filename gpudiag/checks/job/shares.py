@@ -27,7 +27,7 @@ CONSISTENT_SHARE = 0.75
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
-_SEEN_AT_LEAST = 3  # of fewer glances no line is told
+_SEEN_AT_LEAST = 3  # fewer glances tell no line, and no sleep of a rank's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     asleep = asleep_share(first, last)
     seen = [glance for glance in glances if glance.asleep]
     for_ranks = sum(glance.awaited in FOR_OTHERS for glance in seen)
-    certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES)
+    own = len(seen) - for_ranks
+    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it computes.
+    certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
     return RankShare(
         rank=rank,
