@@ -31,7 +31,7 @@ def compute(seconds: float) -> None:
 def load_batch(step: int) -> torch.Tensor:
     """One batch of random numbers; slow or stuck where that is asked for."""
     if KIND == "slow_loader" and IS_FAULTY:
-        time.sleep(0.3 * max(WORK_SECONDS, 0.1))
+        time.sleep(2 * max(WORK_SECONDS, 0.1))
     if KIND == "sleeps" and IS_FAULTY and step == AT_STEP:
         time.sleep(3600)
     return torch.randn(32, 64)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,33 @@ def test_a_signal_that_ends_the_job_is_no_fault_of_its_ranks(folder: Path) -> No
     document = json.loads(verdict.read_text())
     assert document["findings"][0]["code"] == "job.interrupted", document["headline"]
     assert [(one["name"], one["passed_on"]) for one in document["signals"]] == [("SIGTERM", True)]
+
+
+def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
+    """SIGINT to the group, as the terminal sends it: torchrun's own words and status, and no process left."""
+    verdict = folder / "interrupted.json"
+    ends = []
+    for command in (job(SCRIPT), [*watched(verdict), *job(SCRIPT)]):
+        process = subprocess.Popen(
+            command,
+            env=environment(STEPS="100000"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        await_ranks(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=LIMIT_SECONDS)
+        last = [line for line in told.splitlines() if not line.startswith("gpudiag:")][-1:]
+        ends.append((process.returncode, [re.sub(r"Process \d+", "Process PID", line) for line in last]))
+        with pytest.raises(ProcessLookupError):  # nobody is left in the group
+            os.killpg(process.pid, 0)
+    assert ends[0] == ends[1]
+    assert "SignalException" in ends[1][1][0]
+    document = json.loads(verdict.read_text())
+    assert document["findings"][0]["code"] == "job.interrupted", document["headline"]
+    assert [(one["name"], one["passed_on"]) for one in document["signals"]] == [("SIGINT", False)]
 
 
 def await_ranks(pid: int) -> None:

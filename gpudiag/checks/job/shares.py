@@ -27,6 +27,7 @@ CONSISTENT_SHARE = 0.75
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
+_SEEN_AT_LEAST = 3  # fewer glances tell no line, and no sleep of a rank's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,9 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     asleep = asleep_share(first, last)
     seen = [glance for glance in glances if glance.asleep]
     for_ranks = sum(glance.awaited in FOR_OTHERS for glance in seen)
-    certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES)
+    own = len(seen) - for_ranks
+    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it computes.
+    certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
     return RankShare(
         rank=rank,
@@ -98,7 +101,8 @@ def _own_place(glances: Sequence[Glance]) -> str:
     """Where the rank was seen most often of late while it did not wait for ranks."""
     places = [glance.place for glance in glances if not (glance.asleep and glance.awaited in FOR_OTHERS)]
     places = places[-_LATEST_GLANCES:]
-    return max(set(places), key=places.count) if places else ""
+    place = max(set(places), key=places.count) if places else ""
+    return place if places.count(place) >= _SEEN_AT_LEAST else ""
 
 
 def _blocks(

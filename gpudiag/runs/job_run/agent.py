@@ -43,8 +43,10 @@ _CHILD_SECONDS = 15.0
 # A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
 # Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
 # the time that they run, but for what it takes to begin.
-_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.6
+_BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
+# A rank that starts computes in imports; glances at those would use up what may be spent before the first step.
+_STARTING_SECONDS = 60.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
@@ -259,7 +261,9 @@ class Agent:
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
             waited = now - member.glanced_at
-            if waited < every or (waited < 2 * every and not _sleeps(member)):
+            if not _sleeps(member) and (now < _STARTING_SECONDS or waited < 2 * every):
+                continue
+            if waited < every:
                 continue
             member.glanced_at = now
             self.glances += 1

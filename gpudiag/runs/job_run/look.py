@@ -4,11 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gpudiag.checks.job.stall_rule import WORK_LIMITS
-from gpudiag.checks.job.verdict import HangLimits
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.job import JobVerdict
 from gpudiag.probe.guard import GuardedChild, start_guarded
-from gpudiag.runs.hang import watch_job
 
 LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
 
@@ -20,6 +18,11 @@ def start_look(pid: int, limit_seconds: float) -> GuardedChild:
 
 def stream_look(emit: Callable[[Any], None], pid: int, limit_seconds: float) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
+    from gpudiag.checks.job.verdict import (
+        HangLimits,
+    )  # a look is rare, and what it takes is much: not at each start
+    from gpudiag.runs.hang import watch_job
+
     limits = HangLimits(
         still=limit_seconds,
         idle=limit_seconds,

@@ -16,6 +16,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -108,6 +109,12 @@ class Witness:
         if seen:
             self._clear(number)
         return seen
+
+    def end(self) -> None:
+        """End it and reap it: the first process of a container may reap nobody."""
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
     def _clear(self, number: int) -> None:
         """Have it forget that signal; others may have come since, and are still to be asked for."""

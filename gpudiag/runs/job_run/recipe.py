@@ -21,6 +21,13 @@ from gpudiag.model.job_run import JobRun, Stall
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.environment import build_environment
+from gpudiag.runs.job_run.folder import (
+    SUFFIX,
+    default_name,
+    make_folder,
+    remove_if_empty,
+    remove_left_folders,
+)
 from gpudiag.runs.job_run.process import (
     PassedSignal,
     Supervision,
@@ -67,10 +74,11 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     """
     path = plan.verdict or default_verdict(Path.cwd())
     require_writable(path)
-    folder = path.resolve().with_suffix(".files")
+    folder = path.resolve().with_suffix(SUFFIX)
+    remove_left_folders(folder.parent)
     run_id = secrets.token_hex(8)
     environment = build_environment(plan.command, os.environ, folder, run_id)
-    made = _make_folder(folder)
+    made = make_folder(folder)
     start = RunStart(
         command=plan.command,
         host=socket.gethostname(),
@@ -90,7 +98,7 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     except BaseException:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if made:
-            _remove_if_empty(folder)
+            remove_if_empty(folder)
         raise
     link = _start_agent(plan, start, path, job_pid, tell)
     supervision = Supervision(job_pid, witness, link.look_before, link.tell_signal)
@@ -99,11 +107,13 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     if not supervision.wait_for(link.pid, _VERDICT_SECONDS):
         with suppress(ProcessLookupError):
             os.kill(link.pid, signal.SIGKILL)
+    if witness.pid not in supervision.ended:  # else its pid may be another's by now
+        witness.end()
     written = supervision.ended.get(link.pid) == 0
     if not written:
         print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
     if made:
-        _remove_if_empty(folder)
+        remove_if_empty(folder)
     return RunEnd(status, path)
 
 
@@ -113,35 +123,11 @@ def default_verdict(folder: Path) -> Path:
     Raises:
         UsageError: no file can be made there.
     """
-    host = socket.gethostname().partition(".")[0]
-    name = f"gpudiag-run-{host}-{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.json"
     if not os.access(folder, os.W_OK):
         raise UsageError(
             f"the verdict cannot be written to {folder}", hint="name a file that can: --verdict FILE"
         )
-    return folder / name
-
-
-def _make_folder(folder: Path) -> bool:
-    """Whether the folder for dumps and error files was made now.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise UsageError(
-            f"cannot make {folder}: {error.strerror}", hint="name another place: --verdict FILE"
-        ) from error
-    return True
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
+    return folder / f"{default_name()}.json"
 
 
 class _AgentLink:

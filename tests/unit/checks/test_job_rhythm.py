@@ -73,6 +73,17 @@ def test_a_rank_that_sleeps_for_its_own_sake_is_told_by_its_glances() -> None:
     others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]
     (slow,) = find_slow_ranks(pulses, {0: others, 1: own, 2: others})
     assert (slow.rank, slow.cause, slow.at) == (1, "sleeps", "data.py:6 in load_batch")
+    assert find_slow_ranks(pulses, {0: others[:2], 1: own[:2], 2: others[:2]}) == ()  # too little was seen
+
+
+def test_no_line_is_told_of_two_glances() -> None:
+    """They may be of the imports, which a rank on a busy machine takes half a minute for."""
+    imports = [Glance(float(n), False, "train.py:10 in <module>", "") for n in range(3)]
+    pulses = recorded("slowrank")
+    assert [one.at for one in measure_shares(pulses, dict.fromkeys(pulses, imports[:2]))] == [""] * len(
+        pulses
+    )
+    assert {one.at for one in measure_shares(pulses, dict.fromkeys(pulses, imports))} == {imports[0].place}
 
 
 def test_half_of_the_ranks_are_not_slow() -> None:
