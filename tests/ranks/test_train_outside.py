@@ -1,6 +1,6 @@
 """Faults planted in torch from outside, on two, three and four ranks: the cause is named, and the right rank.
 
-A slice of benchmarks/train_outside_faults.py, which is the whole matrix.
+The whole matrix is benchmarks/train_outside_faults.py; each of these was told by a wrong cause, or by none, before.
 """
 
 import re
@@ -20,12 +20,17 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
         ("bit_on_the_way", 4),
         ("bit_of_parameter", 2),
         ("bits_of_sharded_gradient", 3),
+        ("bit_of_own_gradient_before_shards", 3),
         ("bit_handed_in_for_shards", 4),
+        ("number_handed_in_for_shards", 3),
         ("buffer_of_one_rank", 2),
         ("divided_by_others", 4),
+        ("clipped_before_averaging", 3),
         ("one_rank_not_counted", 3),
         ("pairs", 4),
+        ("late_averages", 3),
         ("tensor_not_in_one_optimizer", 2),
+        ("labels_of_one_rank", 4),
         ("layer_not_sharded", 2),
         ("exception_on_all_ranks", 3),
     ],
