@@ -100,7 +100,7 @@ def evaluate() -> float:
     total = 0.0
     with torch.no_grad():
         for number in range(10**8):
-            batch = torch.full((64, 64), float(number % 7))
+            batch = torch.full((64, 64), float(number % 7))  # evaluation
             total += float(model(batch).mean())  # evaluation
     return total
 

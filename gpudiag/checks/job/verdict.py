@@ -192,6 +192,8 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
     waited = waited or 0.0
     if head.in_loop and waited >= limits.loop:
         return kinds.LOOP, ""
+    if head.in_loop and waited >= limits.still:
+        return kinds.NOT_YET, f"; the others have waited for less than {limits.loop:g} s"
     if waited >= limits.work:
         return (
             kinds.WORKS_LONG,

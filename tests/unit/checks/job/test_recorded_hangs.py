@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from gpudiag.checks.job.kinds import HANG_FINDINGS
-from gpudiag.checks.job.verdict import HangLimits, judge_job
+from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
 from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook, RankSeen
@@ -106,6 +106,14 @@ def test_rank_kind_and_line_are_named(case: Recorded) -> None:
     assert getattr(first.subject, "rank", None) == case.rank
     for words in case.words:
         assert words in first.message, first.message
+
+
+def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
+    """Between the time of a rank that stands still and that of a loop nothing is decided, and the rank is named."""
+    verdict = judged("python_loop", HangLimits(still=0.1, loop=10_000.0))
+    assert verdict.findings[0].code == "hang.still"
+    assert getattr(verdict.findings[0].subject, "rank", None) == 2
+    assert not is_decided(verdict)
 
 
 @walk(RECORDED, lambda case: case.name)
