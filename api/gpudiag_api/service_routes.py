@@ -12,7 +12,8 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import ExplanationDocument, Live, ServiceHealth, Session
-from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
+from gpudiag.render.metrics_dcgm import render_dcgm
+from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag_api.gate import client_of, role_of
 from gpudiag_api.hub import stream_events
 from gpudiag_api.openapi import answers, problem_answers

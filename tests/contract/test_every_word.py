@@ -40,7 +40,8 @@ from gpudiag.reference.vocabulary import (
     number_of,
     reason_mask,
 )
-from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
+from gpudiag.render.metrics_dcgm import render_dcgm
+from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.scenario import SimulatedGpu
 from tests.cli.simulated import run_on, simulated_machine

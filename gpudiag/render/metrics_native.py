@@ -1,0 +1,183 @@
+"""A machine's numbers for Prometheus in gpudiag's own names: GPUs, checks, Xids, and the service itself.
+
+What is missing has no series; 0 is always a measurement. Identity is in one `_info` series; those that
+alerts start from carry the UUID too. The full scrape has it everywhere, with what is constant or
+follows from the rest.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gpudiag import __version__
+from gpudiag.model.device import Device, GpuProcess, Snapshot
+from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.reading import Missing, value_or
+from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
+from gpudiag.render.metrics import METRICS, Metric
+
+_UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
+_XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
+_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNumbers:
+    """The service's numbers about itself and the checks, beside those of the GPUs."""
+
+    sampler_state: str
+    fresh: bool  # whether the numbers are of now
+    last_good_at: float | None  # Unix time of the last tick
+    tick_seconds: float | None
+    restarts: int
+    stuck_children: int
+    stream_clients: int
+    nvml_state: str
+    health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
+    results: tuple[CheckResult, ...] = ()
+    events: tuple[TimelineEntry, ...] = ()
+    active_runs: int = 0
+    processes: bool = False  # one series for each process: they come and go
+
+
+def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False) -> str:
+    """The machine in gpudiag's own names (text exposition format 0.0.4); `full`: with every series."""
+    page = Page()
+    build = {"version": __version__, "host": snapshot.host}
+    if snapshot.simulated:
+        build["simulated"] = snapshot.simulated
+    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers, and where.", [(build, 1.0)])
+    page.add(
+        "gpudiag_gpu_info",
+        "gauge",
+        "Who each GPU is.",
+        [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
+    )
+    whole = [joined(_device_labels(device)) for device in snapshot.devices]
+    short = whole if full else [joined({"gpu": _gpu_label(device)}) for device in snapshot.devices]
+    for metric in METRICS:
+        if full or metric.core:
+            bases = whole if metric.name == _UP else short
+            rare = frozenset() if full else metric.rare
+            lines = _lines(metric, snapshot.devices, bases, rare)
+            page.add_lines(metric.name, metric.kind, metric.text, lines)
+    _add_status(page, snapshot, numbers)
+    _add_checks(page, numbers.results, full=full)
+    _add_xids(page, numbers.events)
+    if numbers.processes:
+        _add_processes(page, snapshot.devices)
+    _add_service(page, numbers)
+    return page.text()
+
+
+def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
+    """The samples of one metric without the rare ones; a device's labels are rendered once for all."""
+    name = metric.name
+    return [
+        f"{name}{{{base}{more(labels)}}} {number(value)}"
+        for device, base in zip(devices, bases, strict=True)
+        for labels, value in metric.samples(device)
+        if rare.isdisjoint(labels.values())
+    ]
+
+
+def _add_status(page: Page, snapshot: Snapshot, numbers: ServiceNumbers) -> None:
+    samples = [
+        ({**_device_labels(device), "state": numbers.health.get(text_of(device.id.uuid), "error")}, 1.0)
+        for device in snapshot.devices
+    ]
+    page.add("gpudiag_gpu_status", "gauge", "1 for the GPU's state: ok, warn, fail or error.", samples)
+
+
+def _add_checks(page: Page, results: tuple[CheckResult, ...], *, full: bool) -> None:
+    """Add the number of checks per outcome, and each check neither passed nor skipped; the full scrape has all."""
+    counts = Counter(result.outcome for result in results)
+    counted = [({"outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
+    page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
+    told = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
+    statuses = [({"check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
+    page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check.", statuses)
+
+
+def _add_xids(page: Page, events: tuple[TimelineEntry, ...]) -> None:
+    counts: dict[tuple[str, str, str], int] = {}
+    last: dict[tuple[str, str, str], float] = {}
+    for entry in events:
+        if entry.kind is TimelineKind.XID:
+            key = (str(entry.nvml_index), entry.uuid or "", str(entry.xid_code))
+            counts[key] = counts.get(key, 0) + 1
+            last[key] = entry.at.timestamp()
+    labels = {key: {"gpu": key[0], "uuid": key[1], "xid": key[2]} for key in counts}
+    page.add(_XID_EVENTS[0], "counter", _XID_EVENTS[1], [(labels[key], float(counts[key])) for key in counts])
+    page.add(_XID_LAST[0], "gauge", _XID_LAST[1], [(labels[key], last[key]) for key in last])
+
+
+def _add_processes(page: Page, devices: tuple[Device, ...]) -> None:
+    samples = [
+        ({**_device_labels(device), **_process_labels(process)}, float(process.memory_used_bytes))
+        for device in devices
+        for process in value_or(device.processes, ())
+        if not isinstance(process.memory_used_bytes, Missing)
+    ]
+    page.add("gpudiag_process_memory_bytes", "gauge", "Memory that a process holds on a GPU.", samples)
+
+
+def _add_service(page: Page, numbers: ServiceNumbers) -> None:
+    plain = {
+        "collect_success": ("1 when the numbers are fresh.", float(numbers.fresh)),
+        "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
+        "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
+        "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
+        "stream_clients": ("Listeners of the live stream.", float(numbers.stream_clients)),
+        "active_runs": ("Runs that wait or go on.", float(numbers.active_runs)),
+    }
+    for name, (text, value) in plain.items():
+        if value is not None:
+            page.add(f"gpudiag_{name}", "gauge", text, [({}, value)])
+    page.add(
+        "gpudiag_sampler_restarts_total",
+        "counter",
+        "How often the sampler was replaced.",
+        [({}, float(numbers.restarts))],
+    )
+    page.add(
+        "gpudiag_sampler_state",
+        "gauge",
+        "1 for the sampler's state.",
+        [({"state": numbers.sampler_state}, 1.0)],
+    )
+    page.add("gpudiag_nvml_state", "gauge", "1 for how NVML answers.", [({"state": numbers.nvml_state}, 1.0)])
+
+
+def _device_labels(device: Device) -> Labels:
+    return {"gpu": _gpu_label(device), "uuid": text_of(device.id.uuid)}
+
+
+def _gpu_label(device: Device) -> str:
+    """The NVML index; the bus id of a GPU that NVML does not see."""
+    return text_of(device.id.nvml_index) or text_of(device.id.bus_id)
+
+
+def _identity(device: Device, snapshot: Snapshot) -> Labels:
+    known = {
+        "name": text_of(device.name),
+        "pci_bus_id": text_of(device.id.bus_id),
+        "serial": text_of(device.serial),
+        "vbios": text_of(device.vbios_version),
+        "driver_version": text_of(snapshot.driver_version),
+        "cuda_version": text_of(snapshot.cuda_driver_version),
+        "arch": text_of(device.architecture),
+        "compute_cap": text_of(device.compute_capability),
+        "memory_kind": text_of(device.memory_kind),
+        "mig_mode": text_of(device.mig_mode),
+    }
+    return {name: word for name, word in known.items() if word}
+
+
+def _process_labels(process: GpuProcess) -> Labels:
+    return {
+        "pid": str(process.pid),
+        "user": text_of(process.user),
+        "command": text_of(process.command),
+        "container": text_of(process.container_id),
+    }
