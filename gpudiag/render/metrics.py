@@ -229,7 +229,7 @@ def _metric(family: Family, readings: Sequence[Declared]) -> Metric:
         _sampler([(name, metric.labels, metric.scale) for name, metric in sampled]),
         tuple(
             DcgmName(
-                f"DCGM_FI_DEV_{metric.dcgm.name}",
+                metric.dcgm.full_name,
                 metric.dcgm.kind,
                 metric.dcgm.text,
                 metric.dcgm.scale,

@@ -103,6 +103,16 @@ export interface MigInstance extends WithMissing {
   memory_total_bytes: number | null;
   memory_used_bytes: number | null;
   memory_free_bytes: number | null;
+  graphics_activity_percent: number | null;
+  sm_activity_percent: number | null;
+  sm_occupancy_percent: number | null;
+  tensor_activity_percent: number | null;
+  dram_activity_percent: number | null;
+  fp64_activity_percent: number | null;
+  fp32_activity_percent: number | null;
+  fp16_activity_percent: number | null;
+  pcie_transmitted_bytes_per_second: number | null;
+  pcie_received_bytes_per_second: number | null;
 }
 
 // A process that holds memory on a GPU, as NVML names it and /proc describes it.
