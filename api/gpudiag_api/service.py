@@ -46,7 +46,13 @@ class Service:
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
-        self.watch = MachineWatch(self._publish, self.readings, self.good_state, polls=settings.polls)
+        self.watch = MachineWatch(
+            self._publish,
+            self.readings,
+            self.good_state,
+            polls=settings.polls,
+            kubelet_socket=settings.kubelet_socket,
+        )
         self.runs = RunManager(
             self.watch,
             self._publish_run,
@@ -133,8 +139,12 @@ class Service:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        """What cannot be stored or read back, and why."""
-        return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
+        """What cannot be stored, read back or named, and why."""
+        return tuple(
+            filter(
+                None, (self.readings.warning, self.runs.warning, self.good_state.warning, self.watch.warning)
+            )
+        )
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""
