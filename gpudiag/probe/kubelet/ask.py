@@ -6,7 +6,6 @@ The only gate to grpc. It loads a library with threads of its own, and the kubel
 
 import os
 import socket
-from importlib.util import find_spec
 from typing import Any
 
 from gpudiag.model.owners import PodDevice, PodDevices
@@ -14,7 +13,7 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls
 
 DEADLINE_SECONDS = 5.0
-NOT_INSTALLED = "grpc is not installed: pip install 'gpudiag[kubernetes]'"
+_HOW_TO_INSTALL = "pip install 'gpudiag[kubernetes]'"
 # A node's kubelet lists all its pods, also those without a GPU; grpc's own limit of 4 MiB is too little for 10,000.
 _MAX_BYTES = 64 << 20
 _MAX_DEVICES = 4096  # MIG instances and shares of 16 GPUs are far less
@@ -34,11 +33,12 @@ def ask_kubelet(path: str, deadline_seconds: float = DEADLINE_SECONDS) -> Readin
     no_socket = find_obstacle(path)
     if no_socket is not None:
         return no_socket
-    if find_spec("grpc") is None or find_spec("google.protobuf") is None:
-        return Missing(MissingReason.SOURCE_ABSENT, NOT_INSTALLED)
-    import grpc
+    try:
+        import grpc
 
-    from gpudiag.probe.kubelet.messages import message_classes
+        from gpudiag.probe.kubelet.messages import message_classes
+    except ImportError as error:
+        return Missing(MissingReason.SOURCE_ABSENT, f"{error}: {_HOW_TO_INSTALL}")
 
     messages = message_classes()
     with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:

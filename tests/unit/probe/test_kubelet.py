@@ -107,6 +107,17 @@ def test_each_way_of_giving_no_answer_is_told_in_a_sentence(asker, kubelet, tmp_
     assert "rejected by rate limit" in told["error"]["detail"]
 
 
+def test_without_the_extra_it_is_said_how_to_install_it(kubelet):
+    code = (
+        "import sys; sys.modules['grpc'] = None; from gpudiag.probe.kubelet.ask import ask_kubelet;"
+        f"print(ask_kubelet({str(kubelet.socket)!r}).detail)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert "pip install 'gpudiag[kubernetes]'" in done.stdout
+
+
 def test_what_is_in_the_way_is_found_without_grpc(tmp_path):
     assert find_obstacle(str(tmp_path / "none")).reason is MissingReason.SOURCE_ABSENT
     assert "refused" in find_obstacle(str(_refusing(tmp_path / "old.sock"))).detail.lower()
