@@ -16,7 +16,7 @@ from typing import Any
 
 from gpudiag import __version__
 from gpudiag.model.device import Device, GpuProcess, Snapshot
-from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.reference.declaration import COUNTER, Declared, Family
@@ -29,6 +29,7 @@ from gpudiag.reference.vocabulary import (
     number_of,
     reason_mask,
 )
+from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.style import one_line
 
 # --- every metric once
@@ -303,6 +304,7 @@ class ServiceNumbers:
     nvml_state: str
     health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
     results: tuple[CheckResult, ...] = ()
+    findings: tuple[Finding, ...] = ()  # present now
     events: tuple[TimelineEntry, ...] = ()
     active_runs: int = 0
     processes: bool = False  # one series for each process: they come and go
@@ -330,6 +332,7 @@ def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = 
             lines = _lines(metric, snapshot.devices, bases, rare)
             page.add_lines(metric.name, metric.kind, metric.text, lines)
     _add_status(page, snapshot, numbers)
+    page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot))
     _add_checks(page, numbers.results, full=full)
     _add_xids(page, numbers.events)
     if numbers.processes:
