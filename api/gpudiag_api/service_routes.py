@@ -109,6 +109,7 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool) -> Enc
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
         results=() if report is None else report.results,
+        findings=() if service.watch.findings is None else service.watch.findings.findings,
         events=tuple(service.readings.entries),
         active_runs=len(live.active_runs),
         processes=processes,

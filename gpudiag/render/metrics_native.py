@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from gpudiag import __version__
 from gpudiag.model.device import Device, GpuProcess, Snapshot
-from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
+from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.metrics import METRICS, Metric
 from gpudiag.render.metrics_owners import add_owners
 
@@ -38,6 +39,7 @@ class ServiceNumbers:
     nvml_state: str
     health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
     results: tuple[CheckResult, ...] = ()
+    findings: tuple[Finding, ...] = ()  # present now
     events: tuple[TimelineEntry, ...] = ()
     active_runs: int = 0
     processes: bool = False  # one series for each process: they come and go
@@ -66,6 +68,7 @@ def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = 
             lines = _lines(metric, snapshot.devices, bases, rare)
             page.add_lines(metric.name, metric.kind, metric.text, lines)
     _add_status(page, snapshot, numbers)
+    page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot))
     _add_checks(page, numbers.results, full=full)
     _add_xids(page, numbers.events)
     add_owners(page, [(device, _device_labels(device)) for device in snapshot.devices], numbers.owners)
