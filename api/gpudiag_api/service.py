@@ -19,7 +19,9 @@ from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock
 from gpudiag.service.watch import MachineWatch
 from gpudiag.store.baselines import GoodState
+from gpudiag.store.seen_gpus import SeenFile
 from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.state_folder import own_machine_key
 from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
 from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
@@ -46,7 +48,15 @@ class Service:
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
-        self.watch = MachineWatch(self._publish, self.readings, self.good_state, polls=settings.polls)
+        self.seen_file = SeenFile(folder, own_machine_key())
+        self.watch = MachineWatch(
+            self._publish,
+            self.readings,
+            self.good_state,
+            polls=settings.polls,
+            seen_file=self.seen_file,
+            kubelet_socket=settings.kubelet_socket,
+        )
         self.runs = RunManager(
             self.watch,
             self._publish_run,
@@ -77,6 +87,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.history.close()
         self.readings.close()
+        self.seen_file.close()
 
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
@@ -133,8 +144,9 @@ class Service:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        """What cannot be stored or read back, and why."""
-        return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
+        """What cannot be stored, read back or named, and why."""
+        told = (self.readings, self.runs, self.good_state, self.seen_file, self.watch)
+        return tuple(filter(None, (one.warning for one in told)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""

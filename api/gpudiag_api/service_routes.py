@@ -77,10 +77,14 @@ def _add_metrics(router: APIRouter, service: Service) -> None:
         dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
         processes: bool = False,
         full: bool = False,
+        shares: bool = False,
     ) -> Response:
         live = service.need_live()
         if dialect == "dcgm":
-            return reply(request, service.cache.get("metrics dcgm", live.sequence, lambda: _dcgm(service)))
+            page = service.cache.get(
+                f"metrics dcgm {shares}", live.sequence, lambda: _dcgm(service, shares=shares)
+            )
+            return reply(request, page)
         text = service.cache.get(
             f"metrics {processes} {full}",
             live.sequence,
@@ -105,17 +109,20 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool) -> Enc
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
         results=() if report is None else report.results,
+        findings=() if service.watch.findings is None else service.watch.findings.findings,
         events=tuple(service.readings.entries),
         active_runs=len(live.active_runs),
         processes=processes,
+        owners=service.watch.owners,
     )
     return encode_body(render_metrics(snapshot, numbers, full=full).encode(), _METRICS_TYPE)
 
 
-def _dcgm(service: Service) -> Encoded:
+def _dcgm(service: Service, *, shares: bool) -> Encoded:
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
-    return encode_body(render_dcgm(snapshot, tuple(service.readings.entries)).encode(), _METRICS_TYPE)
+    text = render_dcgm(snapshot, tuple(service.readings.entries), service.watch.owners, shares=shares)
+    return encode_body(text.encode(), _METRICS_TYPE)
 
 
 def _add_reference(router: APIRouter) -> None:

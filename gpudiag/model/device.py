@@ -86,6 +86,7 @@ class GpuProcess:
     gpu_instance_id: Reading[int] = NOT_ASKED
     compute_instance_id: Reading[int] = NOT_ASKED
     state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
+    slurm_job_id: Reading[int] = NOT_ASKED
 
 
 @noun

@@ -6,15 +6,19 @@ follows from the rest.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpudiag import __version__
 from gpudiag.model.device import Device, GpuProcess, Snapshot
-from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.finding import CheckResult, Finding, Outcome
+from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
+from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.metrics import METRICS, Metric
+from gpudiag.render.metrics_owners import add_owners
 
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
 _XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
@@ -35,9 +39,11 @@ class ServiceNumbers:
     nvml_state: str
     health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
     results: tuple[CheckResult, ...] = ()
+    findings: tuple[Finding, ...] = ()  # present now
     events: tuple[TimelineEntry, ...] = ()
     active_runs: int = 0
     processes: bool = False  # one series for each process: they come and go
+    owners: Mapping[str, GpuOwners] = field(default_factory=dict)  # by UUID
 
 
 def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False) -> str:
@@ -62,8 +68,10 @@ def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = 
             lines = _lines(metric, snapshot.devices, bases, rare)
             page.add_lines(metric.name, metric.kind, metric.text, lines)
     _add_status(page, snapshot, numbers)
+    page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot))
     _add_checks(page, numbers.results, full=full)
     _add_xids(page, numbers.events)
+    add_owners(page, [(device, _device_labels(device)) for device in snapshot.devices], numbers.owners)
     if numbers.processes:
         _add_processes(page, snapshot.devices)
     _add_service(page, numbers)

@@ -92,6 +92,8 @@ export interface LiveDevice extends WithMissing {
   processes: GpuProcess[] | null;
   last_good: LastGood | null;
   signs_of_use: string[];
+  pods: PodUse[];
+  slurm_jobs: JobUse[];
 }
 
 // One MIG compute instance of a GPU, with a UUID and memory of its own.
@@ -128,6 +130,7 @@ export interface GpuProcess extends WithMissing {
   gpu_instance_id: number | null;
   compute_instance_id: number | null;
   state: string | null;
+  slurm_job_id: number | null;
 }
 
 // The last good numbers of a GPU that does not answer now.
@@ -138,6 +141,21 @@ export interface LastGood extends WithMissing {
   temperature_celsius: number | null;
   power_draw_watts: number | null;
   sm_clock_mhz: number | null;
+}
+
+// One container that has a GPU, or the MIG instance that is named.
+export interface PodUse {
+  namespace: string;
+  pod: string;
+  container: string;
+  gpu_instance_id: number | null;
+  replica: string | null;
+}
+
+// One Slurm job with processes on a GPU.
+export interface JobUse extends WithMissing {
+  slurm_job_id: number;
+  user: string | null;
 }
 
 // One fault, or one fact worth knowing: what, where, how it is known, and what to do.

@@ -35,6 +35,7 @@ def train(blueprint: Blueprint, fault: Fault) -> Blueprint:
         age_seconds=6 * _HOUR,
         state="R",
         open_nodes=_nodes(blueprint, fault),
+        slurm_job_id=int(blueprint.environment.get("SLURM_JOB_ID", 0)) or None,
     )
     blueprint = _with_process(blueprint, process)
     return blueprint.change_gpu(fault.on, lambda gpu: _loaded(_holding(gpu, process.pid, 0.8, at_work=True)))
