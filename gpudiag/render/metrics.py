@@ -8,9 +8,10 @@ OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from gpudiag.model.device import Device
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.device import Device, MigInstance
+from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.reference.declaration import COUNTER, Declared, Family
 from gpudiag.reference.declaration import Metric as Sampled
 from gpudiag.reference.readings import READINGS
@@ -30,8 +31,9 @@ _NVLINK_ERRORS = {
 }  # fmt: skip
 _CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
-# One sample of a device: its labels beyond the device's, and the value in the metric's unit.
-Samples = Callable[[Device], Iterator[tuple[dict[str, str], float]]]
+# One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG instance
+# has of its own is a metric of readings that it has under the same names.
+Samples = Callable[[Any], Iterator[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class OtelName:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a GPU."""
+    """One metric of a GPU, or of a MIG instance."""
 
     name: str
     kind: str  # gauge or counter
@@ -116,6 +118,23 @@ def _nvlink_errors(device: Device) -> Iterator[tuple[dict[str, str], float]]:
         known = [float(reading) for reading in readings if not isinstance(reading, Missing)]
         if known:
             yield {"type": kind}, sum(known)
+
+
+def _memory_share(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    used, total = device.memory_used_bytes, device.memory_total_bytes
+    reserved = value_or(device.memory_reserved_bytes, 0)
+    if not isinstance(used, Missing) and not isinstance(total, Missing) and total > reserved:
+        yield {}, used / (total - reserved)
+
+
+def _vgpu_licensed(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    if device.vgpu_license in ("licensed", "unlicensed"):
+        yield {}, float(device.vgpu_license == "licensed")
+
+
+def _vgpu_license_status(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    if not isinstance(device.vgpu_license, Missing):
+        yield {}, float(device.vgpu_license == "licensed")
 
 
 def _processes(device: Device) -> Iterator[tuple[dict[str, str], float]]:
@@ -198,6 +217,27 @@ _MADE: dict[str, tuple[Metric, ...]] = {
             _recovery,
         ),
     ),
+    "memory_total_bytes": (
+        Metric(
+            "gpudiag_gpu_memory_used_ratio",
+            "gauge",
+            "Memory in use, as a share of what the driver leaves, 0 to 1.",
+            _memory_share,
+            (
+                DcgmName(
+                    "DCGM_FI_DEV_FB_USED_PERCENT",
+                    "gauge",
+                    "Percentage used of framebuffer: used / (total - reserved), 0.0 to 1.0.",
+                ),
+            ),
+            core=False,
+        ),
+    ),
+    "vgpu_license": (
+        Metric(
+            "gpudiag_gpu_vgpu_licensed", "gauge", "1 when the virtual GPU has its license.", _vgpu_licensed
+        ),
+    ),
     "processes": (
         Metric("gpudiag_gpu_processes", "gauge", "Processes that hold memory on the GPU.", _processes),
     ),
@@ -219,11 +259,11 @@ def _tabulate() -> Iterator[Metric]:
         yield from _MADE.get(declared.name, ())
 
 
-def _metric(family: Family, readings: Sequence[Declared]) -> Metric:
+def _metric(family: Family, readings: Sequence[Declared], prefix: str = "gpudiag_gpu_") -> Metric:
     """The metric of one family, with a sample for each of the readings."""
     sampled = [(one.name, one.metric) for one in readings if one.metric is not None]
     return Metric(
-        f"gpudiag_gpu_{family.name}{'_total' if family.kind == COUNTER else ''}",
+        f"{prefix}{family.name}{'_total' if family.kind == COUNTER else ''}",
         family.kind,
         family.text,
         _sampler([(name, metric.labels, metric.scale) for name, metric in sampled]),
@@ -256,7 +296,7 @@ def _words(samples: Iterable[Sampled]) -> frozenset[str]:
 def _sampler(readings: Sequence[tuple[str, dict[str, str], float]]) -> Samples:
     """A sample for each of the readings that are there: name, labels and the factor into the metric's unit."""
 
-    def read(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    def read(device: Device | MigInstance) -> Iterator[tuple[dict[str, str], float]]:
         for name, labels, scale in readings:
             reading: Reading[float] = getattr(device, name)
             if not isinstance(reading, Missing):
@@ -265,4 +305,34 @@ def _sampler(readings: Sequence[tuple[str, dict[str, str], float]]) -> Samples:
     return read
 
 
+def _tabulate_instances() -> Iterator[Metric]:
+    """Every metric of a MIG instance: those of the readings that it has as the whole GPU has them."""
+    families: dict[str, tuple[Family, list[Declared]]] = {}
+    for declared in READINGS:
+        if declared.metric is not None and declared.name in MigInstance.__dataclass_fields__:
+            family = declared.metric.family
+            families.setdefault(family.name, (family, []))[1].append(declared)
+    for family, readings in families.values():
+        yield _metric(family, readings, "gpudiag_mig_")
+
+
+# What only dcgm-exporter has: 0 for a physical GPU too, which needs no license; the mask under DCGM 4's name.
+_ONLY_DCGM = (
+    Metric(
+        "",
+        "gauge",
+        "",
+        _vgpu_license_status,
+        (DcgmName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status"),),
+    ),
+    Metric(
+        "",
+        "gauge",
+        "",
+        _throttle_mask,
+        (DcgmName("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "gauge", "Current clock event reasons (bitmask)."),),
+    ),
+)
 METRICS: tuple[Metric, ...] = tuple(_tabulate())
+DCGM_METRICS: tuple[Metric, ...] = (*METRICS, *_ONLY_DCGM)
+MIG_METRICS: tuple[Metric, ...] = tuple(_tabulate_instances())

@@ -18,6 +18,7 @@ from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
 from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.metrics import METRICS, Metric
+from gpudiag.render.metrics_mig import add_mig
 from gpudiag.render.metrics_owners import add_owners
 
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
@@ -46,16 +47,18 @@ class ServiceNumbers:
     owners: Mapping[str, GpuOwners] = field(default_factory=dict)  # by UUID
 
 
-def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False) -> str:
-    """The machine in gpudiag's own names (text exposition format 0.0.4); `full`: with every series."""
-    page = Page()
+def render_metrics(
+    snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = False, openmetrics: bool = False
+) -> str:
+    """The machine in gpudiag's own names, as text or as OpenMetrics; `full`: with every series."""
+    page = Page(openmetrics=openmetrics)
     build = {"version": __version__, "host": snapshot.host}
     if snapshot.simulated:
         build["simulated"] = snapshot.simulated
-    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers, and where.", [(build, 1.0)])
+    page.add("gpudiag_build_info", "info", "The gpudiag that answers, and where.", [(build, 1.0)])
     page.add(
         "gpudiag_gpu_info",
-        "gauge",
+        "info",
         "Who each GPU is.",
         [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
     )
@@ -63,10 +66,12 @@ def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = 
     short = whole if full else [joined({"gpu": _gpu_label(device)}) for device in snapshot.devices]
     for metric in METRICS:
         if full or metric.core:
-            bases = whole if metric.name == _UP else short
             rare = frozenset() if full else metric.rare
-            lines = _lines(metric, snapshot.devices, bases, rare)
+            lines = _lines(metric, snapshot.devices, whole if metric.name == _UP else short, rare)
             page.add_lines(metric.name, metric.kind, metric.text, lines)
+    identities = [_device_labels(device) for device in snapshot.devices]
+    bases = identities if full else [{"gpu": _gpu_label(device)} for device in snapshot.devices]
+    add_mig(page, list(zip(snapshot.devices, identities, bases, strict=True)), full=full)
     _add_status(page, snapshot, numbers)
     page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot))
     _add_checks(page, numbers.results, full=full)

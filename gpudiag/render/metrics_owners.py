@@ -26,8 +26,8 @@ def add_owners(page: Page, devices: Iterable[tuple[Device, Labels]], owners: Map
         ]
         if whose.allocatable is not None:
             offered.append((labels, float(whose.allocatable)))
-    page.add("gpudiag_gpu_pod_info", "gauge", "The containers that have the GPU, by the kubelet.", pods)
-    page.add("gpudiag_gpu_job_info", "gauge", "The Slurm jobs that have processes on the GPU.", jobs)
+    page.add("gpudiag_gpu_pod_info", "info", "The containers that have the GPU, by the kubelet.", pods)
+    page.add("gpudiag_gpu_job_info", "info", "The Slurm jobs that have processes on the GPU.", jobs)
     page.add("gpudiag_gpu_allocatable", "gauge", "1 while the kubelet offers the GPU to pods.", offered)
 
 
