@@ -4,6 +4,7 @@ One machine is healthy and busy, in a Slurm job and with pods; the other has fau
 """
 
 import json
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -118,6 +119,20 @@ def scraped(tmp_path_factory):
             ):
                 started.wait(lambda wanted=expression: started.query(wanted), SCRAPED_SECONDS)
             yield started, addresses
+
+
+def test_the_queries_of_the_page_about_pods_and_jobs_give_data(scraped):
+    prometheus, _ = scraped
+    (block,) = re.findall(
+        r"```promql\n(.*?)```", (FOLDER.parents[1] / "docs/kubernetes.md").read_text(), re.DOTALL
+    )
+    queries = block.splitlines()
+    assert len(queries) == 4
+    empty = [query for query in queries if not prometheus.query(query) and "gpudiag_finding" not in query]
+    assert empty == []
+    # The machine with the pods is healthy: what the fault's query would say of its GPU, by another series.
+    joined = prometheus.query(queries[0].replace("gpudiag_finding", "gpudiag_gpu_up"))
+    assert joined[0]["metric"]["pod"] == "llama-0"
 
 
 def values_of(prometheus, label: str, metric: str) -> list[str]:
