@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
 from gpudiag.service.manager import RunManager
@@ -19,7 +19,9 @@ from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock
 from gpudiag.service.watch import MachineWatch
 from gpudiag.store.baselines import GoodState
+from gpudiag.store.seen_gpus import SeenFile
 from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.state_folder import own_machine_key
 from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
 from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
@@ -46,7 +48,10 @@ class Service:
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
-        self.watch = MachineWatch(self._publish, self.readings, self.good_state, polls=settings.polls)
+        self.seen_file = SeenFile(folder, own_machine_key())
+        self.watch = MachineWatch(
+            self._publish, self.readings, self.good_state, polls=settings.polls, seen_file=self.seen_file
+        )
         self.runs = RunManager(
             self.watch,
             self._publish_run,
@@ -77,6 +82,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.history.close()
         self.readings.close()
+        self.seen_file.close()
 
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
@@ -132,9 +138,26 @@ class Service:
             warnings=self._warnings(),
         )
 
+    def last_success_at(self, live: Live) -> float | None:
+        """Unix time at which NVML answered last, in this service or the one before it, else of the start.
+
+        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know of.
+        """
+        last, findings = (
+            live.sampler.last_good_at,
+            () if self.watch.findings is None else self.watch.findings.findings,
+        )
+        if not isinstance(last, Missing):
+            return last.timestamp()
+        missed = live.devices or any(finding.code.startswith("nvml.") for finding in findings)
+        if not self.settings.polls or not missed:
+            return None
+        return (self.watch.remembered_at or self.started_at).timestamp()
+
     def _warnings(self) -> tuple[str, ...]:
         """What cannot be stored or read back, and why."""
-        return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
+        told = (self.readings, self.runs, self.good_state, self.seen_file)
+        return tuple(filter(None, (one.warning for one in told)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""
