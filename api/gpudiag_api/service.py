@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
 from gpudiag.service.manager import RunManager
@@ -142,6 +142,22 @@ class Service:
             stream_clients=len(self.hub.listeners),
             warnings=self._warnings(),
         )
+
+    def last_success_at(self, live: Live) -> float | None:
+        """Unix time at which NVML answered last, in this service or the one before it, else of the start.
+
+        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know of.
+        """
+        last, findings = (
+            live.sampler.last_good_at,
+            () if self.watch.findings is None else self.watch.findings.findings,
+        )
+        if not isinstance(last, Missing):
+            return last.timestamp()
+        missed = live.devices or any(finding.code.startswith("nvml.") for finding in findings)
+        if not self.settings.polls or not missed:
+            return None
+        return (self.watch.remembered_at or self.started_at).timestamp()
 
     def _warnings(self) -> tuple[str, ...]:
         """What cannot be stored, read back or named, and why."""
