@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.store.history import default_store
 from gpudiag.store.state_folder import state_directory
@@ -56,6 +58,7 @@ def serve(**options: Any) -> ExitStatus:
 
     From this machine reading needs no token. Listening on another address needs --token-file.
     """
+    end_quietly()  # it only loads until it serves, and takes the signals itself from then on
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
@@ -72,7 +75,9 @@ def serve(**options: Any) -> ExitStatus:
         hold_folder(settings.state_folder, settings.url())
     for line in describe_addresses(settings):
         print(line, file=sys.stderr, flush=True)
-    run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    stopped_by = run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    if stopped_by is not None:
+        raise KeyboardInterrupt if stopped_by == signal.SIGINT else TerminatedError
     return ExitStatus.PASS
 
 
