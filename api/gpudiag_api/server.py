@@ -124,6 +124,8 @@ def describe_addresses(settings: Settings) -> list[str]:
         lines.append("  log in with a token of the token file")
     if not settings.allow_actions:
         lines.append("  read only; --allow-actions lets runs be started")
+    if settings.state_problem:
+        lines.append(f"  {settings.state_problem}")
     return lines
 
 

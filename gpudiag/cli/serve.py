@@ -15,7 +15,7 @@ from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.store.history import default_store
-from gpudiag.store.state_folder import state_directory
+from gpudiag.store.state_folder import VARIABLE, state_directory
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
@@ -77,7 +77,9 @@ def serve(**options: Any) -> ExitStatus:
     listening = open_socket(settings)
     settings = replace(settings, port=listening.getsockname()[1])
     if settings.state_folder is not None:
-        hold_folder(settings.state_folder, settings.url())
+        named = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+        problem = hold_folder(settings.state_folder, settings.url(), named)
+        settings = replace(settings, state_problem=problem)
     for line in describe_addresses(settings):
         print(line, file=sys.stderr, flush=True)
     stopped_by = run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
