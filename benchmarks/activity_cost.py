@@ -105,7 +105,8 @@ def main() -> None:
         ask.fields.clear()
         read_state(ask, DeviceSheet())
 
-    with_it, without = [], []
+    with_it: list[float] = []
+    without: list[float] = []
     for _ in range(options.looks):  # in turn, so that both see the same load of the machine
         for repeated, taken in ((True, with_it), (False, without)):
             ask.repeated = repeated

@@ -15,6 +15,7 @@ import argparse
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,9 @@ _TARGET_LABELS = {
     "slurm_nodeset_name": "rack-1", "node": "node-1",
 }  # fmt: skip
 _OF_OWNERS = re.compile(r"exported_pod|exported_namespace|namespace|hpc_job|\bpod\b")
-_START_SECONDS = 30.0
+_CONDITION = re.compile(r"[<>=]=?\s*[\d.]+\)*$")
+_LONG = re.compile(r"\[\d+d:")
+_START_SECONDS = 120.0
 
 
 @contextmanager
@@ -58,28 +61,37 @@ scrape_configs:
 {labels}
 """
     )
+    with socket.socket() as probe:  # Prometheus does not say which port it got
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [
         "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-        "--web.listen-address=127.0.0.1:0", "--log.level=info",
+        f"--web.listen-address={address}",
     ]  # fmt: skip
     log = folder / "prometheus.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        until = time.monotonic() + _START_SECONDS
-        while (
-            found := re.search(
-                r"(?:Listening on|address=)\W*(?:address=)?(127\.0\.0\.1:\d+)", log.read_text()
-            )
-        ) is None:
-            if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"Prometheus did not start: {log.read_text()[-800:]}")
-            time.sleep(0.1)
-        with httpx.Client(base_url=f"http://{found[1]}", timeout=30.0) as client:
+        with httpx.Client(base_url=f"http://{address}", timeout=60.0) as client:
+            wait_until_ready(client, process, log)
             yield client
     finally:
         process.terminate()
         process.wait(10)
+
+
+def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once Prometheus answers."""
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            if client.get("/-/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        if process.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"Prometheus did not start: {log.read_text()[-800:]}")
+        time.sleep(0.2)
 
 
 def evaluate(client: httpx.Client, expression: str) -> tuple[int, str]:
@@ -136,9 +148,16 @@ def print_table(told: list[tuple[str, str, str, int, str]], *, markdown: bool) -
     print(f"\n{sum(seen.values())} of {len(told)} have data; the others:\n")
     for expression, _source, why, count, error in told:
         if not count:
-            if not why and not error and _OF_OWNERS.search(expression):
-                why = "nobody has these GPUs"
-            print(f"- `{expression}`: {error or why or 'NO REASON KNOWN'}")
+            print(f"- `{expression}`: {error or why or reason_of(expression)}")
+
+
+def reason_of(expression: str) -> str:
+    """Why an expression whose series are there gives nothing on these machines."""
+    if _OF_OWNERS.search(expression):
+        return "nobody has these GPUs"
+    if _CONDITION.search(expression):
+        return "a condition that a healthy machine does not meet"
+    return "more than this run has seen" if _LONG.search(expression) else "NO REASON KNOWN"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tests.api.serving import IMPORT_PATH, machine
 
 _MACHINE = "h100x8+busy:0+busy:1+busy:2+busy:3"
 _OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
-_PAGES = (
+_PAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("native", "/metrics", {}),
     ("native, full", "/metrics?full=1", {}),
     ("native, OpenMetrics", "/metrics", _OPENMETRICS),
