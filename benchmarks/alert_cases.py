@@ -51,7 +51,7 @@ _GPU = ("GpuFailed",)
 _GPUS = ("GpusFailed",)
 _HOST = ("HostFailed",)
 _WARN = ("GpuDegraded",)
-_SLOT = "00000000:86:00.0"  # of GPU 3 of an h100x8
+_SLOT = "86:00.0"  # of GPU 3 of an h100x8
 _EDAC = "sys/devices/system/edac/mc/mc0"
 
 FAULTS = (

@@ -91,8 +91,7 @@ def try_cases(cases: Sequence[Case], scrape_seconds: float, rules: str | None = 
         with contextlib.ExitStack() as stack:
             machines = {}
             for case in cases:
-                text = describe_machine(case.name, case.machine, case.well)
-                one = stack.enter_context(machine(case.name, folder / case.name, text))
+                one = stack.enter_context(machine(case.name, folder / case.name, well_text(case)))
                 one.start()
                 machines[case.name] = one
             alerting = Alerting(folder, scrape_seconds, RULES.read_text() if rules is None else rules)
@@ -139,7 +138,7 @@ class _Wave:
         if case.stops:
             one.stop()
         else:
-            faulty = one.scenario(_faulty(case))
+            faulty = one.scenario(faulty_text(case))
             if case.comes is How.BOOT:
                 one.stop()
                 one.change(faulty)
@@ -151,7 +150,7 @@ class _Wave:
     def _mend(self, case: Case) -> None:
         one = self._machines[case.name]
         faulty = one.session.scenario
-        well = one.scenario(describe_machine(case.name, case.machine, case.well))
+        well = one.scenario(well_text(case))
         if case.goes is How.RESET:
             one.change(after_reset(well, faulty))
         elif case.goes is How.WATCHED:
@@ -183,7 +182,13 @@ class _Wave:
         )
 
 
-def _faulty(case: Case) -> str:
+def well_text(case: Case) -> str:
+    """The scenario file of a case's machine while all is well."""
+    return describe_machine(case.name, case.machine, case.well)
+
+
+def faulty_text(case: Case) -> str:
+    """The scenario file of a case's machine with its fault."""
     faults = "+".join(filter(None, (case.well, case.faults)))
     return describe_machine(case.name, case.machine, faults, case.more)
 
