@@ -117,7 +117,11 @@ class Alerting:
         self._write(
             "prometheus.yml",
             {
-                "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+                "global": {
+                    "scrape_interval": interval,
+                    "scrape_timeout": interval,
+                    "evaluation_interval": interval,
+                },
                 "rule_files": ["gpudiag.rules.yml"],
                 "alerting": {
                     "alertmanagers": [
@@ -259,7 +263,8 @@ class Machine:
     @property
     def address(self) -> str:
         """Where Prometheus finds it."""
-        assert self.served is not None
+        if self.served is None:
+            raise RuntimeError(f"the service of {self.name} was never started")
         return self.served.url.removeprefix("http://")
 
     def start(self) -> None:

@@ -83,4 +83,6 @@ def test_a_fault_is_one_alert_with_host_cause_and_remedy_and_goes_when_it_goes(t
         for case in faults:
             wait(lambda case=case: not firing(alerting, case), f"the end of: {case.what}")
         assert alerting.rule_failures() == 0
-        assert {one.labels.get("host") for one in alerting.receiver.messages} == {case.name for case in faults}
+        assert {one.labels.get("host") for one in alerting.receiver.messages} == {
+            case.name for case in faults
+        }
