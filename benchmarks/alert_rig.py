@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.scenario import Scenario
@@ -150,7 +150,7 @@ class Alerting:
         self.watch({})
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        (self._folder / name).write_text(yaml.safe_dump(dict(document)))
+        (self._folder / name).write_text(json.dumps(document))  # which is YAML too
 
     def watch(self, addresses: Mapping[str, str]) -> None:
         """Scrape these addresses, by the name of the machine."""
@@ -178,7 +178,7 @@ class Alerting:
                 log = stack.enter_context((self._folder / f"{name}.log").open("wb"))
                 process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
                 stack.callback(_end, process)
-                _wait_for(lambda name=name: self._is_ready(name), f"{name}: see {self._folder}/{name}.log")
+                _wait_for(partial(self._is_ready, name), f"{name}: see {self._folder}/{name}.log")
             yield self
 
     def _is_ready(self, name: str) -> bool:

@@ -73,11 +73,11 @@ def test_a_fault_is_one_alert_with_host_cause_and_remedy_and_goes_when_it_goes(t
         for case in faults:
             told = [one for one in alerting.receiver.about(case.name) if one.firing]
             assert sorted(one.name for one in told) == sorted(case.pages + case.warns), case.what
-            for one in told:
-                assert one.labels["host"] == case.name
-                assert one.texts["summary"].startswith(f"{case.name}: ")
-                assert "gpudiag explain " in one.texts["runbook"]
-                assert all(word in one.texts["summary"] for word in case.says), one.texts
+            for message in told:
+                assert message.labels["host"] == case.name
+                assert message.texts["summary"].startswith(f"{case.name}: ")
+                assert "gpudiag explain " in message.texts["runbook"]
+                assert all(word in message.texts["summary"] for word in case.says), message.texts
         for case in faults:
             machines[case.name].change(machines[case.name].scenario(well_text(case)))
         for case in faults:
