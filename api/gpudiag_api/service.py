@@ -50,7 +50,12 @@ class Service:
         self.good_state = GoodState(settings.store)
         self.seen_file = SeenFile(folder, own_machine_key())
         self.watch = MachineWatch(
-            self._publish, self.readings, self.good_state, polls=settings.polls, seen_file=self.seen_file
+            self._publish,
+            self.readings,
+            self.good_state,
+            polls=settings.polls,
+            seen_file=self.seen_file,
+            kubelet_socket=settings.kubelet_socket,
         )
         self.runs = RunManager(
             self.watch,
@@ -155,8 +160,8 @@ class Service:
         return (self.watch.remembered_at or self.started_at).timestamp()
 
     def _warnings(self) -> tuple[str, ...]:
-        """What cannot be stored or read back, and why."""
-        told = (self.readings, self.runs, self.good_state, self.seen_file)
+        """What cannot be stored, read back or named, and why."""
+        told = (self.readings, self.runs, self.good_state, self.seen_file, self.watch)
         return tuple(filter(None, (one.warning for one in told)))
 
     def _log_warnings(self) -> None:

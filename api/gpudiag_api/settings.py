@@ -31,6 +31,7 @@ class Settings:
     tokens: Tokens = field(default_factory=Tokens)
     allow_actions: bool = False
     polls: bool = True
+    kubelet_socket: str | None = None  # where to ask which pods use the GPUs
     state_folder: Path | None = None
     store: str | None = None
     tls: bool = False

@@ -51,6 +51,11 @@ Ctrl-C) it ends its runs and exits 0."""
     metavar="NAME=PATH",
     help="An interpreter that a run may name, and no other: your jobs' own.",
 )
+@click.option(
+    "--kubelet-socket",
+    metavar="PATH",
+    help="Where the kubelet tells which pods use the GPUs; off: do not ask.",
+)
 def serve(**options: Any) -> ExitStatus:
     """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.
 
@@ -77,6 +82,8 @@ def serve(**options: Any) -> ExitStatus:
 
 
 def _settings(options: dict[str, Any]) -> Any:
+    from gpudiag.probe.kubelet.ask import default_socket, socket_of
+    from gpudiag.probe.start import host_root
     from gpudiag_api.settings import Settings, service_folder
     from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
 
@@ -93,6 +100,7 @@ def _settings(options: dict[str, Any]) -> Any:
         tokens=tokens,
         allow_actions=options["allow_actions"],
         polls=not options["no_poll"],
+        kubelet_socket=socket_of(options["kubelet_socket"], default_socket(host_root(os.environ))),
         state_folder=service_folder(state_directory()),
         store=options["store"] or default_store(),
         tls=options["tls_cert"] is not None,

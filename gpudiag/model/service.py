@@ -18,6 +18,7 @@ from gpudiag.model.device import (
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
 from gpudiag.model.finding import Finding
+from gpudiag.model.owners import JobUse, PodUse
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 # --- what happened
@@ -186,6 +187,8 @@ class LiveDevice:
     processes: Reading[tuple[GpuProcess, ...]]
     last_good: LastGood | None = None
     signs_of_use: tuple[str, ...] = ()  # why it is not free; a container may show load and no process
+    pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
+    slurm_jobs: tuple[JobUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
 from gpudiag.probe.guard import die_with
+from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
@@ -128,6 +129,8 @@ class Row:
         """Read everything; a GPU that was lost is looked up again, as it may be back."""
         sheet = DeviceSheet()
         if self._ask is None or self.lost:
+            if self._ask is not None:
+                release_samples(self._ask)
             self._ask = self._identity = None
             sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self.index)
             handle = sheet.values.pop("handle", None)

@@ -21,6 +21,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import Report
 from gpudiag.model.service import ActiveRun, Findings, LastGood, Live, TimelineEntry, TimelineKind
@@ -28,9 +29,11 @@ from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
 from gpudiag.probe.start import SIMULATED
 from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
 from gpudiag.service.live import Changes, SamplerFacts, build_live, key_of, last_good_of
+from gpudiag.service.owners import add_owners, find_owners
 from gpudiag.service.readings import Readings
 from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
@@ -71,10 +74,11 @@ class MachineWatch:
         *,
         polls: bool = True,
         seen_file: SeenFile | None = None,
+        kubelet_socket: str | None = None,
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `seen_file` has the GPUs that earlier services saw.
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -92,6 +96,8 @@ class MachineWatch:
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._receive, self._trouble, environment)
         self._inspector = Inspector(self._add_surroundings, environment)
+        self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
+        self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
         self.seen = SeenGpus()
         self.remembered_at: datetime | None = None  # when an earlier service saw a GPU last
@@ -124,13 +130,15 @@ class MachineWatch:
             self._save_seen(now=True)
             self._supervisor.close()
             self._inspector.close()
+            self._pods.close()
             await self._wait_for_ends()
 
     async def _wait_for_ends(self) -> None:
         """Reap the killed children, but do not wait for one that is stuck in the driver."""
         until = monotonic() + _REAP_SECONDS
         while monotonic() < until:
-            if self._supervisor.count_stuck() + self._inspector.count_stuck() == 0:
+            parts = (self._supervisor, self._inspector, self._pods)
+            if sum(part.count_stuck() for part in parts) == 0:
                 return
             await asyncio.sleep(_REAP_LOOK_SECONDS)
 
@@ -164,6 +172,11 @@ class MachineWatch:
     def stuck(self) -> int:
         """The number of killed children that the kernel cannot end yet."""
         return self._supervisor.stuck
+
+    @property
+    def warning(self) -> str | None:
+        """Why pods are not named, where they should be."""
+        return self._pods.warning
 
     @property
     def interval_seconds(self) -> float:
@@ -338,6 +351,7 @@ class MachineWatch:
     def _keep_house(self) -> None:
         self._set_pace()
         self._inspector.look()
+        self._pods.look()
         self.readings.keep_house()
         if self.snapshot is not None:
             self.good_state.look(machine_key(self.snapshot))
@@ -374,7 +388,8 @@ class MachineWatch:
         self.live = build_live(
             self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
         )
-        self.live = replace(self.live, active_runs=self.active_runs)
+        self.owners = find_owners(self.snapshot, self._pods.pods)
+        self.live = replace(add_owners(self.live, self.owners), active_runs=self.active_runs)
         self._changes.note_sampler(self.live.sampler)
         self._announce(self.live)
 

@@ -172,7 +172,12 @@ class Noted:
 
 
 class Ask:
-    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle."""
+    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
+
+    `repeated`: the same questions are asked again and again, so that what happened in between can be told.
+    """
+
+    repeated = False
 
     def __init__(self, pynvml: Any, handle: Any, noted: Noted | None = None) -> None:
         """Bind the library to one device handle; `noted` is shared with the GPU's other handles."""
