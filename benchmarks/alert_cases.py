@@ -51,13 +51,13 @@ _GPU = ("GpuFailed",)
 _GPUS = ("GpusFailed",)
 _HOST = ("HostFailed",)
 _WARN = ("GpuDegraded",)
-_SLOT = "00000000:86:00.0"  # of GPU 3 of an h100x8
+_SLOT = "86:00.0"  # of GPU 3 of an h100x8
 _EDAC = "sys/devices/system/edac/mc/mc0"
 
 FAULTS = (
     # the GPU is not there, or says nothing
     Case("lost", "a GPU falls off the bus", "lost:3", _GPU, goes=How.BOOT, says=("GPU 3", _SLOT, "power-cycle")),
-    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT, says=("off the bus",)),
+    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT, says=("on the bus",)),
     Case("lost3", "three GPUs fall off the bus", _each("lost", range(3)), _GPUS, goes=How.BOOT, says=("3 GPUs",)),
     Case("lost8", "all GPUs fall off the bus", _each("lost"), _GPUS, goes=How.BOOT, says=("8 GPUs",)),
     Case("hang", "calls on a GPU never return", "hang:6", _GPU, goes=How.WATCHED, says=("GPU 6",)),
@@ -71,7 +71,7 @@ FAULTS = (
     Case("mismatch", "the library is newer than the driver", "version-mismatch", _HOST, goes=How.WATCHED),
     Case("no-library", "the library is removed", "no-library", _HOST, comes=How.BOOT, goes=How.BOOT),
     Case("nouveau", "nouveau has the GPUs after a boot", "nouveau", _HOST, comes=How.BOOT, goes=How.BOOT),
-    Case("zero-gpus", "the driver starts no GPU", "zero-gpus", _HOST, comes=How.BOOT, goes=How.BOOT),
+    Case("zero-gpus", "the driver starts no GPU", "zero-gpus", _GPUS, comes=How.BOOT, goes=How.BOOT),
     Case("init-hang", "nvmlInit never returns", "init-hang", _HOST, comes=How.BOOT, goes=How.BOOT),
     # Xids
     Case("xid48", "Xid 48, an uncorrectable error", "xid:3:48", _GPU, says=("Xid 48",)),

@@ -13,35 +13,36 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.alert_cases import CASES, FAULTS, Case, How, find_cases
+from benchmarks.alert_cases import CASES, Case, How, find_cases
 from benchmarks.alert_rig import (
     RULES,
     Alerting,
     Machine,
-    Message,
     after_reset,
     describe_machine,
     machine,
     missing_program,
 )
+from benchmarks.fault_matrix import machine as machine_words
 from benchmarks.outside import write_section
 
 HEADING = "## What was measured"
 SETTLE_SECONDS = float(os.environ.get("S", 75))
-FAULT_SECONDS = float(os.environ.get("F", 180))
-CLEAR_SECONDS = float(os.environ.get("C", 120))
-_STAGGER_SECONDS = 0.5
+FAULT_SECONDS = 150.0
+CLEAR_SECONDS = 75.0
+_CHANGES_AT_ONCE = 4
 _PAGE_WIDTH = 118
 
 
@@ -58,6 +59,7 @@ class Seen:
     text: str
     runbook: str
     settled: tuple[str, ...]  # what fired before the fault
+    load: float = 0.0  # of the last minute, when the faults came
 
 
 def main() -> None:
@@ -78,7 +80,7 @@ def main() -> None:
         seen = try_cases(left[start : start + options.at_once], options.scrape)
         with options.results.open("a") as file:
             file.writelines(f"{json.dumps(asdict(one))}\n" for one in seen)
-    told = _tell(_read(options.results))
+    told = render(_read(options.results))
     print(told)
     if options.page is not None:
         write_section(options.page, HEADING, told)
@@ -91,8 +93,7 @@ def try_cases(cases: Sequence[Case], scrape_seconds: float, rules: str | None = 
         with contextlib.ExitStack() as stack:
             machines = {}
             for case in cases:
-                text = describe_machine(case.name, case.machine, case.well)
-                one = stack.enter_context(machine(case.name, folder / case.name, text))
+                one = stack.enter_context(machine(case.name, folder / case.name, well_text(case)))
                 one.start()
                 machines[case.name] = one
             alerting = Alerting(folder, scrape_seconds, RULES.read_text() if rules is None else rules)
@@ -115,31 +116,32 @@ class _Wave:
         self._scrape_seconds = scrape_seconds
         self._began: dict[str, float] = {}
         self._mended: dict[str, float] = {}
+        self._load = 0.0
 
     def run(self) -> list[Seen]:
         """Let all be well, then each fault happen, then each be mended."""
         _wait(SETTLE_SECONDS)
-        for case in self._cases:
-            if not case.is_healthy:
-                self._break(case)
-                time.sleep(_STAGGER_SECONDS)
+        self._load = os.getloadavg()[0]
+        self._do(self._break)
         _wait(FAULT_SECONDS)
-        for case in self._cases:
-            if not case.is_healthy:
-                self._mend(case)
-                time.sleep(_STAGGER_SECONDS)
+        self._do(self._mend)
         _wait(CLEAR_SECONDS)
         failed = self._alerting.rule_failures()
         if failed:
             raise SystemExit(f"{failed:.0f} evaluations of rules failed")
         return [self._seen(case) for case in self._cases]
 
+    def _do(self, change: Callable[[Case], None]) -> None:
+        """Change each machine that has a fault, few at a time: a boot keeps a processor busy for seconds."""
+        with ThreadPoolExecutor(_CHANGES_AT_ONCE) as pool:
+            list(pool.map(change, (case for case in self._cases if not case.is_healthy)))
+
     def _break(self, case: Case) -> None:
         one = self._machines[case.name]
         if case.stops:
             one.stop()
         else:
-            faulty = one.scenario(_faulty(case))
+            faulty = one.scenario(faulty_text(case))
             if case.comes is How.BOOT:
                 one.stop()
                 one.change(faulty)
@@ -151,7 +153,7 @@ class _Wave:
     def _mend(self, case: Case) -> None:
         one = self._machines[case.name]
         faulty = one.session.scenario
-        well = one.scenario(describe_machine(case.name, case.machine, case.well))
+        well = one.scenario(well_text(case))
         if case.goes is How.RESET:
             one.change(after_reset(well, faulty))
         elif case.goes is How.WATCHED:
@@ -180,10 +182,17 @@ class _Wave:
             told[0].texts["summary"] if told else "",
             told[0].texts.get("runbook", "") if told else "",
             tuple(one.name for one in before if one.firing),
+            self._load,
         )
 
 
-def _faulty(case: Case) -> str:
+def well_text(case: Case) -> str:
+    """The scenario file of a case's machine while all is well."""
+    return describe_machine(case.name, case.machine, case.well)
+
+
+def faulty_text(case: Case) -> str:
+    """The scenario file of a case's machine with its fault."""
     faults = "+".join(filter(None, (case.well, case.faults)))
     return describe_machine(case.name, case.machine, faults, case.more)
 
@@ -216,11 +225,62 @@ def _names(names: Iterable[str]) -> str:
 # --- the page
 
 
-def _tell(all_seen: Sequence[Seen]) -> str:
-    """The table of what was seen, in Markdown."""
-    cases = {case.name: case for case in CASES}
-    known = [seen for seen in all_seen if seen.name in cases]
-    return json.dumps([(seen.name, find_wrong(cases[seen.name], seen)) for seen in known], indent=1)
+def render(all_seen: Sequence[Seen]) -> str:
+    """The tables of what was seen, in Markdown."""
+    by_name = {seen.name: seen for seen in all_seen}
+    faults = [(case, by_name[case.name]) for case in CASES if case.name in by_name and not case.is_healthy]
+    healthy = [(case, by_name[case.name]) for case in CASES if case.name in by_name and case.is_healthy]
+    right = sum(not find_wrong(case, seen) for case, seen in faults)
+    silent = sum(not find_wrong(case, seen) for case, seen in healthy)
+    intervals = ", ".join(sorted({f"{seen.scrape_seconds:.0f} s" for seen in all_seen}))
+    loads = [seen.load for seen in all_seen]
+    lines = [
+        textwrap.fill(
+            f"`python -m benchmarks.alert_matrix` on {time.strftime('%Y-%m-%d', time.gmtime())}: {machine_words()}, "
+            f"{_version('prometheus')}, {_version('prometheus-alertmanager')}; scraped every {intervals}, the rules as "
+            f"shipped, Alertmanager without inhibition, each alert by itself and at once; load {min(loads):.0f} to "
+            f"{max(loads):.0f}. Seconds are from the fault until Alertmanager has passed the alert on, and from the repair "
+            "until it has passed its end on.",
+            _PAGE_WIDTH,
+        ),
+        "",
+        f"{right} of {len(faults)} faults gave exactly the alerts of this table and cleared; {silent} of {len(healthy)} "
+        "healthy machines gave none.",
+        f"Until a page: {_spread(seen.fired_seconds for _, seen in faults if seen.pages)}; until a warning: "
+        f"{_spread(seen.fired_seconds for _, seen in faults if not seen.pages)}; until it cleared: "
+        f"{_spread(seen.cleared_seconds for _, seen in faults)}.",
+        "",
+        "| fault | comes, goes | pages | warns | fires | clears | text |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *(_row(case, seen) for case, seen in faults),
+        "",
+        f"Silent throughout: {'; '.join(case.what for case, seen in healthy if not find_wrong(case, seen))}.",
+    ]
+    wrong = [(case, find_wrong(case, seen)) for case, seen in (*faults, *healthy)]
+    lines += [f"\nNot as wanted: {case.what}: {'; '.join(words)}." for case, words in wrong if words]
+    return "\n".join(lines)
+
+
+def _row(case: Case, seen: Seen) -> str:
+    ways = f"{case.comes.value}, {case.goes.value}"
+    words = (case.what, ways, _names(seen.pages), _names(seen.warns), _told(seen.fired_seconds),
+             _told(seen.cleared_seconds), seen.text)  # fmt: skip
+    return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
+
+
+def _told(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.0f} s"
+
+
+def _spread(all_seconds: Iterable[float | None]) -> str:
+    known = [seconds for seconds in all_seconds if seconds is not None]
+    return f"median {statistics.median(known):.0f} s, longest {max(known):.0f} s" if known else "none"
+
+
+def _version(program: str) -> str:
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    words = (done.stdout + done.stderr).split()
+    return f"{words[0].rstrip(',').capitalize()} {words[words.index('version') + 1]}"
 
 
 def _read(path: Path) -> list[Seen]:

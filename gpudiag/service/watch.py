@@ -38,7 +38,7 @@ from gpudiag.service.readings import Readings
 from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
-from gpudiag.store.seen_gpus import SeenFile
+from gpudiag.store.seen_gpus import SeenFile, SeenMachine
 
 Told = Live | Findings | TimelineEntry
 
@@ -251,10 +251,17 @@ class MachineWatch:
 
     def _recall(self, snapshot: Snapshot) -> None:
         """Take in what an earlier service saw, once the disk has given it."""
-        if self._seen_file is not None and self._seen_file.loaded is not None:
-            memory, self._seen_file.loaded = self._seen_file.loaded, None
+        memory = self._memory_to_recall()
+        if self._seen_file is not None and memory is not None:
+            self._seen_file.loaded = None
             self.remembered_at = memory.last_at
             self.seen.recall(memory, snapshot)
+
+    def _memory_to_recall(self) -> SeenMachine | None:
+        """What an earlier service saw; None before the host has said which machine this is: it would seem another's."""
+        if self._seen_file is None or self._inspector.surroundings is None:
+            return None
+        return self._seen_file.loaded
 
     def _save_seen(self, *, now: bool = False) -> None:
         """Have the GPUs that were seen written where they have changed, and their times now and then."""
@@ -352,9 +359,8 @@ class MachineWatch:
         if self._moved_at is not None and not self._is_settling():
             self._moved_at = None
             self._join()
-        recalls = self._seen_file is not None and self._seen_file.loaded is not None
         lateness_changed = self._polls and bool(self._picture.late()) != self._shows_late()
-        if self.snapshot is None or recalls or lateness_changed:
+        if self.snapshot is None or self._memory_to_recall() is not None or lateness_changed:
             self._join()
         self._save_seen()
         if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
