@@ -104,20 +104,23 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool, openme
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
     sampler, report = live.sampler, service.watch.report
-    last = sampler.last_good_at
+    results = () if report is None else report.results
     numbers = ServiceNumbers(
         sampler_state=sampler.state.value,
         fresh=service.health().ready,
-        last_good_at=None if isinstance(last, Missing) else last.timestamp(),
+        last_good_at=service.last_success_at(live),
         tick_seconds=None if isinstance(sampler.tick_seconds, Missing) else sampler.tick_seconds,
         restarts=sampler.restarts,
         stuck_children=service.watch.stuck,
         stream_clients=len(service.hub.listeners),
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
-        results=() if report is None else report.results,
+        results=results,
         findings=() if service.watch.findings is None else service.watch.findings.findings,
-        events=tuple(service.readings.entries),
+        run_findings=tuple(service.runs.findings.present(snapshot, results)),
+        xids=service.readings.xids(),
+        last_indices=service.watch.seen.last_indices(),
+        elsewhere=service.watch.seen.elsewhere(snapshot),
         active_runs=len(live.active_runs),
         processes=processes,
         owners=service.watch.owners,

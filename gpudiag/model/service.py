@@ -54,6 +54,17 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class XidTally:
+    """How often NVML reported an Xid of a GPU, and when the last time; without a UUID the index is all that is known."""
+
+    uuid: str | None
+    nvml_index: int | None
+    xid_code: int
+    count: int
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """`gpudiag.timeline/1`: the newest entries, oldest first."""
 

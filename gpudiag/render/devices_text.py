@@ -459,10 +459,12 @@ def _describe_instance(instance: MigInstance) -> str:
 
 
 def _describe_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
-    return (
-        ", ".join(f"{describe_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes)
-        or "nobody"
-    )
+    return ", ".join(_describe_whole(process, now) for process in processes) or "nobody"
+
+
+def _describe_whole(process: GpuProcess, now: datetime) -> str:
+    job = "" if isinstance(process.slurm_job_id, Missing) else f", Slurm job {process.slurm_job_id}"
+    return f"{describe_process(process, now)} (pid {process.pid}, {process.kind}{job})"
 
 
 def _describe_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:

@@ -6,7 +6,7 @@ labels; docs/metrics.md lists them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from gpudiag.checks.catalogue import finding_kinds
@@ -35,17 +35,27 @@ _REMEDY_OF_XID = ("xid.hardware", "xid.wear", "xid.application", "xid.driver")
 _PARTS = {"pid": "process {}", "port": "port {}"}
 
 
-def count_findings(findings: Iterable[Finding], snapshot: Snapshot) -> list[tuple[Labels, float]]:
-    """The labels of each fault, and how many findings have them; observations without a fault are left out."""
+def count_findings(
+    findings: Iterable[Finding],
+    snapshot: Snapshot,
+    last_indices: Mapping[str, int] | None = None,
+    of_runs: Iterable[tuple[str, Finding]] = (),
+) -> list[tuple[Labels, float]]:
+    """The labels of each fault, and how many findings have them; observations without a fault are left out.
+
+    `last_indices` are the NVML indices that GPUs had last, by UUID: of one that is missing, people know that.
+    `of_runs` are those that a run found, behind the run's kind, which repeats the look.
+    """
     counts: dict[tuple[tuple[str, str], ...], float] = {}
-    for finding in findings:
+    for kind, finding in (*(("", finding) for finding in findings), *of_runs):
         if finding.outcome not in (Outcome.PASS, Outcome.SKIP):
-            labels = tuple(finding_labels(finding, snapshot).items())
+            found = finding_labels(finding, snapshot, last_indices or {}) | ({"run": kind} if kind else {})
+            labels = tuple(found.items())
             counts[labels] = counts.get(labels, 0.0) + 1.0
     return [(dict(labels), count) for labels, count in counts.items()]
 
 
-def finding_labels(finding: Finding, snapshot: Snapshot) -> Labels:
+def finding_labels(finding: Finding, snapshot: Snapshot, last_indices: Mapping[str, int]) -> Labels:
     """What the finding is, whom it is about, and what to do, in words that stay the same while it lasts."""
     device = next((one for one in snapshot.devices if findings_about(one, (finding,))), None)
     xid = _xid_of(finding)
@@ -57,7 +67,7 @@ def finding_labels(finding: Finding, snapshot: Snapshot) -> Labels:
         "severity": finding.severity.value,
         "owner": finding.owner.value,
         "blocks_jobs": "true" if finding.blocks_jobs else "false",
-        **_gpu_labels(subject, device),
+        **_gpu_labels(finding, device, last_indices),
         "subject": _part_of(finding),
         "xid": "" if xid is None else str(xid),
         "title": describe_cause(finding.code, xid),
@@ -92,17 +102,21 @@ def _meaning_and_remedy(code: str) -> tuple[str, str]:
     return ("", "") if kind is None else (kind.meaning, kind.remedy)
 
 
-def _gpu_labels(subject: Subject, device: Device | None) -> Labels:
+def _gpu_labels(finding: Finding, device: Device | None, last_indices: Mapping[str, int]) -> Labels:
     """Which GPU it is: by the row that the machine shows of it, else by what the finding knows."""
+    subject = finding.subject
     if not isinstance(subject, DeviceSubject):
         return {}
     named = subject if device is None else device.id
-    bus_id, index = value_or(named.bus_id, ""), named.nvml_index
+    bus_id, uuid = value_or(named.bus_id, ""), value_or(named.uuid, "")
+    told = {fact.name: fact.value for fact in finding.evidence}
+    had = last_indices.get(uuid, told.get("nvml_index"))
+    index = had if isinstance(named.nvml_index, Missing) else named.nvml_index
     return {
-        "gpu": bus_id if isinstance(index, Missing) else str(index),
-        "uuid": value_or(named.uuid, ""),
+        "gpu": bus_id if index is None else str(index),
+        "uuid": uuid,
         "bus_id": bus_id,
-        "serial": "" if device is None else value_or(device.serial, ""),
+        "serial": str(told.get("serial", "")) if device is None else value_or(device.serial, ""),
     }
 
 

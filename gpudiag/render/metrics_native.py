@@ -14,7 +14,7 @@ from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import Missing, value_or
-from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.model.service import XidTally
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
 from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.metrics import METRICS, Metric
@@ -22,7 +22,10 @@ from gpudiag.render.metrics_mig import add_mig
 from gpudiag.render.metrics_owners import add_owners
 
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
-_XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
+_XID_EVENTS = (
+    "gpudiag_gpu_xid_events_total",
+    "How often NVML reported that Xid, as far as the timeline tells.",
+)
 _XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
 
 
@@ -32,7 +35,7 @@ class ServiceNumbers:
 
     sampler_state: str
     fresh: bool  # whether the numbers are of now
-    last_good_at: float | None  # Unix time of the last tick
+    last_good_at: float | None  # Unix time of the last tick; None where there is nothing to collect
     tick_seconds: float | None
     restarts: int
     stuck_children: int
@@ -41,7 +44,10 @@ class ServiceNumbers:
     health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
     results: tuple[CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()  # present now
-    events: tuple[TimelineEntry, ...] = ()
+    run_findings: tuple[tuple[str, Finding], ...] = ()  # of runs, each behind the kind of run
+    xids: tuple[XidTally, ...] = ()
+    last_indices: Mapping[str, int] = field(default_factory=dict)  # by UUID, of every GPU that was seen
+    elsewhere: frozenset[str] = frozenset()  # UUIDs of GPUs that have another one's NVML index now
     active_runs: int = 0
     processes: bool = False  # one series for each process: they come and go
     owners: Mapping[str, GpuOwners] = field(default_factory=dict)  # by UUID
@@ -62,24 +68,25 @@ def render_metrics(
         "Who each GPU is.",
         [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
     )
-    whole = [joined(_device_labels(device)) for device in snapshot.devices]
-    short = whole if full else [joined({"gpu": _gpu_label(device)}) for device in snapshot.devices]
+    host, seen = {"host": snapshot.host}, numbers.last_indices
+    identities = [_device_labels(device, seen) for device in snapshot.devices]
+    bases = identities if full else [_short_labels(device, numbers.elsewhere) for device in snapshot.devices]
+    whole, short = [joined({**labels, **host}) for labels in identities], [joined(labels) for labels in bases]
     for metric in METRICS:
         if full or metric.core:
             rare = frozenset() if full else metric.rare
             lines = _lines(metric, snapshot.devices, whole if metric.name == _UP else short, rare)
             page.add_lines(metric.name, metric.kind, metric.text, lines)
-    identities = [_device_labels(device) for device in snapshot.devices]
-    bases = identities if full else [{"gpu": _gpu_label(device)} for device in snapshot.devices]
     add_mig(page, list(zip(snapshot.devices, identities, bases, strict=True)), full=full)
     _add_status(page, snapshot, numbers)
-    page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot))
-    _add_checks(page, numbers.results, full=full)
-    _add_xids(page, numbers.events)
-    add_owners(page, [(device, _device_labels(device)) for device in snapshot.devices], numbers.owners)
+    found = count_findings(numbers.findings, snapshot, seen, numbers.run_findings)
+    page.add(FINDING[0], "gauge", FINDING[1], found)
+    _add_checks(page, numbers.results, host, full=full)
+    _add_xids(page, numbers, host)
+    add_owners(page, list(zip(snapshot.devices, identities, strict=True)), numbers.owners)
     if numbers.processes:
         _add_processes(page, snapshot.devices)
-    _add_service(page, numbers)
+    _add_service(page, numbers, host)
     return page.text()
 
 
@@ -96,33 +103,43 @@ def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: 
 
 def _add_status(page: Page, snapshot: Snapshot, numbers: ServiceNumbers) -> None:
     samples = [
-        ({**_device_labels(device), "state": numbers.health.get(text_of(device.id.uuid), "error")}, 1.0)
+        (
+            {
+                **_device_labels(device, numbers.last_indices),
+                "host": snapshot.host,
+                "state": numbers.health.get(text_of(device.id.uuid), "error"),
+            },
+            1.0,
+        )
         for device in snapshot.devices
     ]
     page.add("gpudiag_gpu_status", "gauge", "1 for the GPU's state: ok, warn, fail or error.", samples)
 
 
-def _add_checks(page: Page, results: tuple[CheckResult, ...], *, full: bool) -> None:
+def _add_checks(page: Page, results: tuple[CheckResult, ...], host: Labels, *, full: bool) -> None:
     """Add the number of checks per outcome, and each check neither passed nor skipped; the full scrape has all."""
     counts = Counter(result.outcome for result in results)
-    counted = [({"outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
+    counted = [({**host, "outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
     page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
     told = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
-    statuses = [({"check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
+    statuses = [({**host, "check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
     page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check.", statuses)
 
 
-def _add_xids(page: Page, events: tuple[TimelineEntry, ...]) -> None:
-    counts: dict[tuple[str, str, str], int] = {}
-    last: dict[tuple[str, str, str], float] = {}
-    for entry in events:
-        if entry.kind is TimelineKind.XID:
-            key = (str(entry.nvml_index), entry.uuid or "", str(entry.xid_code))
-            counts[key] = counts.get(key, 0) + 1
-            last[key] = entry.at.timestamp()
-    labels = {key: {"gpu": key[0], "uuid": key[1], "xid": key[2]} for key in counts}
-    page.add(_XID_EVENTS[0], "counter", _XID_EVENTS[1], [(labels[key], float(counts[key])) for key in counts])
-    page.add(_XID_LAST[0], "gauge", _XID_LAST[1], [(labels[key], last[key]) for key in last])
+def _add_xids(page: Page, numbers: ServiceNumbers, host: Labels) -> None:
+    counts, last = [], []
+    for tally in numbers.xids:
+        index = numbers.last_indices.get(tally.uuid or "", tally.nvml_index)
+        labels = {
+            "gpu": "" if index is None else str(index),
+            "uuid": tally.uuid or "",
+            "xid": str(tally.xid_code),
+            **host,
+        }
+        counts.append((labels, float(tally.count)))
+        last.append((labels, tally.last_at.timestamp()))
+    page.add(_XID_EVENTS[0], "counter", _XID_EVENTS[1], counts)
+    page.add(_XID_LAST[0], "gauge", _XID_LAST[1], last)
 
 
 def _add_processes(page: Page, devices: tuple[Device, ...]) -> None:
@@ -135,7 +152,7 @@ def _add_processes(page: Page, devices: tuple[Device, ...]) -> None:
     page.add("gpudiag_process_memory_bytes", "gauge", "Memory that a process holds on a GPU.", samples)
 
 
-def _add_service(page: Page, numbers: ServiceNumbers) -> None:
+def _add_service(page: Page, numbers: ServiceNumbers, host: Labels) -> None:
     plain = {
         "collect_success": ("1 when the numbers are fresh.", float(numbers.fresh)),
         "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
@@ -146,29 +163,39 @@ def _add_service(page: Page, numbers: ServiceNumbers) -> None:
     }
     for name, (text, value) in plain.items():
         if value is not None:
-            page.add(f"gpudiag_{name}", "gauge", text, [({}, value)])
+            page.add(f"gpudiag_{name}", "gauge", text, [(host, value)])
     page.add(
         "gpudiag_sampler_restarts_total",
         "counter",
         "How often the sampler was replaced.",
-        [({}, float(numbers.restarts))],
+        [(host, float(numbers.restarts))],
     )
     page.add(
         "gpudiag_sampler_state",
         "gauge",
         "1 for the sampler's state.",
-        [({"state": numbers.sampler_state}, 1.0)],
+        [({**host, "state": numbers.sampler_state}, 1.0)],
     )
-    page.add("gpudiag_nvml_state", "gauge", "1 for how NVML answers.", [({"state": numbers.nvml_state}, 1.0)])
+    page.add(
+        "gpudiag_nvml_state",
+        "gauge",
+        "1 for how NVML answers.",
+        [({**host, "state": numbers.nvml_state}, 1.0)],
+    )
 
 
-def _device_labels(device: Device) -> Labels:
-    return {"gpu": _gpu_label(device), "uuid": text_of(device.id.uuid)}
+def _device_labels(device: Device, last_indices: Mapping[str, int] | None = None) -> Labels:
+    """The GPU's index and UUID; of one that NVML does not list the index that it had, where that is given."""
+    uuid = text_of(device.id.uuid)
+    had = None if last_indices is None else last_indices.get(uuid)
+    listed = text_of(device.id.nvml_index)
+    return {"gpu": listed or (text_of(device.id.bus_id) if had is None else str(had)), "uuid": uuid}
 
 
-def _gpu_label(device: Device) -> str:
-    """The NVML index; the bus id of a GPU that NVML does not see."""
-    return text_of(device.id.nvml_index) or text_of(device.id.bus_id)
+def _short_labels(device: Device, elsewhere: frozenset[str]) -> Labels:
+    """The index alone, which says who it is as long as no other GPU has had that index."""
+    labels = _device_labels(device)
+    return labels if labels["uuid"] in elsewhere else {"gpu": labels["gpu"]}
 
 
 def _identity(device: Device, snapshot: Snapshot) -> Labels:

@@ -38,7 +38,7 @@ from gpudiag.service.readings import Readings
 from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
-from gpudiag.store.seen_gpus import SeenFile
+from gpudiag.store.seen_gpus import SeenFile, SeenMachine
 
 Told = Live | Findings | TimelineEntry
 
@@ -55,6 +55,7 @@ _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
 _LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
+_SETTLE_SECONDS = 4.0  # for the host's answer after NVML's list of GPUs has changed: is it still on the bus?
 _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
 _REAP_LOOK_SECONDS = 0.005
 _SAVE_SECONDS = 600.0  # between two writes of the GPUs that were seen, where only their times have changed
@@ -110,6 +111,7 @@ class MachineWatch:
         self._looked_at = self._began = monotonic()
         self._told_at = self._heard_at = 0.0
         self._lost_since: float | None = None
+        self._moved_at: float | None = None  # when NVML's list changed, until the host was looked at since
         self._sequence = 0
         self._facts: SamplerFacts | None = None
 
@@ -194,7 +196,9 @@ class MachineWatch:
             self._join()
         elif message["kind"] == "tick":
             self._refresh()
-        if message["kind"] in ("gone", "failed") and changed:
+        if message["kind"] == "gone":  # the driver, or its list of GPUs, is another one
+            self._moved_at = monotonic()
+        if message["kind"] == "gone" or (message["kind"] == "failed" and changed):
             self._inspector.ask_soon()
         if message["kind"] == "tick":
             self._remember(message["at"])
@@ -202,6 +206,7 @@ class MachineWatch:
             self._publish()
 
     def _add_surroundings(self, _surroundings: Surroundings) -> None:
+        self._moved_at = None
         self._join()
         self._publish()
 
@@ -222,8 +227,8 @@ class MachineWatch:
         unanswered = self._polls and not picture.has_answer()
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first snapshot without it would be a false alarm
-        if self._picture.is_filling() and self.snapshot is not None:
-            return  # a fresh child has counted the GPUs and not read them yet: what was read last still stands
+        if self.snapshot is not None and (self._picture.is_filling() or self._is_settling()):
+            return  # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
         if surroundings is None:
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
         answers = surroundings.answers(self._nvml_answer())
@@ -240,12 +245,23 @@ class MachineWatch:
         self._publish_xids()
         self._judge(snapshot)
 
+    def _is_settling(self) -> bool:
+        """Whether NVML's list has just changed, and what is known of the PCI bus is from before that."""
+        return self._moved_at is not None and monotonic() - self._moved_at < _SETTLE_SECONDS
+
     def _recall(self, snapshot: Snapshot) -> None:
         """Take in what an earlier service saw, once the disk has given it."""
-        if self._seen_file is not None and self._seen_file.loaded is not None:
-            memory, self._seen_file.loaded = self._seen_file.loaded, None
+        memory = self._memory_to_recall()
+        if self._seen_file is not None and memory is not None:
+            self._seen_file.loaded = None
             self.remembered_at = memory.last_at
             self.seen.recall(memory, snapshot)
+
+    def _memory_to_recall(self) -> SeenMachine | None:
+        """What an earlier service saw; None before the host has said which machine this is: it would seem another's."""
+        if self._seen_file is None or self._inspector.surroundings is None:
+            return None
+        return self._seen_file.loaded
 
     def _save_seen(self, *, now: bool = False) -> None:
         """Have the GPUs that were seen written where they have changed, and their times now and then."""
@@ -315,6 +331,8 @@ class MachineWatch:
         self.snapshot = snapshot
 
     def _remember(self, at: float) -> None:
+        if self._is_settling():
+            return  # what is shown is of the list before
         self._note_last_good()
         for device in self.snapshot.devices if self.snapshot is not None else ():
             if device.responding is True:
@@ -338,9 +356,11 @@ class MachineWatch:
         if self.snapshot is not None:
             self.good_state.look(machine_key(self.snapshot))
         now = monotonic()
-        recalls = self._seen_file is not None and self._seen_file.loaded is not None
+        if self._moved_at is not None and not self._is_settling():
+            self._moved_at = None
+            self._join()
         lateness_changed = self._polls and bool(self._picture.late()) != self._shows_late()
-        if self.snapshot is None or recalls or lateness_changed:
+        if self.snapshot is None or self._memory_to_recall() is not None or lateness_changed:
             self._join()
         self._save_seen()
         if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:

@@ -44,7 +44,9 @@ def uuids(service) -> list[str]:
 
 
 def warnings(service) -> list[str]:
-    return service.get("/healthz").json()["warnings"]
+    """What the service says of pods; a busy disk may have it say something of its history, too."""
+    told = service.get("/healthz").json()["warnings"]
+    return [words for words in told if "cannot be named" in words]
 
 
 def test_pods_and_jobs_are_in_both_dialects_and_in_the_tick(served, kubelet):
@@ -70,15 +72,16 @@ def test_pods_and_jobs_are_in_both_dialects_and_in_the_tick(served, kubelet):
 
 def test_a_kubelet_that_hangs_keeps_nothing_waiting_and_is_told_of_once(served, kubelet):
     kubelet.tell(mode="hang")
-    (words,) = served.wait(lambda: warnings(served), SECONDS)
-    assert "gave no answer within 5 s" in words
+    words = served.wait(
+        lambda: next((one for one in warnings(served) if "no answer within 5 s" in one), None), SECONDS
+    )
     assert served.get("/readyz").status_code == 200
     assert rows(served, "gpudiag_gpu_pod_info")  # the pods run on
     kubelet.tell(mode="ok", pods=[pod("web", "chat-1", "serve", f"{uuids(served)[0]}::2")])
     served.wait(lambda: rows(served, "gpudiag_gpu_pod_info")[0]["pod"] == "chat-1", SECONDS)
     assert warnings(served) == []
     log: Path = served.log
-    assert log.read_text().count("cannot be named") == 1
+    assert log.read_text().count(words) == 1
 
 
 def test_one_process_asks_the_kubelet_whatever_happened_to_it(served):

@@ -13,6 +13,7 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls
 
 DEADLINE_SECONDS = 5.0
+_AS_ROOT = "in Kubernetes: deploy/kubernetes/pods; not wanted: --kubelet-socket off"
 _HOW_TO_INSTALL = "pip install 'gpudiag[kubernetes]'"
 # A node's kubelet lists all its pods, also those without a GPU; grpc's own limit of 4 MiB is too little for 10,000.
 _MAX_BYTES = 64 << 20
@@ -21,7 +22,7 @@ _MAX_NAME_CHARACTERS = 253  # of a name in Kubernetes (RFC 1123)
 _VENDOR = "nvidia.com/"  # gpu, gpu.shared, mig-1g.10gb, and what the device plugin was told to rename them to
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_BYTES),
-    # Without it grpc sends the socket's path as the authority, which servers written in Go refuse.
+    # Without it grpc sends the socket's path, escaped, as the authority, which names no host.
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks anew
@@ -63,9 +64,7 @@ def find_obstacle(path: str) -> Missing | None:
         except FileNotFoundError:
             return Missing(MissingReason.SOURCE_ABSENT, f"{path} is not there")
         except PermissionError:
-            return Missing(
-                MissingReason.NO_PERMISSION, f"{path} is the kubelet's own: only root may ask there"
-            )
+            return Missing(MissingReason.NO_PERMISSION, f"{path} answers root alone ({_AS_ROOT})")
         except BlockingIOError:  # its queue is full: the call's deadline decides
             return None
         except OSError as error:

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 GPU = "GPU-5f0b8d21-0a4c-4f6e-9f0d-0c6a1b2c3d4e"
 SHORT_SECONDS = "0.5"  # for those that never answer
 LONG_SECONDS = "60"
+NOBODY = 65534
 
 
 class Asker:
@@ -121,11 +122,18 @@ def test_without_the_extra_it_is_said_how_to_install_it(kubelet):
 def test_what_is_in_the_way_is_found_without_grpc(tmp_path):
     assert find_obstacle(str(tmp_path / "none")).reason is MissingReason.SOURCE_ABSENT
     assert "refused" in find_obstacle(str(_refusing(tmp_path / "old.sock"))).detail.lower()
-    if os.geteuid() == 0:
-        return  # root is kept out of nothing
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    assert find_obstacle(str(closed / "kubelet.sock")).reason is MissingReason.NO_PERMISSION
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:  # whom nothing is closed to
+            os.seteuid(NOBODY)
+        obstacle = find_obstacle(str(closed / "kubelet.sock"))
+    finally:
+        if is_root:
+            os.seteuid(0)
+    assert obstacle.reason is MissingReason.NO_PERMISSION
+    assert "deploy/kubernetes/pods" in obstacle.detail
 
 
 def test_the_socket_is_the_one_asked_for_the_usual_one_or_none():

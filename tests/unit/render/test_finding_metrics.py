@@ -43,7 +43,7 @@ def test_every_code_and_xid_has_words_that_fit_into_a_label(case):
     assert 10 < len(cause) <= MAX_WORDS
     assert not cause.endswith(".")
     labels = finding_labels(
-        make_finding(code, ON_GPU, *([Evidence(code.split(".")[0], xid)] if xid else [])), MACHINE
+        make_finding(code, ON_GPU, *([Evidence(code.split(".")[0], xid)] if xid else [])), MACHINE, {}
     )
     assert labels["title"] == cause
     assert labels["remedy"].startswith(describe_remedy(code, xid)[:10].replace("INDEX", "5"))
@@ -55,12 +55,12 @@ def test_every_code_and_xid_has_words_that_fit_into_a_label(case):
 def test_a_finding_of_a_gpu_has_its_whole_identity_also_where_it_knows_less():
     by_place = DeviceSubject(ABSENT, GPU.id.bus_id, ABSENT, "a1")
     for subject in (ON_GPU, by_place):
-        labels = finding_labels(make_finding("gpu.lost", subject), MACHINE)
+        labels = finding_labels(make_finding("gpu.lost", subject), MACHINE, {})
         assert {name: labels.get(name) for name in ("gpu", "uuid", "bus_id", "serial", "host")} == {
             "gpu": "5", "uuid": GPU.id.uuid, "bus_id": GPU.id.bus_id, "serial": "1650000000005", "host": "a1",
         }  # fmt: skip
     gone = DeviceSubject("GPU-9", "00000000:9d:00.0", ABSENT, "a1")
-    labels = finding_labels(make_finding("gpu.gone", gone), MACHINE)
+    labels = finding_labels(make_finding("gpu.gone", gone), MACHINE, {})
     assert (labels["gpu"], labels["uuid"], labels["bus_id"]) == (
         "00000000:9d:00.0",
         "GPU-9",
@@ -81,7 +81,7 @@ def test_what_is_no_gpu_has_no_label_of_one_and_names_the_part():
         "host.governor": (HostSubject("a1"), (), None),
     }  # fmt: skip
     for code, (subject, evidence, part) in said.items():
-        labels = finding_labels(make_finding(code, subject, *evidence), MACHINE)
+        labels = finding_labels(make_finding(code, subject, *evidence), MACHINE, {})
         assert labels.get("subject") == part, code
         assert ("uuid" in labels) == (subject is ON_GPU)
         assert labels["host"] == "a1"
@@ -98,8 +98,8 @@ def test_numbers_that_move_make_no_new_series():
 def test_a_finding_that_states_an_xid_stays_one_series_and_the_xid_itself_names_it():
     lost = make_finding("gpu.lost")
     told = replace(lost, evidence=(*lost.evidence, Evidence("xid", 79)))
-    assert finding_labels(lost, MACHINE) == finding_labels(told, MACHINE)
-    xid = finding_labels(make_finding("xid.wear", ON_GPU, Evidence("xid", 94)), MACHINE)
+    assert finding_labels(lost, MACHINE, {}) == finding_labels(told, MACHINE, {})
+    xid = finding_labels(make_finding("xid.wear", ON_GPU, Evidence("xid", 94)), MACHINE, {})
     assert xid["xid"] == "94"
     assert xid["title"].startswith("Xid 94: ")
 

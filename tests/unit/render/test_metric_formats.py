@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
-from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.model.service import TimelineEntry, TimelineKind, XidTally
 from gpudiag.render.exposition import Page
 from gpudiag.render.metrics_dcgm import render_dcgm
 from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
@@ -58,7 +58,8 @@ def events(
 
 def pages(snapshot: Snapshot, *, openmetrics: bool) -> list[str]:
     told = events(snapshot, 31, 79, gpu=len(snapshot.devices) - 1)
-    numbers = replace(NUMBERS, processes=True, events=told)
+    tallies = tuple(XidTally(one.uuid, one.nvml_index, one.xid_code or 0, 1, one.at) for one in told)
+    numbers = replace(NUMBERS, processes=True, xids=tallies)
     return [
         render_metrics(snapshot, numbers, openmetrics=openmetrics),
         render_metrics(snapshot, numbers, full=True, openmetrics=openmetrics),

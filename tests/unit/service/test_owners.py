@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from gpudiag.model.device import GpuProcess, MigInstance
 from gpudiag.model.owners import GpuOwners, JobUse, PodDevice, PodDevices, PodUse
-from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, value_or
 from gpudiag.render.metrics_dcgm import render_dcgm
 from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag.service.owners import find_owners
 from tests.unit.model.nouns import make_snapshot
 from tests.unit.render.rows import make_idle
+from tests.unit.render.simulated_snapshots import simulated_snapshot
 from tests.walking import walk
 
 SNAPSHOT = make_snapshot(*(make_idle(index) for index in range(8)))
@@ -147,3 +148,17 @@ def test_dcgms_names_have_them_as_dcgm_exporter_does():
     for page in (text, render_dcgm(SNAPSHOT, (), SHARED, shares=True)):
         series = [line.rsplit(" ", 1)[0] for line in page.splitlines() if not line.startswith("#")]
         assert len(series) == len(set(series))
+
+
+def test_the_pod_of_a_mig_instance_is_on_the_instances_series():
+    snapshot = simulated_snapshot("h100-mig")
+    device = next(one for one in snapshot.devices if value_or(one.mig_instances, ()))
+    first, second = device.mig_instances[:2]
+    owners = find_owners(snapshot, given(f"{second.uuid}::1"))
+    rows = labels_of(render_dcgm(snapshot, (), owners), "DCGM_FI_DEV_FB_USED")
+    of_gpu = [row for row in rows if row["gpu"] == str(device.id.nvml_index)]
+    told = {row.get("GPU_I_ID", ""): row.get("pod") for row in of_gpu}
+    assert told[str(first.gpu_instance_id)] is None
+    assert told[str(second.gpu_instance_id)] == "pod-0"
+    (info,) = labels_of(render_metrics(snapshot, numbers(owners)), "gpudiag_gpu_pod_info")
+    assert info["gpu_instance_id"] == str(second.gpu_instance_id)
