@@ -7,12 +7,12 @@ FROM docker.io/library/python:${PYTHON} AS build
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/gpudiag \
- && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve]' \
+ && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve,kubernetes]' \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
 FROM build AS build-full
-RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve,torch]'
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve,kubernetes,torch]'
 
 FROM docker.io/library/python:${PYTHON} AS base
 RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag

@@ -80,6 +80,8 @@ pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_findings_page.py
 	$(BIN)/python -m tools.write_lint_page
 	$(BIN)/python tools/write_detection.py
+	$(BIN)/python -m tools.write_prometheus_rule
+	$(BIN)/python -m tools.write_boards
 
 benchmarks: $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/list_command.py

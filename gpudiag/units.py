@@ -14,6 +14,7 @@ TIB = 1024**4
 
 BYTES_PER_GB = 1_000_000_000
 MILLIWATTS_PER_WATT = 1000
+MILLIJOULES_PER_JOULE = 1000
 
 _SIZE_FACTORS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _SIZE_PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.model.reading import Missing
-from gpudiag.reference.declaration import COUNTER, ByHand, Call, Declared, Field
+from gpudiag.reference.declaration import COUNTER, Activity, ByHand, Call, Declared, Field
 from gpudiag.reference.readings import PAGE_GROUPS, READINGS, TOPICS
 
 _ROOT = Path(__file__).parents[1]
@@ -18,8 +18,9 @@ _PAGE_HEAD = """# Readings
 
 Every reading of a GPU: its name in documents, who answers it, how often `gpudiag serve` asks (once; fast: every second;
 slow: every 5 seconds), whether it is remembered over time, and its names in `GET /metrics`, in gpudiag's own dialect (behind
-`gpudiag_gpu_`) and in dcgm-exporter's (behind `DCGM_FI_DEV_`). A metric that is made from a reading which is no number
-(links, reasons, processes) is in the scrape too. Written by `python tools/write_readings.py` from `gpudiag/reference/readings`.
+`gpudiag_gpu_`) and in dcgm-exporter's (behind `DCGM_FI_DEV_`, or behind `DCGM_FI_` where it starts with `PROF_`). A metric
+that is made from a reading which is no number (links, reasons, processes) is in the scrape too. "GPM" is a metric of
+nvmlGpmMetricsGet: what happened between two looks, so that only `gpudiag serve` has it, on Hopper and later. Written by `python tools/write_readings.py` from `gpudiag/reference/readings`.
 """
 _SCRIPT_HEAD = """// Written by `python tools/write_readings.py` from gpudiag/reference/readings.
 
@@ -55,6 +56,8 @@ def _asked(declared: Declared) -> str:
         return f"`{question.function}`"
     if isinstance(question, Field):
         return f"field {question.number}"
+    if isinstance(question, Activity):
+        return f"GPM {question.number}"
     return f"by hand: `{question.name}`" if isinstance(question, ByHand) else "not NVML"
 
 

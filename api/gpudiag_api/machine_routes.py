@@ -24,7 +24,7 @@ from gpudiag.model.service import (
     Topology,
 )
 from gpudiag.model.untrusted_text import mask_text
-from gpudiag.render.metrics import otel_document
+from gpudiag.render.metrics_otel import otel_document
 from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import build_topology, list_processes

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from gpudiag import __version__
 from gpudiag.model.codec import dumps, encode
-from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
 from gpudiag.service.manager import RunManager
@@ -19,7 +19,9 @@ from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock
 from gpudiag.service.watch import MachineWatch
 from gpudiag.store.baselines import GoodState
+from gpudiag.store.seen_gpus import SeenFile
 from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.state_folder import own_machine_key
 from gpudiag_api.history import HistoryBodies
 from gpudiag_api.hub import LIVE, Hub
 from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
@@ -46,7 +48,15 @@ class Service:
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
         self.good_state = GoodState(settings.store)
-        self.watch = MachineWatch(self._publish, self.readings, self.good_state, polls=settings.polls)
+        self.seen_file = SeenFile(folder, own_machine_key())
+        self.watch = MachineWatch(
+            self._publish,
+            self.readings,
+            self.good_state,
+            polls=settings.polls,
+            seen_file=self.seen_file,
+            kubelet_socket=settings.kubelet_socket,
+        )
         self.runs = RunManager(
             self.watch,
             self._publish_run,
@@ -56,7 +66,9 @@ class Service:
             settings.interpreters,
         )
         self.live: Encoded | None = None
-        self._warned: set[str] = set()
+        self._state_problem = settings.state_problem
+        self._state_fails = False  # whether a part of the memory has met that problem, too
+        self._warned = {settings.state_problem}  # the start has said it
         self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,6 +89,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.history.close()
         self.readings.close()
+        self.seen_file.close()
 
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
@@ -132,9 +145,30 @@ class Service:
             warnings=self._warnings(),
         )
 
+    def last_success_at(self, live: Live) -> float | None:
+        """Unix time at which NVML answered last, in this service or the one before it, else of the start.
+
+        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know of.
+        """
+        last, findings = (
+            live.sampler.last_good_at,
+            () if self.watch.findings is None else self.watch.findings.findings,
+        )
+        if not isinstance(last, Missing):
+            return last.timestamp()
+        missed = live.devices or any(finding.code.startswith("nvml.") for finding in findings)
+        if not self.settings.polls or not missed:
+            return None
+        return (self.watch.remembered_at or self.started_at).timestamp()
+
     def _warnings(self) -> tuple[str, ...]:
-        """What cannot be stored or read back, and why."""
-        return tuple(filter(None, (self.readings.warning, self.runs.warning, self.good_state.warning)))
+        """What cannot be stored, read back or named, and why."""
+        stored = [one.warning for one in (self.readings, self.runs, self.seen_file)]
+        if self._state_problem and self._state_fails and not any(stored):
+            self._state_problem = ""  # the disk takes it again
+        self._state_fails = any(stored)
+        told = [self._state_problem] if self._state_problem else stored
+        return tuple(filter(None, (*told, self.good_state.warning, self.watch.warning)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""

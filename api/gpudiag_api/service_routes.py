@@ -1,7 +1,7 @@
 """The service itself: live stream, polling, health, metrics, explanations, schemas, sessions."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
@@ -12,15 +12,16 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import ExplanationDocument, Live, ServiceHealth, Session
-from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
+from gpudiag.render.exposition import OPENMETRICS_TYPE, TEXT_TYPE
+from gpudiag.render.metrics_dcgm import HostLabel, render_dcgm
+from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag_api.gate import client_of, role_of
 from gpudiag_api.hub import stream_events
+from gpudiag_api.negotiation import wants_openmetrics
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
 from gpudiag_api.service import Service
 from gpudiag_api.tokens import SESSION_SECONDS
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def service_routes(service: Service) -> APIRouter:
@@ -68,53 +69,79 @@ def _add_events(router: APIRouter, service: Service) -> None:
 
 
 def _add_metrics(router: APIRouter, service: Service) -> None:
-    @router.get(
-        "/metrics", responses=answers(None, 503, media_type="text/plain"), summary="Metrics for Prometheus"
-    )
+    described = answers(None, 503, media_type="text/plain")
+    described[200]["content"]["application/openmetrics-text"] = {}
+
+    @router.get("/metrics", responses=described, summary="Metrics for Prometheus")
     async def read_metrics(
         request: Request,
         dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
         processes: bool = False,
         full: bool = False,
+        shares: bool = False,
+        host_label: Literal["Hostname", "hostname", "both"] = "Hostname",
     ) -> Response:
         live = service.need_live()
+        openmetrics = wants_openmetrics(request.headers.get("accept"))
         if dialect == "dcgm":
-            return reply(request, service.cache.get("metrics dcgm", live.sequence, lambda: _dcgm(service)))
-        text = service.cache.get(
-            f"metrics {processes} {full}",
-            live.sequence,
-            lambda: _native(service, live, processes=processes, full=full),
-        )
-        return reply(request, text)
+            page = service.cache.get(
+                f"metrics dcgm {shares} {host_label} {openmetrics}",
+                live.sequence,
+                lambda: _dcgm(service, shares=shares, host_label=host_label, openmetrics=openmetrics),
+            )
+        else:
+            page = service.cache.get(
+                f"metrics {processes} {full} {openmetrics}",
+                live.sequence,
+                lambda: _native(service, live, processes=processes, full=full, openmetrics=openmetrics),
+            )
+        response = reply(request, page)
+        response.headers["Vary"] = "Accept, Accept-Encoding"
+        return response
 
 
-def _native(service: Service, live: Live, *, processes: bool, full: bool) -> Encoded:
+def _native(service: Service, live: Live, *, processes: bool, full: bool, openmetrics: bool) -> Encoded:
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
     sampler, report = live.sampler, service.watch.report
-    last = sampler.last_good_at
+    results = () if report is None else report.results
     numbers = ServiceNumbers(
         sampler_state=sampler.state.value,
         fresh=service.health().ready,
-        last_good_at=None if isinstance(last, Missing) else last.timestamp(),
+        last_good_at=service.last_success_at(live),
         tick_seconds=None if isinstance(sampler.tick_seconds, Missing) else sampler.tick_seconds,
         restarts=sampler.restarts,
         stuck_children=service.watch.stuck,
         stream_clients=len(service.hub.listeners),
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
-        results=() if report is None else report.results,
-        events=tuple(service.readings.entries),
+        results=results,
+        findings=() if service.watch.findings is None else service.watch.findings.findings,
+        run_findings=tuple(service.runs.findings.present(snapshot, results)),
+        xids=service.readings.xids(),
+        last_indices=service.watch.seen.last_indices(),
+        elsewhere=service.watch.seen.elsewhere(snapshot),
         active_runs=len(live.active_runs),
         processes=processes,
+        owners=service.watch.owners,
     )
-    return encode_body(render_metrics(snapshot, numbers, full=full).encode(), _METRICS_TYPE)
+    text = render_metrics(snapshot, numbers, full=full, openmetrics=openmetrics)
+    return encode_body(text.encode(), OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)
 
 
-def _dcgm(service: Service) -> Encoded:
+def _dcgm(service: Service, *, shares: bool, host_label: HostLabel, openmetrics: bool) -> Encoded:
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
-    return encode_body(render_dcgm(snapshot, tuple(service.readings.entries)).encode(), _METRICS_TYPE)
+    text = render_dcgm(
+        snapshot,
+        tuple(service.readings.entries),
+        service.watch.owners,
+        shares=shares,
+        host_label=host_label,
+        last_indices=service.watch.seen.last_indices(),
+        openmetrics=openmetrics,
+    )
+    return encode_body(text.encode(), OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)
 
 
 def _add_reference(router: APIRouter) -> None:

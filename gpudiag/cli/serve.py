@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,9 +12,10 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.store.history import default_store
-from gpudiag.store.state_folder import state_directory
+from gpudiag.store.state_folder import VARIABLE, state_directory
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
@@ -51,11 +53,17 @@ Ctrl-C) it ends its runs and exits 0."""
     metavar="NAME=PATH",
     help="An interpreter that a run may name, and no other: your jobs' own.",
 )
+@click.option(
+    "--kubelet-socket",
+    metavar="PATH",
+    help="Where the kubelet tells which pods use the GPUs; off: do not ask.",
+)
 def serve(**options: Any) -> ExitStatus:
     """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.
 
     From this machine reading needs no token. Listening on another address needs --token-file.
     """
+    end_quietly()  # it only loads until it serves, and takes the signals itself from then on
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
@@ -69,14 +77,20 @@ def serve(**options: Any) -> ExitStatus:
     listening = open_socket(settings)
     settings = replace(settings, port=listening.getsockname()[1])
     if settings.state_folder is not None:
-        hold_folder(settings.state_folder, settings.url())
+        named = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+        problem = hold_folder(settings.state_folder, settings.url(), named)
+        settings = replace(settings, state_problem=problem)
     for line in describe_addresses(settings):
         print(line, file=sys.stderr, flush=True)
-    run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    stopped_by = run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    if stopped_by is not None:
+        raise KeyboardInterrupt if stopped_by == signal.SIGINT else TerminatedError
     return ExitStatus.PASS
 
 
 def _settings(options: dict[str, Any]) -> Any:
+    from gpudiag.probe.kubelet.ask import default_socket, socket_of
+    from gpudiag.probe.start import host_root
     from gpudiag_api.settings import Settings, service_folder
     from gpudiag_api.tokens import Tokens, make_act_token, read_token_file
 
@@ -93,6 +107,7 @@ def _settings(options: dict[str, Any]) -> Any:
         tokens=tokens,
         allow_actions=options["allow_actions"],
         polls=not options["no_poll"],
+        kubelet_socket=socket_of(options["kubelet_socket"], default_socket(host_root(os.environ))),
         state_folder=service_folder(state_directory()),
         store=options["store"] or default_store(),
         tls=options["tls_cert"] is not None,

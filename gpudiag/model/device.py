@@ -86,6 +86,7 @@ class GpuProcess:
     gpu_instance_id: Reading[int] = NOT_ASKED
     compute_instance_id: Reading[int] = NOT_ASKED
     state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
+    slurm_job_id: Reading[int] = NOT_ASKED
 
 
 @noun
@@ -99,6 +100,17 @@ class MigInstance:
     memory_total_bytes: Reading[int]
     memory_used_bytes: Reading[int]
     memory_free_bytes: Reading[int]
+    # Of the whole GPU instance, as in Device.
+    graphics_activity_percent: Reading[float] = NOT_ASKED
+    sm_activity_percent: Reading[float] = NOT_ASKED
+    sm_occupancy_percent: Reading[float] = NOT_ASKED
+    tensor_activity_percent: Reading[float] = NOT_ASKED
+    dram_activity_percent: Reading[float] = NOT_ASKED
+    fp64_activity_percent: Reading[float] = NOT_ASKED
+    fp32_activity_percent: Reading[float] = NOT_ASKED
+    fp16_activity_percent: Reading[float] = NOT_ASKED
+    pcie_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
+    pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
 
 
 @noun
@@ -238,6 +250,28 @@ class Device:
     nvlink_bytes_per_second: Reading[float] = NOT_ASKED  # of one link, in one direction
     fabric: Reading[FabricState] = NOT_ASKED
     peers: Reading[tuple[PeerAccess, ...]] = NOT_ASKED
+    encoder_utilization_percent: Reading[int] = NOT_ASKED
+    decoder_utilization_percent: Reading[int] = NOT_ASKED
+    energy_joules: Reading[float] = NOT_ASKED  # since the driver was loaded
+    nvlink_transmitted_bytes: Reading[int] = (
+        NOT_ASKED  # data over all links, without headers, as the next two
+    )
+    nvlink_received_bytes: Reading[int] = NOT_ASKED
+    nvlink_throughput_bytes_per_second: Reading[float] = NOT_ASKED  # both ways, between the last two looks
+    vgpu_license: Reading[str] = NOT_ASKED  # not_needed, unlicensed or licensed
+    # What happened between the last two looks, as NVML's GPM counts it (Hopper and later); a single look has none.
+    graphics_activity_percent: Reading[float] = NOT_ASKED
+    sm_activity_percent: Reading[float] = NOT_ASKED
+    sm_occupancy_percent: Reading[float] = NOT_ASKED
+    tensor_activity_percent: Reading[float] = NOT_ASKED
+    dram_activity_percent: Reading[float] = NOT_ASKED
+    fp64_activity_percent: Reading[float] = NOT_ASKED
+    fp32_activity_percent: Reading[float] = NOT_ASKED
+    fp16_activity_percent: Reading[float] = NOT_ASKED
+    pcie_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
+    pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
+    nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
+    nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
 
 
 @noun

@@ -42,13 +42,14 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class KnownGpu:
-    """A GPU that this machine had, and when it was last seen working."""
+    """A GPU that this machine had, when it was last seen working, and the NVML index that it had then."""
 
     uuid: str
     bus_id: str
     name: str
     last_seen: datetime
     serial: str = ""
+    nvml_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

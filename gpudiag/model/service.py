@@ -18,6 +18,7 @@ from gpudiag.model.device import (
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
 from gpudiag.model.finding import Finding
+from gpudiag.model.owners import JobUse, PodUse
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 # --- what happened
@@ -50,6 +51,17 @@ class TimelineEntry:
     nvml_index: int | None = None
     xid_code: int | None = None
     reasons: tuple[str, ...] = ()  # of throttling
+
+
+@dataclass(frozen=True, slots=True)
+class XidTally:
+    """How often NVML reported an Xid of a GPU, and when the last time; without a UUID the index is all that is known."""
+
+    uuid: str | None
+    nvml_index: int | None
+    xid_code: int
+    count: int
+    last_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,8 @@ class LiveDevice:
     processes: Reading[tuple[GpuProcess, ...]]
     last_good: LastGood | None = None
     signs_of_use: tuple[str, ...] = ()  # why it is not free; a container may show load and no process
+    pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
+    slurm_jobs: tuple[JobUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

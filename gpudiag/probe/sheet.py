@@ -17,6 +17,7 @@ DEVICE_LOST = "device_lost"
 RESET_REQUIRED = "reset_required"
 SOURCE_ABSENT = "source_absent"
 TIMED_OUT = "timed_out"
+NOT_ASKED = "not_asked"
 ERROR = "error"
 
 

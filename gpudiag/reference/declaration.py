@@ -83,7 +83,22 @@ class ByHand:
         self.fields = fields
 
 
-Question = Call | Field | ByHand
+class Activity:
+    """A metric of NVML's GPM (NVML_GPM_METRIC_...): the mean of what happened between two looks at the GPU.
+
+    All of them are computed in one call from two samples of the GPU's counters, which a caller that asks again
+    and again keeps; a single look has no answer. For Hopper and later. `per` multiplies: 2**20 for MiB.
+    """
+
+    __slots__ = ("number", "per")
+
+    def __init__(self, number: int, *, per: int = 1) -> None:
+        """Name the metric by its number."""
+        self.number = number
+        self.per = per
+
+
+Question = Call | Field | ByHand | Activity
 
 
 class Family:
@@ -103,7 +118,10 @@ class Family:
 
 
 class Dcgm:
-    """dcgm-exporter's name for the reading (after DCGM_FI_DEV_), its help sentence, its unit in ours, its kind."""
+    """dcgm-exporter's name for the reading (after DCGM_FI_DEV_), its help sentence, its unit in ours, its kind.
+
+    A name that starts with `PROF_` stands after DCGM_FI_.
+    """
 
     __slots__ = ("kind", "name", "scale", "text")
 
@@ -113,6 +131,11 @@ class Dcgm:
         self.text = text
         self.scale = scale
         self.kind = kind
+
+    @property
+    def full_name(self) -> str:
+        """The metric's whole name."""
+        return f"DCGM_FI_{'' if self.name.startswith('PROF_') else 'DEV_'}{self.name}"
 
 
 class Otel:

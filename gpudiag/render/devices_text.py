@@ -22,8 +22,8 @@ from gpudiag.model.device import (
 )
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.reference.declaration import Declared
-from gpudiag.reference.readings import TOPICS
+from gpudiag.reference.declaration import Activity, Declared
+from gpudiag.reference.readings import READINGS, TOPICS
 from gpudiag.render.style import PLAIN, Column, Footnotes, Style, render_table, sentence, wrapped
 from gpudiag.units import format_gib, format_rate, format_seconds, format_size
 
@@ -312,6 +312,10 @@ def _uuid(candidate: Candidate) -> str:
 # --- every reading
 
 _LABEL_WIDTH = 11
+_OF_TWO_LOOKS = {
+    "nvlink_throughput_bytes_per_second",
+    *(one.name for one in READINGS if isinstance(one.question, Activity)),
+}
 
 
 def describe_throttle_seconds(times: ThrottleSeconds) -> str:
@@ -387,6 +391,8 @@ def _said(device: Device, readings: tuple[Declared, ...], now: datetime, absent:
         name = declared.name
         reading = getattr(device.id if name in ("uuid", "bus_id", "cuda_ordinal") else device, name)
         if isinstance(reading, Missing):
+            if name in _OF_TWO_LOOKS and reading.reason is MissingReason.NOT_ASKED:
+                continue  # a listing looks once
             absent.setdefault(reading.reason.value.replace("_", " "), []).append(name)
         else:
             said.append(declared.words.format(_value(name, reading, now)))
@@ -453,10 +459,12 @@ def _describe_instance(instance: MigInstance) -> str:
 
 
 def _describe_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
-    return (
-        ", ".join(f"{describe_process(one, now)} (pid {one.pid}, {one.kind})" for one in processes)
-        or "nobody"
-    )
+    return ", ".join(_describe_whole(process, now) for process in processes) or "nobody"
+
+
+def _describe_whole(process: GpuProcess, now: datetime) -> str:
+    job = "" if isinstance(process.slurm_job_id, Missing) else f", Slurm job {process.slurm_job_id}"
+    return f"{describe_process(process, now)} (pid {process.pid}, {process.kind}{job})"
 
 
 def _describe_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:

@@ -8,10 +8,9 @@ file is; an alert on it notices when it is no longer written.
 from collections.abc import Iterable
 
 from gpudiag import __version__
-from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome
-from gpudiag.model.reading import Missing
+from gpudiag.model.finding import WORST_FIRST, CheckResult, Outcome
 from gpudiag.model.report import Report
+from gpudiag.render.finding_metrics import FINDING, count_findings
 from gpudiag.render.report_words import finite_seconds
 from gpudiag.render.style import one_line
 
@@ -24,18 +23,16 @@ _Samples = dict[tuple[tuple[str, str], ...], float]
 def render_prometheus(report: Report) -> str:
     """Every metric with its HELP and TYPE, each series once."""
     host = {"host": report.snapshot.host}
-    information = {**host, "version": __version__, "simulated": report.snapshot.simulated or ""}
+    information = {"version": __version__, **host}
+    if report.snapshot.simulated:
+        information["simulated"] = report.snapshot.simulated
     checks = _worst_of_each(report.results)
     statuses = [({**host, "check": name, "outcome": outcome.value}, 1.0) for name, outcome in checks.items()]
     seconds = [({**host, "check": result.check}, finite_seconds(result.seconds)) for result in report.results]
-    findings = [
-        (_finding_labels(host, finding), 1.0) for result in report.results for finding in result.findings
-    ]
+    found = (finding for result in report.results for finding in result.findings)
     moment = report.snapshot.taken_at.timestamp()
     blocks = (
-        _metric(
-            "gpudiag_info", "The gpudiag that wrote this; simulated names a scenario.", [(information, 1.0)]
-        ),
+        _metric("gpudiag_build_info", "The gpudiag that wrote this, and where it ran.", [(information, 1.0)]),
         _metric(
             "gpudiag_report_verdict",
             "1 for the verdict on this machine: pass, warn, fail or error.",
@@ -44,9 +41,7 @@ def render_prometheus(report: Report) -> str:
         _metric("gpudiag_report_timestamp_seconds", "When the machine was looked at.", [(host, moment)]),
         _metric("gpudiag_check_status", "1 for the outcome of a check; skip did not apply.", statuses),
         _metric("gpudiag_check_duration_seconds", "How long a check took.", seconds),
-        _metric(
-            "gpudiag_findings", "How many findings of a code there are, by what they are about.", findings
-        ),
+        _metric(*FINDING, count_findings(found, report.snapshot)),
     )
     return "".join(blocks)
 
@@ -59,23 +54,6 @@ def _worst_of_each(results: tuple[CheckResult, ...]) -> dict[str, Outcome]:
         known = worst.get(result.check, Outcome.SKIP)
         worst[result.check] = min(known, result.outcome, key=order.index)
     return worst
-
-
-def _finding_labels(host: _Labels, finding: Finding) -> _Labels:
-    labels = {
-        **host,
-        "code": finding.code,
-        "outcome": finding.outcome.value,
-        "severity": finding.severity.value,
-        "owner": finding.owner.value,
-    }
-    subject = finding.subject
-    if isinstance(subject, DeviceSubject):
-        if not isinstance(subject.uuid, Missing):
-            labels["uuid"] = subject.uuid
-        if not isinstance(subject.bus_id, Missing):
-            labels["bus_id"] = subject.bus_id
-    return labels
 
 
 def _metric(name: str, text: str, samples: Iterable[tuple[_Labels, float]]) -> str:

@@ -6,7 +6,7 @@ Each line on standard output is a JSON object:
     {"kind": "library", "document": {...}, "count": N}
     {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
     {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}},
-     "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT], ...]}
+     "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT, UUID], ...]}
     {"kind": "paused"}
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
@@ -30,6 +30,7 @@ from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
 from gpudiag.probe.guard import die_with
+from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
@@ -57,6 +58,7 @@ class Row:
         self.asking_since: float | None = None
         self.address: int | None = None  # of its handle, as events name it
         self.lost = False
+        self.is_another = False  # the index leads to another GPU than the one that was identified
         self._pynvml = pynvml
         self._event_set = event_set
         self._root = root
@@ -75,6 +77,11 @@ class Row:
     def gone(self) -> int | None:
         """The NVML code that says that the driver itself has gone; else None."""
         return None if self._ask is None else self._ask.gone
+
+    @property
+    def uuid(self) -> str | None:
+        """The UUID of the GPU whose readings these are; None before it was read."""
+        return None if self._identity is None else self._identity[0].get("uuid")
 
     @property
     def handle(self) -> Any:
@@ -115,12 +122,15 @@ class Row:
         sheet = DeviceSheet()
         read_fast(ask, sheet)
         self.lost = sheet.lost is not None
+        self._compare_identity(ask)
         self._give(FAST, sheet.document())
 
     def _read_slow(self) -> None:
         """Read everything; a GPU that was lost is looked up again, as it may be back."""
         sheet = DeviceSheet()
         if self._ask is None or self.lost:
+            if self._ask is not None:
+                release_samples(self._ask)
             self._ask = self._identity = None
             sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self.index)
             handle = sheet.values.pop("handle", None)
@@ -135,6 +145,7 @@ class Row:
         ask.fields.clear()  # a field that is refused now must not keep its last value
         self._fill_identity(ask, sheet)
         read_state(ask, sheet)
+        self._compare_identity(ask)
         if ask.noted.lost is not None and sheet.lost is None:  # noticed in a part of a reading
             sheet.lost = ask.noted.lost
             sheet.mark("handle", *sheet.lost)
@@ -154,6 +165,18 @@ class Row:
         else:
             sheet.values.update(self._identity[0])
             sheet.missing.update(self._identity[1])
+
+    def _compare_identity(self, ask: WatchedAsk) -> None:
+        """Notice that what was just read is of another GPU: readings must not stand under a wrong name.
+
+        The UUID is asked last: one that is still the same was so for every reading before it.
+        """
+        if self.uuid is None or self.lost:
+            return
+        sheet = DeviceSheet()
+        sheet.read("uuid", ask, "nvmlDeviceGetUUID")
+        now = sheet.values.get("uuid", self.uuid)
+        self.is_another = (now.decode() if isinstance(now, bytes) else now) != self.uuid
 
     def _watch_events(self, ask: WatchedAsk) -> None:
         """Register this GPU's Xids with the event set, where GPU and driver have such events."""
@@ -265,7 +288,7 @@ class Child:
         self._interval = FAST_SECONDS
         self._paused = False
         self._sequence = 0
-        self._xids: deque[tuple[int, int, float]] = deque()
+        self._xids: deque[tuple[int, int, float, str | None]] = deque()
 
     def run(self) -> None:
         """Start NVML, then tick until a fresh process should take over."""
@@ -305,21 +328,22 @@ class Child:
                 if tier == SLOW:
                     next_slow = began + SLOW_SECONDS - FAST_SECONDS / 2
                 reading = [row for row in rows if row.asking_since is None]
-                todo: list[Any] = [*reading, census] if tier == SLOW and not census.asking_since else reading
+                todo: list[Any] = reading if census.asking_since else [*reading, census]
                 workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
                     peers_asked = True
                     workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
-                self._emit_tick(rows, began)
                 reason = _reason_to_end(rows, census)
+                moved = reason is not None and all(row.gone is None for row in rows)
+                self._emit_tick(rows, began, with_readings=not moved)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
                     return
             self._obey(max(0.01, self._interval - (monotonic() - began)))
 
-    def _emit_tick(self, rows: list[Row], began: float) -> None:
+    def _emit_tick(self, rows: list[Row], began: float, *, with_readings: bool) -> None:
         now = monotonic()
-        answers = {row.index: row.pop_answer() for row in rows}
+        answers = {row.index: row.pop_answer() for row in rows if with_readings}
         self._sequence += 1
         xids = [self._xids.popleft() for _ in range(len(self._xids))]
         by_tier = {
@@ -346,7 +370,7 @@ class Child:
             address = ctypes.cast(event.device, ctypes.c_void_p).value
             for row in rows:
                 if row.address == address:
-                    self._xids.append((row.index, int(event.eventData), time()))
+                    self._xids.append((row.index, int(event.eventData), time(), row.uuid))
 
     def _obey(self, seconds: float) -> None:
         """Wait `seconds`, obeying commands on standard input; exit the process when it closes."""
@@ -414,7 +438,7 @@ class _Start:
 
 
 class _Census:
-    """Whether NVML's count of GPUs or the kernel's driver has changed; read like a row.
+    """Whether NVML's count of GPUs or the kernel's driver has changed; read like a row, after the rows.
 
     An initialised library may go on answering after the driver under it was replaced or removed, while
     programs started then fail. The driver's own version file shows it.
@@ -436,7 +460,7 @@ class _Census:
             count = self._count
         if count != self._count:
             self.changed = f"NVML counts {count} GPUs, not {self._count}"
-        elif self._read_version() != self._version:
+        elif tier == SLOW and self._read_version() != self._version:
             self.changed = "the kernel driver has changed"
         self.asking_since = None
 
@@ -453,6 +477,8 @@ def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
     for row in rows:
         if row.gone is not None:
             return f"the driver has gone (NVML {row.gone})"
+        if row.is_another:
+            return f"NVML index {row.index} is another GPU than before"
     return census.changed
 
 

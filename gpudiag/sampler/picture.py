@@ -39,6 +39,9 @@ class NvmlPicture:
 
     def __init__(self) -> None:
         """Start empty."""
+        self.answered_at: float | None = (
+            None  # Unix time of the last tick ever; what it said may be forgotten
+        )
         self._forget()
 
     def _forget(self) -> None:
@@ -141,14 +144,17 @@ class NvmlPicture:
         return _silenced(device, why_late(call, known, seconds, attaching=attaching))
 
     def with_fast(self, device: Device) -> Device:
-        """The device of a snapshot with the newest fast readings; unchanged where there are none.
+        """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
         A reading that NVML does not support may have come from another source, and is kept.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
-        if fast is None or isinstance(device.responding, Missing):
+        if fast is None or isinstance(index, Missing) or isinstance(device.responding, Missing):
             return device
+        known, asked = device.id.uuid, self._devices[index].id.uuid
+        if known != asked and not isinstance(known, Missing) and not isinstance(asked, Missing):
+            return device  # another GPU has that index by now
         told = {
             name: reading
             for name, reading in fast.items()
@@ -181,6 +187,7 @@ class NvmlPicture:
     def _add_tick(self, message: Mapping[str, Any], now: float) -> bool:
         changed = bool(message["slow"] or message["peers"])
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
+        self.answered_at = self.tick_at
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
             self._add_whole(int(text), answer)

@@ -23,6 +23,7 @@ _LIFECYCLE_CODES = (1, 9, 18)
 class WatchedAsk(Ask):
     """An Ask that notices when the driver itself has gone; `gone` is then the NVML code."""
 
+    repeated = True
     gone: int | None = None
 
     def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:

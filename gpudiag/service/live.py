@@ -1,17 +1,15 @@
 """One tick as a document, and what changed from one snapshot of the machine to the next."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from gpudiag import __version__
 from gpudiag.checks.gpu.availability import signs_of_use
-from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.gpu.state import count_states, findings_about
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.service import (
     Findings,
@@ -64,6 +62,7 @@ def build_live(
     """The document of one tick; GPUs in the order of their NVML index."""
     known = () if findings is None else findings.findings
     devices = sorted(snapshot.devices, key=_place)
+    driver_answers = not isinstance(snapshot.driver_version, Missing)
     sampler = _sampler_status(snapshot, picture, facts)
     age_seconds = picture.age_seconds()
     old = age_seconds is not None and age_seconds > sampler.stale_after_seconds
@@ -79,7 +78,10 @@ def build_live(
         headline=_headline(snapshot, known) if not old else _old_headline(sampler, age_seconds or 0.0),
         sampler=sampler,
         sources=snapshot.sources,
-        devices=tuple(_live_device(device, known, last_good.get(key_of(device))) for device in devices),
+        devices=tuple(
+            _live_device(device, known, last_good.get(key_of(device)), driver_answers=driver_answers)
+            for device in devices
+        ),
         findings_version=0 if findings is None else findings.version,
         finding_count=len(known),
         findings=known[:MAX_FINDINGS],
@@ -100,8 +102,8 @@ def _verdict(findings: Findings | None, *, old: bool) -> str | None:
 
 
 def key_of(device: Device) -> str:
-    """The GPU's key: its bus id, which even a dead GPU has, else its UUID or index."""
-    for part in (device.id.bus_id, device.id.uuid, device.id.nvml_index):
+    """The GPU's key: its UUID, as another may come into its slot, else its bus id or index."""
+    for part in (device.id.uuid, device.id.bus_id, device.id.nvml_index):
         if not isinstance(part, Missing):
             return str(part)
     return ""
@@ -123,12 +125,21 @@ def throttle_reasons(device: Device) -> Reading[tuple[str, ...]]:
     return tuple(reason for reason in reasons if reason in FAULT_REASONS)
 
 
-def _live_device(device: Device, findings: tuple[Finding, ...], last_good: LastGood | None) -> LiveDevice:
+def _live_device(
+    device: Device, findings: tuple[Finding, ...], last_good: LastGood | None, *, driver_answers: bool
+) -> LiveDevice:
     about = findings_about(device, findings)
     throttled = throttle_reasons(device)
     responds = device.responding is True
     return LiveDevice(
-        health=about[0].outcome.value if about else "ok" if responds else "fail",
+        # Without a driver that answers, nothing is known of a GPU: it may be well.
+        health=about[0].outcome.value
+        if about
+        else "ok"
+        if responds
+        else "fail"
+        if driver_answers
+        else "error",
         finding_codes=tuple(dict.fromkeys(finding.code for finding in about)),
         last_good_at=_NEVER if last_good is None else last_good.at,
         throttled=throttled if isinstance(throttled, Missing) else bool(throttled),
@@ -164,7 +175,9 @@ def _sampler_status(snapshot: Snapshot, picture: NvmlPicture, facts: SamplerFact
         restarts=facts.restarts,
         stale_after_seconds=facts.interval_seconds + 4.0,
         reason=reason,
-        last_good_at=_NO_TICK if picture.tick_at is None else datetime.fromtimestamp(picture.tick_at, UTC),
+        last_good_at=_NO_TICK
+        if picture.answered_at is None
+        else datetime.fromtimestamp(picture.answered_at, UTC),
         wedged_call=wedged_call,
         tick_seconds=_NO_TICK if picture.tick_seconds is None else picture.tick_seconds,
     )
@@ -214,10 +227,6 @@ _WORDS = {
 }
 _RETOLD_SECONDS = 2.0  # a new event set may be told again what an earlier one was told
 
-# Readings that identify a GPU, kept while it does not answer.
-_KEPT = ("id", "name", "serial", "vbios_version", "board_part_number", "architecture", "compute_capability")
-MAX_GPUS = 64  # instances of a virtual machine that come and go
-
 
 class Changes:
     """Compares snapshots and reports what changed; numbers entries from 1."""
@@ -232,6 +241,8 @@ class Changes:
         self._well: set[str] = set()  # GPUs that answered when the driver last did
         self._away: set[str] = set()  # GPUs that are known to give no answer
         self._throttled: dict[str, tuple[str, ...]] = {}
+        self._indices: dict[str, int] = {}  # that each GPU had last
+        self._slots: dict[str, str] = {}  # the UUID of the GPU that answered last in each
         self._xids: Counter[tuple[str, int]] = Counter()  # told so far
         self._retold: Counter[tuple[str, int]] = Counter()  # by the child that is heard now
         self._generation = 0
@@ -242,12 +253,26 @@ class Changes:
         self._compare_driver(after)
         nvml_answers = not isinstance(after.driver_version, Missing)
         for device in after.devices:
+            if not isinstance(device.id.nvml_index, Missing):
+                self._indices[key_of(device)] = device.id.nvml_index
+            self._compare_slot(device)
             self._compare_answers(device, nvml_answers=nvml_answers)
             self._compare_throttling(device)
 
-    def note_xid(self, snapshot: Snapshot | None, index: int, code: int, at: float, generation: int) -> None:
-        """Report an Xid from NVML's events once, even if a later child receives it again."""
-        device = _by_index(snapshot, index)
+    def note_xid(
+        self,
+        snapshot: Snapshot | None,
+        index: int,
+        code: int,
+        at: float,
+        generation: int,
+        uuid: str | None = None,
+    ) -> None:
+        """Report an Xid from NVML's events once, even if a later child receives it again.
+
+        `index` is the GPU's place when the event came: by its UUID it is found also where it has moved since.
+        """
+        device = _find(snapshot, index, uuid)
         key = (str(index) if device is None else key_of(device), code)
         if generation != self._generation:
             self._generation, self._generation_at = generation, at
@@ -261,7 +286,7 @@ class Changes:
         meaning = "not in the catalogue" if entry is None else entry.meaning.rstrip(".")
         severity = "warn" if entry is None else entry.outcome.value
         self._note(
-            TimelineKind.XID, f"{_who(device, index)}: Xid {code}, {meaning}", severity, device, at, code
+            TimelineKind.XID, f"{self._who(device, index)}: Xid {code}, {meaning}", severity, device, at, code
         )
 
     def note_sampler(self, status: SamplerStatus) -> None:
@@ -294,6 +319,19 @@ class Changes:
         else:
             self._note(TimelineKind.DRIVER, f"NVML answers: driver {version} (before: {before})", "pass")
 
+    def _compare_slot(self, after: Device) -> None:
+        """Report a GPU that has taken another one's place on the bus, as a board that was replaced."""
+        uuid, bus_id = after.id.uuid, after.id.bus_id
+        if isinstance(uuid, Missing) or isinstance(bus_id, Missing) or after.responding is not True:
+            return
+        before = self._slots.get(bus_id)
+        self._slots[bus_id] = uuid
+        if before is not None and before != uuid:
+            self._well.discard(before)
+            self._away.discard(before)
+            words = f"is another GPU now: {uuid} is in the place of {before}"
+            self._note_device(after, TimelineKind.GPU_BACK, words, "warn")
+
     def _compare_answers(self, after: Device, *, nvml_answers: bool) -> None:
         now, key = after.responding, key_of(after)
         if not isinstance(now, Missing):
@@ -324,7 +362,16 @@ class Changes:
     def _note_device(
         self, device: Device, kind: TimelineKind, words: str, severity: str, reasons: tuple[str, ...] = ()
     ) -> None:
-        self._note(kind, f"{_who(device, None)} {words}", severity, device, reasons=reasons)
+        self._note(kind, f"{self._who(device, None)} {words}", severity, device, reasons=reasons)
+
+    def _who(self, device: Device | None, index: int | None) -> str:
+        if device is None:
+            return f"GPU {index}"
+        if not isinstance(device.id.nvml_index, Missing):
+            return f"GPU {device.id.nvml_index}"
+        was = self._indices.get(key_of(device))
+        place = device.id.bus_id if not isinstance(device.id.bus_id, Missing) else key_of(device)
+        return f"the GPU at {place}" if was is None else f"GPU {was} ({place})"
 
     def _note(
         self,
@@ -339,110 +386,14 @@ class Changes:
         self.number += 1
         moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
         uuid = None if device is None or isinstance(device.id.uuid, Missing) else device.id.uuid
-        index = None if device is None or isinstance(device.id.nvml_index, Missing) else device.id.nvml_index
+        index = None if device is None else self._indices.get(key_of(device))
         self._publish(
             TimelineEntry(self.number, moment, kind, message, severity, uuid, index, xid_code, reasons)
         )
 
 
-def _by_index(snapshot: Snapshot | None, index: int) -> Device | None:
+def _find(snapshot: Snapshot | None, index: int, uuid: str | None) -> Device | None:
     devices = () if snapshot is None else snapshot.devices
+    if uuid is not None:
+        return next((device for device in devices if device.id.uuid == uuid), None)
     return next((device for device in devices if device.id.nvml_index == index), None)
-
-
-def _who(device: Device | None, index: int | None) -> str:
-    if device is None:
-        return f"GPU {index}"
-    if isinstance(device.id.nvml_index, Missing):
-        return f"the GPU at {key_of(device)}"
-    return f"GPU {device.id.nvml_index}"
-
-
-_REST = tuple(field.name for field in fields(Device) if field.name not in _KEPT)
-
-
-class SeenGpus:
-    """Every GPU that has answered since the service started, by its key."""
-
-    def __init__(self) -> None:
-        """Start without any GPU."""
-        self._devices: dict[str, Device] = {}
-        self._known: KnownGpus | None = None
-
-    def note(self, snapshot: Snapshot) -> None:
-        """Remember the GPUs that answer now."""
-        for device in snapshot.devices:
-            if device.responding is True:
-                key = _identity(device)
-                self._devices.pop(key, None)  # the newest last
-                self._devices[key] = device
-        while len(self._devices) > MAX_GPUS:
-            del self._devices[next(iter(self._devices))]
-        if snapshot.devices:
-            now = known_gpus_of(snapshot)
-            before = () if self._known is None else self._known.gpus
-            here = {gpu.uuid for gpu in now.gpus}
-            seen = (*(gpu for gpu in before if gpu.uuid not in here), *now.gpus)
-            self._known = replace(now, gpus=seen[-MAX_GPUS:])
-
-    def recognise(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with the earlier identity of each GPU that now shows only its place on the bus.
-
-        Without its driver a GPU has neither UUID nor index; metrics and page still identify it by them.
-        """
-        by_place = {device.id.bus_id: device for device in self._devices.values()}
-        return replace(snapshot, devices=tuple(_recognised(device, by_place) for device in snapshot.devices))
-
-    def known(self, noted: Reading[KnownGpus]) -> Reading[KnownGpus]:
-        """The GPUs that the last good run noted, and those seen since."""
-        if self._known is None:
-            return noted
-        if isinstance(noted, Missing):
-            return self._known
-        here = {gpu.uuid for gpu in self._known.gpus}
-        return replace(
-            self._known, gpus=(*(gpu for gpu in noted.gpus if gpu.uuid not in here), *self._known.gpus)
-        )
-
-    def rows_of_missing(self, snapshot: Snapshot) -> tuple[Device, ...]:
-        """A row for each GPU that was seen but the driver no longer lists: its identity, and the reason."""
-        here = {key for device in snapshot.devices for key in _names(device)}
-        indices = {device.id.nvml_index for device in snapshot.devices}
-        gone = [device for device in self._devices.values() if not here & set(_names(device))]
-        why = _why(snapshot)
-        return tuple(_row(device, why, indices) for device in sorted(gone, key=key_of))
-
-
-def _recognised(device: Device, by_place: Mapping[Reading[str], Device]) -> Device:
-    seen = by_place.get(device.id.bus_id)
-    if seen is None or not isinstance(device.id.uuid, Missing):
-        return device
-    known = {name: getattr(seen, name) for name in _KEPT if isinstance(getattr(device, name), Missing)}
-    identity = replace(seen.id, cuda_ordinal=device.id.cuda_ordinal)
-    return replace(device, **{**known, "id": identity})
-
-
-def _why(snapshot: Snapshot) -> Missing:
-    """Why a GPU that was seen gives no readings now."""
-    if isinstance(snapshot.driver_version, Missing):
-        return Missing(
-            snapshot.driver_version.reason, snapshot.source("nvml").reason or "NVML does not answer"
-        )
-    return Missing(MissingReason.SOURCE_ABSENT, "the driver no longer lists it")
-
-
-def _row(device: Device, why: Missing, indices: Iterable[Reading[int]]) -> Device:
-    identity = replace(device.id, cuda_ordinal=why)
-    if identity.nvml_index in indices:  # the others have moved up
-        identity = replace(identity, nvml_index=why)
-    return replace(device, id=identity, **dict.fromkeys(_REST, why))
-
-
-def _identity(device: Device) -> str:
-    return str(device.id.uuid) if not isinstance(device.id.uuid, Missing) else key_of(device)
-
-
-def _names(device: Device) -> tuple[str, ...]:
-    """The names by which a row may be known; a lost GPU may have only its place on the bus."""
-    parts = (device.id.uuid, device.id.bus_id)
-    return tuple(str(part) for part in parts if not isinstance(part, Missing))

@@ -13,7 +13,7 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
-from gpudiag.model.service import DeviceSeries, Series, Timeline, TimelineEntry
+from gpudiag.model.service import DeviceSeries, Series, Timeline, TimelineEntry, TimelineKind, XidTally
 from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, NAMES, Ring, plan_window, read_window, sample_of
 from gpudiag.sampler.spill import Sampled, Spill
 from gpudiag.sampler.tiers import SLOW_SECONDS
@@ -33,6 +33,7 @@ class Readings:
         self.entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
         self.warning = ""
         self.names: dict[str, tuple[int | None, str | None]] = {}
+        self._xids: dict[tuple[str | int | None, int], XidTally] = {}
         self._ring = Ring()
         self._fresh: list[Sampled] = []
         self._fresh_entries: list[TimelineEntry] = []
@@ -60,7 +61,19 @@ class Readings:
     def note(self, entry: TimelineEntry) -> None:
         """Remember something that happened."""
         self.entries.append(entry)
+        self._count_xid(entry)
         self._fresh_entries.append(entry)
+
+    def xids(self) -> tuple[XidTally, ...]:
+        """Every Xid of every GPU, with those of the timeline that an earlier service left; no count ever falls."""
+        return tuple(self._xids.values())
+
+    def _count_xid(self, entry: TimelineEntry) -> None:
+        code = entry.xid_code
+        if entry.kind is TimelineKind.XID and code is not None:
+            key = (entry.uuid or entry.nvml_index, code)
+            count = self._xids[key].count if key in self._xids else 0
+            self._xids[key] = XidTally(entry.uuid, entry.nvml_index, code, count + 1, entry.at)
 
     def keep_house(self) -> None:
         """Hand the disk's thread what is due; call this about every second."""
@@ -171,6 +184,8 @@ class Readings:
                     entries.append(entry)
             self._ring = ring
             self.entries.extendleft(reversed(entries))
+            for entry in entries:
+                self._count_xid(entry)
             self._spill = spill
 
         self._disk.do(load)

@@ -21,6 +21,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.model.report import Report
 from gpudiag.model.service import ActiveRun, Findings, LastGood, Live, TimelineEntry, TimelineKind
@@ -28,12 +29,16 @@ from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
 from gpudiag.probe.start import SIMULATED
 from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
-from gpudiag.service.live import Changes, SamplerFacts, SeenGpus, build_live, key_of, last_good_of
+from gpudiag.service.live import Changes, SamplerFacts, build_live, key_of, last_good_of
+from gpudiag.service.owners import add_owners, find_owners
 from gpudiag.service.readings import Readings
+from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
+from gpudiag.store.seen_gpus import SeenFile, SeenMachine
 
 Told = Live | Findings | TimelineEntry
 
@@ -50,8 +55,10 @@ _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
 _LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
+_SETTLE_SECONDS = 4.0  # for the host's answer after NVML's list of GPUs has changed: is it still on the bus?
 _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
 _REAP_LOOK_SECONDS = 0.005
+_SAVE_SECONDS = 600.0  # between two writes of the GPUs that were seen, where only their times have changed
 _SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
 
 
@@ -66,8 +73,13 @@ class MachineWatch:
         environment: Mapping[str, str] | None = None,
         *,
         polls: bool = True,
+        seen_file: SeenFile | None = None,
+        kubelet_socket: str | None = None,
     ) -> None:
-        """Watch once `run` is called; with `polls` False, never query NVML."""
+        """Watch once `run` is called; with `polls` False, never query NVML.
+
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods.
+        """
         self.readings = readings
         self.snapshot: Snapshot | None = None
         self.report: Report | None = None
@@ -84,17 +96,22 @@ class MachineWatch:
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._receive, self._trouble, environment)
         self._inspector = Inspector(self._add_surroundings, environment)
+        self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
+        self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
-        self._seen = SeenGpus()
-        self._untold_xids: list[
-            tuple[int, int, float, int]
-        ] = []  # index, code, time, the sampler's generation
+        self.seen = SeenGpus()
+        self.remembered_at: datetime | None = None  # when an earlier service saw a GPU last
+        self._seen_file = seen_file
+        self._saved: tuple[float, object] = (-_SAVE_SECONDS, None)
+        # Index, code, time, the GPU's UUID, and the sampler's generation.
+        self._untold_xids: list[tuple[int, int, float, str | None, int]] = []
         self._xid_events: deque[KernelEvent] = deque(maxlen=_XID_EVENTS)
         self._last_good: dict[str, LastGood] = {}
         self._earlier: deque[tuple[float, Snapshot]] = deque()
         self._looked_at = self._began = monotonic()
         self._told_at = self._heard_at = 0.0
         self._lost_since: float | None = None
+        self._moved_at: float | None = None  # when NVML's list changed, until the host was looked at since
         self._sequence = 0
         self._facts: SamplerFacts | None = None
 
@@ -110,15 +127,18 @@ class MachineWatch:
         finally:
             if task is not None:
                 task.cancel()
+            self._save_seen(now=True)
             self._supervisor.close()
             self._inspector.close()
+            self._pods.close()
             await self._wait_for_ends()
 
     async def _wait_for_ends(self) -> None:
         """Reap the killed children, but do not wait for one that is stuck in the driver."""
         until = monotonic() + _REAP_SECONDS
         while monotonic() < until:
-            if self._supervisor.count_stuck() + self._inspector.count_stuck() == 0:
+            parts = (self._supervisor, self._inspector, self._pods)
+            if sum(part.count_stuck() for part in parts) == 0:
                 return
             await asyncio.sleep(_REAP_LOOK_SECONDS)
 
@@ -154,6 +174,11 @@ class MachineWatch:
         return self._supervisor.stuck
 
     @property
+    def warning(self) -> str | None:
+        """Why pods are not named, where they should be."""
+        return self._pods.warning
+
+    @property
     def interval_seconds(self) -> float:
         """Seconds between samples now."""
         looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS
@@ -166,12 +191,14 @@ class MachineWatch:
         self._heard_at = monotonic()
         changed = self._picture.add(message)
         xids = message.get("xids", ())
-        self._untold_xids += [(index, code, at, self._supervisor.generation) for index, code, at in xids]
+        self._untold_xids += [(*xid, self._supervisor.generation) for xid in xids]
         if changed or xids or self.snapshot is None:
             self._join()
         elif message["kind"] == "tick":
             self._refresh()
-        if message["kind"] in ("gone", "failed") and changed:
+        if message["kind"] == "gone":  # the driver, or its list of GPUs, is another one
+            self._moved_at = monotonic()
+        if message["kind"] == "gone" or (message["kind"] == "failed" and changed):
             self._inspector.ask_soon()
         if message["kind"] == "tick":
             self._remember(message["at"])
@@ -179,6 +206,7 @@ class MachineWatch:
             self._publish()
 
     def _add_surroundings(self, _surroundings: Surroundings) -> None:
+        self._moved_at = None
         self._join()
         self._publish()
 
@@ -199,28 +227,58 @@ class MachineWatch:
         unanswered = self._polls and not picture.has_answer()
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first snapshot without it would be a false alarm
-        if self._picture.is_filling() and self.snapshot is not None:
-            return  # a fresh child has counted the GPUs and not read them yet: what was read last still stands
+        if self.snapshot is not None and (self._picture.is_filling() or self._is_settling()):
+            return  # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
         if surroundings is None:
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
         answers = surroundings.answers(self._nvml_answer())
         simulated = self._environment.get(SIMULATED) or None
-        snapshot = self._seen.recognise(
-            join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
-        )
-        self._seen.note(snapshot)
-        shown = replace(snapshot, devices=(*snapshot.devices, *self._seen.rows_of_missing(snapshot)))
+        joined = join_answers(answers, surroundings.uuids, simulated, datetime.now(UTC))
+        self._recall(joined)
+        snapshot = self.seen.recognise(joined)
+        self.seen.note(snapshot)
+        self.seen.note_good(self.good_state.baseline, snapshot)
+        shown = replace(snapshot, devices=(*snapshot.devices, *self.seen.rows_of_missing(snapshot)))
         self._changes.compare(shown)
         self.snapshot = shown
         self._note_last_good()  # the first picture may come after the only tick that there is
         self._publish_xids()
         self._judge(snapshot)
 
+    def _is_settling(self) -> bool:
+        """Whether NVML's list has just changed, and what is known of the PCI bus is from before that."""
+        return self._moved_at is not None and monotonic() - self._moved_at < _SETTLE_SECONDS
+
+    def _recall(self, snapshot: Snapshot) -> None:
+        """Take in what an earlier service saw, once the disk has given it."""
+        memory = self._memory_to_recall()
+        if self._seen_file is not None and memory is not None:
+            self._seen_file.loaded = None
+            self.remembered_at = memory.last_at
+            self.seen.recall(memory, snapshot)
+
+    def _memory_to_recall(self) -> SeenMachine | None:
+        """What an earlier service saw; None before the host has said which machine this is: it would seem another's."""
+        if self._seen_file is None or self._inspector.surroundings is None:
+            return None
+        return self._seen_file.loaded
+
+    def _save_seen(self, *, now: bool = False) -> None:
+        """Have the GPUs that were seen written where they have changed, and their times now and then."""
+        memory = self.seen.memory()
+        if self._seen_file is None or not self._seen_file.is_read or self._seen_file.loaded or memory is None:
+            return
+        which = [(gpu.uuid, gpu.nvml_index, gpu.bus_id) for gpu in memory.known.gpus]
+        saved_at, before = self._saved
+        if now or which != before or monotonic() - saved_at > _SAVE_SECONDS:
+            self._saved = (monotonic(), which)
+            self._seen_file.save(memory)
+
     def _publish_xids(self) -> None:
-        """Put Xids from NVML's events on the timeline, now that each GPU's index is known."""
+        """Put Xids from NVML's events on the timeline, now that each GPU is known."""
         untold, self._untold_xids = self._untold_xids, []
-        for index, code, at, generation in untold:
-            self._changes.note_xid(self.snapshot, index, code, at, generation)
+        for index, code, at, uuid, generation in untold:
+            self._changes.note_xid(self.snapshot, index, code, at, generation, uuid)
 
     def _asks_nvml(self) -> bool:
         """Whether NVML is, or has been, queried, so that its silence would be the driver's."""
@@ -244,7 +302,7 @@ class MachineWatch:
         good = self.good_state.baseline
         known = good if isinstance(good, Missing) else known_gpus_of(good)
         if not isinstance(snapshot.driver_version, Missing):  # else the driver is what is missing
-            known = self._seen.known(known)
+            known = self.seen.known(known)
         context = Context(
             snapshot, earlier=earlier, baseline=good, known_gpus=known, xid_events=tuple(self._xid_events)
         )
@@ -273,6 +331,8 @@ class MachineWatch:
         self.snapshot = snapshot
 
     def _remember(self, at: float) -> None:
+        if self._is_settling():
+            return  # what is shown is of the list before
         self._note_last_good()
         for device in self.snapshot.devices if self.snapshot is not None else ():
             if device.responding is True:
@@ -291,12 +351,18 @@ class MachineWatch:
     def _keep_house(self) -> None:
         self._set_pace()
         self._inspector.look()
+        self._pods.look()
         self.readings.keep_house()
         if self.snapshot is not None:
             self.good_state.look(machine_key(self.snapshot))
         now = monotonic()
-        if self.snapshot is None or (self._polls and bool(self._picture.late()) != self._shows_late()):
+        if self._moved_at is not None and not self._is_settling():
+            self._moved_at = None
             self._join()
+        lateness_changed = self._polls and bool(self._picture.late()) != self._shows_late()
+        if self.snapshot is None or self._memory_to_recall() is not None or lateness_changed:
+            self._join()
+        self._save_seen()
         if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
             self._publish()
 
@@ -322,7 +388,8 @@ class MachineWatch:
         self.live = build_live(
             self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
         )
-        self.live = replace(self.live, active_runs=self.active_runs)
+        self.owners = find_owners(self.snapshot, self._pods.pods)
+        self.live = replace(add_owners(self.live, self.owners), active_runs=self.active_runs)
         self._changes.note_sampler(self.live.sampler)
         self._announce(self.live)
 

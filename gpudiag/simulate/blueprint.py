@@ -131,6 +131,7 @@ class HostProcess:
     state: str = "S"
     container_id: str | None = None
     open_nodes: tuple[str, ...] = ()  # device nodes that it holds open
+    slurm_job_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ _SCALARS = (str, int, float, bool, types.NoneType)
 
 # Which GPU it is in each source's count follows from the machine, so no file says it.
 # The subsystem's id is said once for NVML and the bus, among the keys of a GPU.
-DERIVED_READINGS = ("nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id")
+# How fast NVLink is follows from its counters.
+DERIVED_READINGS = (
+    "nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id", "nvlink_throughput_bytes_per_second",
+)  # fmt: skip
 _IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
 _BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs
 _GPU_KEYS = (

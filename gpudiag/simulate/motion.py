@@ -1,7 +1,7 @@
 """How a machine's readings move while it works: load, power and heat of busy GPUs, as on a real one.
 
-A reading never rises above the scenario's value, so that none moves into a fault; a GPU that is too hot,
-slowed down or idle stays as it is.
+A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU that
+is too hot, slowed down or idle stays as it is.
 """
 
 import math
@@ -14,7 +14,23 @@ from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 
 BUSY_PERCENT = 10
 # How far each reading falls when the load is at its lowest: a share of it, or degrees.
-_FALLING_SHARES = {"utilization_percent": 0.14, "memory_utilization_percent": 0.2, "power_draw_watts": 0.12}
+_FALLING_SHARES = {
+    "utilization_percent": 0.14,
+    "memory_utilization_percent": 0.2,
+    "power_draw_watts": 0.12,
+    "graphics_activity_percent": 0.14,
+    "sm_activity_percent": 0.2,
+    "tensor_activity_percent": 0.3,
+    "dram_activity_percent": 0.2,
+    "nvlink_transmitted_bytes_per_second": 0.4,
+    "nvlink_received_bytes_per_second": 0.4,
+}
+# What is counted since the driver was loaded, and the reading that it is the sum of.
+_COUNTED = {
+    "energy_joules": "power_draw_watts",
+    "nvlink_transmitted_bytes": "nvlink_transmitted_bytes_per_second",
+    "nvlink_received_bytes": "nvlink_received_bytes_per_second",
+}
 _FALLING_DEGREES = {"temperature_celsius": 4, "memory_temperature_celsius": 4}
 _RISING_DEGREES = "temperature_margin_celsius"
 # Seconds: the ups and downs of training steps, slower than the 1 s at which monitors sample, and their drift.
@@ -24,7 +40,10 @@ _LONG_PERIOD_SECONDS = 97.0
 
 def move_readings(scenario: Scenario, at_seconds: float) -> Scenario:
     """The machine `at_seconds` after it was started; only readings of busy GPUs change."""
-    gpus = tuple(_moved(gpu, _fall(number, at_seconds)) for number, gpu in enumerate(scenario.gpus))
+    gpus = tuple(
+        _moved(_counted(gpu, at_seconds), _fall(number, at_seconds))
+        for number, gpu in enumerate(scenario.gpus)
+    )
     return replace(scenario, gpus=gpus)
 
 
@@ -43,6 +62,17 @@ def _fall(number: int, at_seconds: float) -> float:
 def _moves(readings: Mapping[str, Any]) -> bool:
     held_down = set(FAULT_REASONS) & set(readings.get("clocks_event_reasons") or ())
     return (readings.get("utilization_percent") or 0) >= BUSY_PERCENT and not held_down
+
+
+def _counted(gpu: SimulatedGpu, seconds: float) -> SimulatedGpu:
+    """The GPU with what it has counted in that time; the scenario's rate is close enough to the moving one."""
+    readings = gpu.readings
+    counted = {
+        name: type(readings[name])(readings[name] + readings[rate] * seconds)
+        for name, rate in _COUNTED.items()
+        if name in readings and readings.get(rate)
+    }
+    return replace(gpu, readings={**readings, **counted}) if counted and _moves(readings) else gpu
 
 
 def _moved(gpu: SimulatedGpu, fall: float) -> SimulatedGpu:

@@ -334,6 +334,7 @@ static uint32_t looked_up_subject(uint32_t index, uint32_t subject, const uintpt
 }
 
 #include "nvml_events.h"
+#include "nvml_gpm.h"
 
 /* ---- One call ---- */
 
@@ -369,6 +370,8 @@ static int carry_out(uint32_t index, uint32_t subject, const uintptr_t *argument
 {
     if (is_event_function(index))
         return call_event_function(index, subject, arguments);
+    if (is_gpm_function(index))
+        return call_gpm_function(index, subject, arguments);
     if (index == FN_Shutdown) {
         __atomic_fetch_sub(&initialized, 1, __ATOMIC_SEQ_CST);
         return SUCCESS;

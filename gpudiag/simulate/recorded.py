@@ -230,6 +230,7 @@ def _processes(device: Device, snapshot: Snapshot) -> Iterable[HostProcess]:
                 argv=tuple(value_or(process.command, "unknown").split(" ")),
                 age_seconds=max(0.0, (snapshot.taken_at - started).total_seconds()),
                 container_id=value_or(process.container_id, "") or None,
+                slurm_job_id=value_or(process.slurm_job_id, 0) or None,
             )
 
 

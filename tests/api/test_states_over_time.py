@@ -20,6 +20,7 @@ import yaml
 from gpudiag.model.service import Findings, SamplerState
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
+from gpudiag.simulate.loader import load_scenario
 from tests.api.serving import IMPORT_PATH, REPOSITORY, Served, machine, serving
 from tests.browser.stub_documents import read_machine
 
@@ -87,8 +88,30 @@ def kinds(service) -> list[str]:
     return [kind for kind, _ in timeline(service)]
 
 
+def labels_of(service, name: str) -> list[dict[str, str]]:
+    """The labels of each sample of that metric."""
+    lines = re.findall(rf"^{name}\{{(.*)\}} \S+$", service.get("/metrics").text, re.MULTILINE)
+    return [dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', line)) for line in lines]
+
+
+def power_seen(service) -> dict[str, set[float]]:
+    """What the history has of each GPU, by UUID; on an idle machine that is one figure, its own."""
+    series = service.get("/api/v1/history?series=power_draw_watts&step=1").json()
+    return {
+        row["uuid"]: {value for value in row["series"]["power_draw_watts"] if value is not None}
+        for row in series["devices"]
+    }
+
+
+def power_by_uuid(service) -> dict[str, str]:
+    """The UUID that each sample of the power stands for: its own label, else that of the index's first holder."""
+    return {one["gpu"]: one.get("uuid", "") for one in labels_of(service, "gpudiag_gpu_power_watts")}
+
+
 def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
-    gone = watched.live()["devices"][3]["uuid"]
+    before = [device["uuid"] for device in watched.live()["devices"]]
+    gone, bus_id = before[3], watched.live()["devices"][3]["bus_id"]
+    own_power = watched.wait(lambda: len(seen := power_seen(watched)) == 8 and seen)
     watched.change("h100x8+gone:3")
     live = watched.wait(lambda: (now := watched.live())["verdict"] == "fail" and now, 40)
     assert live["headline"] == "7 healthy, 1 of 8 missing"
@@ -102,14 +125,47 @@ def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
     assert sum(up(watched).values()) == 7
     assert "gpu_lost" in kinds(watched)
     assert "GpuDoesNotAnswer" in alerts(watched)
+    told = watched.wait(
+        lambda: [one for one in labels_of(watched, "gpudiag_finding") if one["code"] == "gpu.gone"]
+    )
+    (finding,) = told
+    assert (finding["gpu"], finding["uuid"], finding["bus_id"]) == ("3", gone, bus_id)
+    assert {"host", "serial", "title", "remedy"} <= finding.keys()
+    # The index that it had is another's by now, which says so: no series goes on as another GPU's.
+    assert {"gpu": "3", "uuid": gone, "host": finding["host"]} in labels_of(watched, "gpudiag_gpu_up")
+    assert power_by_uuid(watched) == {"0": "", "1": "", "2": "", **dict(zip("3456", before[4:], strict=True))}
     watched.change("h100x8")
     watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
     assert up(watched)[gone] == 1
     assert alerts(watched) == set()
+    assert labels_of(watched, "gpudiag_finding") == []
+    assert set(power_by_uuid(watched).values()) == {""}
     about = [
-        entry["kind"] for entry in watched.get("/api/v1/events").json()["entries"] if entry["uuid"] == gone
+        (entry["kind"], entry["uuid"], entry["nvml_index"])
+        for entry in watched.get("/api/v1/events").json()["entries"]
+        if entry["kind"].startswith("gpu_")
     ]
-    assert about == ["gpu_lost", "gpu_back"]
+    assert about == [("gpu_lost", gone, 3), ("gpu_back", gone, 3)]
+    assert power_seen(watched) == own_power
+
+
+SWAPPED = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+def test_a_gpu_that_another_takes_the_place_of_leaves_it_nothing_of_its_own(watched, tmp_path):
+    before, others = watched.live()["devices"][3]["uuid"], set(up(watched))
+    own_power = watched.wait(lambda: len(seen := power_seen(watched)) == 8 and seen)
+    board = tmp_path / "swapped.toml"
+    board.write_text(f'base = "h100x8"\n[gpus.3]\nuuid = "{SWAPPED}"\npower_draw_watts = 111.0\n')
+    watched.change(str(board))
+    watched.wait(lambda: SWAPPED in up(watched), 40)
+    assert up(watched) == dict.fromkeys(others - {before} | {SWAPPED}, 1.0)
+    watched.wait(lambda: SWAPPED in power_seen(watched))
+    assert power_seen(watched) == {**own_power, SWAPPED: {111.0}}
+    assert power_by_uuid(watched)["3"] == SWAPPED
+    (told,) = [message for kind, message in timeline(watched) if kind.startswith("gpu_")]
+    assert told == f"GPU 3 is another GPU now: {SWAPPED} is in the place of {before}"
+    watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
 
 
 def test_two_gpus_that_vanish_are_two_of_eight(watched):
@@ -287,13 +343,33 @@ def test_a_service_that_is_started_without_the_driver_is_green_once_it_is_loaded
         assert alerts(service) == set()
 
 
-def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well(tmp_path):
+def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well_and_knows_those_that_were_there(
+    tmp_path,
+):
     with machine("h100x8") as session:
         for _ in (1, 2):
             with serving(session, tmp_path) as service:
                 service.wait_for_data()
                 service.wait(lambda service=service: service.live()["verdict"] == "pass", 40)
                 assert {kind for kind in kinds(service) if kind.startswith(("gpu_", "driver"))} == set()
+                were = {one["uuid"]: one["gpu"] for one in labels_of(service, "gpudiag_gpu_up")}
+                last = metric(service, "gpudiag_collect_last_success_timestamp_seconds")
+        session.update(load_scenario("h100x8+gone:3+no-driver"))
+        with serving(session, tmp_path) as service:
+            service.wait(lambda: (now := told(service)) and len(now["devices"]) == 8, 40)
+            service.wait(lambda: told(service)["verdict"] == "fail", 40)
+            assert {one["uuid"]: one["gpu"] for one in labels_of(service, "gpudiag_gpu_up")} == were
+            assert set(up(service).values()) == {0.0}
+            assert {one["state"] for one in labels_of(service, "gpudiag_gpu_status")} == {"error"}
+            assert [one["code"] for one in labels_of(service, "gpudiag_finding")] == [
+                "nvml.driver_not_loaded"
+            ]
+            assert [one["state"] for one in labels_of(service, "gpudiag_nvml_state")] == ["driver_not_loaded"]
+            assert last <= metric(service, "gpudiag_collect_last_success_timestamp_seconds") < time.time()
+            service.change("h100x8+gone:3")
+            service.wait(lambda: "gpu.gone" in codes(service), 40)
+            assert sorted(up(service).values()) == [0.0] + [1.0] * 7
+            assert {one["gpu"] for one in labels_of(service, "gpudiag_finding")} == {"3"}
 
 
 AHEAD_SECONDS = 30 * 86400

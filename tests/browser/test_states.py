@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpudiag.service.live import SeenGpus
+from gpudiag.service.seen_gpus import SeenGpus
 from tests.browser.stub_documents import Machine, read_machine
 from tests.browser.stub_service import stub_service
 from tests.browser.watched_page import Browsing, WatchedPage

@@ -40,7 +40,8 @@ from gpudiag.reference.vocabulary import (
     number_of,
     reason_mask,
 )
-from gpudiag.render.metrics import ServiceNumbers, render_dcgm, render_metrics
+from gpudiag.render.metrics_dcgm import render_dcgm
+from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.scenario import SimulatedGpu
 from tests.cli.simulated import run_on, simulated_machine
@@ -225,6 +226,6 @@ def test_every_reading_in_words_is_walked() -> None:
     elsewhere = {"id", "name", "serial", "vbios_version", "board_part_number", "compute_capability",
                  "pci_subsystem_id", "gsp_firmware_version", "inforom_version", "memory_kind", "responding",
                  "mig_mode", "mig_mode_pending", "ecc_mode_pending", "gsp_firmware_mode",
-                 "gsp_firmware_mode_default"}  # fmt: skip
+                 "gsp_firmware_mode_default", "vgpu_license"}  # fmt: skip
     words = {name for name, field in Device.__dataclass_fields__.items() if "str" in str(field.type)}
     assert words - elsewhere == set(_SAID)

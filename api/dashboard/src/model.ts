@@ -92,6 +92,8 @@ export interface LiveDevice extends WithMissing {
   processes: GpuProcess[] | null;
   last_good: LastGood | null;
   signs_of_use: string[];
+  pods: PodUse[];
+  slurm_jobs: JobUse[];
 }
 
 // One MIG compute instance of a GPU, with a UUID and memory of its own.
@@ -103,6 +105,16 @@ export interface MigInstance extends WithMissing {
   memory_total_bytes: number | null;
   memory_used_bytes: number | null;
   memory_free_bytes: number | null;
+  graphics_activity_percent: number | null;
+  sm_activity_percent: number | null;
+  sm_occupancy_percent: number | null;
+  tensor_activity_percent: number | null;
+  dram_activity_percent: number | null;
+  fp64_activity_percent: number | null;
+  fp32_activity_percent: number | null;
+  fp16_activity_percent: number | null;
+  pcie_transmitted_bytes_per_second: number | null;
+  pcie_received_bytes_per_second: number | null;
 }
 
 // A process that holds memory on a GPU, as NVML names it and /proc describes it.
@@ -118,6 +130,7 @@ export interface GpuProcess extends WithMissing {
   gpu_instance_id: number | null;
   compute_instance_id: number | null;
   state: string | null;
+  slurm_job_id: number | null;
 }
 
 // The last good numbers of a GPU that does not answer now.
@@ -128,6 +141,21 @@ export interface LastGood extends WithMissing {
   temperature_celsius: number | null;
   power_draw_watts: number | null;
   sm_clock_mhz: number | null;
+}
+
+// One container that has a GPU, or the MIG instance that is named.
+export interface PodUse {
+  namespace: string;
+  pod: string;
+  container: string;
+  gpu_instance_id: number | null;
+  replica: string | null;
+}
+
+// One Slurm job with processes on a GPU.
+export interface JobUse extends WithMissing {
+  slurm_job_id: number;
+  user: string | null;
 }
 
 // One fault, or one fact worth knowing: what, where, how it is known, and what to do.

@@ -27,9 +27,23 @@ export interface Readings {
   memory_bus_width_bits: number | null;
   utilization_percent: number | null;
   memory_utilization_percent: number | null;
+  encoder_utilization_percent: number | null;
+  decoder_utilization_percent: number | null;
   pstate: number | null;
   clocks_event_reasons: string[] | null;
   throttle_seconds: unknown | null;
+  graphics_activity_percent: number | null;
+  sm_activity_percent: number | null;
+  sm_occupancy_percent: number | null;
+  tensor_activity_percent: number | null;
+  dram_activity_percent: number | null;
+  fp64_activity_percent: number | null;
+  fp32_activity_percent: number | null;
+  fp16_activity_percent: number | null;
+  pcie_transmitted_bytes_per_second: number | null;
+  pcie_received_bytes_per_second: number | null;
+  nvlink_transmitted_bytes_per_second: number | null;
+  nvlink_received_bytes_per_second: number | null;
   temperature_celsius: number | null;
   memory_temperature_celsius: number | null;
   temperature_margin_celsius: number | null;
@@ -45,6 +59,7 @@ export interface Readings {
   power_limit_default_watts: number | null;
   power_limit_min_watts: number | null;
   power_limit_max_watts: number | null;
+  energy_joules: number | null;
   sm_clock_mhz: number | null;
   sm_clock_max_mhz: number | null;
   memory_clock_mhz: number | null;
@@ -86,6 +101,9 @@ export interface Readings {
   numa_node: number | null;
   nvlinks: unknown | null;
   nvlink_bytes_per_second: number | null;
+  nvlink_transmitted_bytes: number | null;
+  nvlink_received_bytes: number | null;
+  nvlink_throughput_bytes_per_second: number | null;
   fabric: unknown | null;
   peers: unknown | null;
   mig_mode: string | null;
@@ -93,6 +111,7 @@ export interface Readings {
   compute_mode: string | null;
   persistence_mode: string | null;
   recovery_action: string | null;
+  vgpu_license: string | null;
   mig_instances: unknown | null;
   processes: unknown | null;
 }
@@ -122,6 +141,7 @@ export const DECLARED_FACTS: [group: string, facts: DeclaredFact[]][] = [
     { field: "memory_free_bytes", label: "Free", show: "bytes" },
     { field: "memory_reserved_bytes", label: "Reserved by the driver", show: "size" },
     { field: "memory_utilization_percent", label: "Memory busy", show: "%" },
+    { field: "dram_activity_percent", label: "Memory bandwidth in use", show: "%" },
     { field: "memory_temperature_celsius", label: "Memory temperature", show: "°C" },
   ]],
   ["Heat and power", [
@@ -135,6 +155,8 @@ export const DECLARED_FACTS: [group: string, facts: DeclaredFact[]][] = [
     { field: "fan_speed_percent", label: "Fan", show: "%" },
   ]],
   ["Clocks", [
+    { field: "sm_activity_percent", label: "SMs busy", show: "%" },
+    { field: "tensor_activity_percent", label: "Tensor cores busy", show: "%" },
     { field: "sm_clock_mhz", label: "SM", show: "MHz" },
     { field: "sm_clock_max_mhz", label: "SM at most", show: "MHz" },
     { field: "memory_clock_mhz", label: "Memory", show: "MHz" },

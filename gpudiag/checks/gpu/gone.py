@@ -58,6 +58,7 @@ def known_gpus_of(snapshot: Snapshot) -> KnownGpus:
             "" if isinstance(device.name, Missing) else device.name,
             snapshot.taken_at,
             "" if isinstance(device.serial, Missing) else device.serial,
+            None if isinstance(device.id.nvml_index, Missing) else device.id.nvml_index,
         )
         for device in snapshot.devices
         if not isinstance(device.responding, Missing) and not isinstance(device.id.uuid, Missing)
@@ -113,11 +114,20 @@ def _all_gone(snapshot: Snapshot, gone: list[KnownGpu]) -> Finding:
 
 def _one_gone(snapshot: Snapshot, gpu: KnownGpu) -> Finding:
     where = f" at {short_bus_id(gpu.bus_id)}" if gpu.bus_id else ""
+    who = (
+        f"the GPU{where} that was here"
+        if gpu.nvml_index is None
+        else f"the GPU{where} that was GPU {gpu.nvml_index}"
+    )
     absent = Missing(MissingReason.SOURCE_ABSENT)
+    # Its index may be another's by now.
     subject = DeviceSubject(gpu.uuid, gpu.bus_id or absent, absent, snapshot.host)
     facts = [Evidence("uuid", gpu.uuid, source=_recorded(gpu))]
     facts += [Evidence("serial", gpu.serial)] if gpu.serial else []
-    return GPU_GONE.finding(subject, f"the GPU{where} that was here ({gpu.uuid}) is gone", *facts)
+    facts += (
+        [Evidence("nvml_index", gpu.nvml_index, source=_recorded(gpu))] if gpu.nvml_index is not None else []
+    )
+    return GPU_GONE.finding(subject, f"{who} ({gpu.uuid}) is gone", *facts)
 
 
 def _recorded(gpu: KnownGpu) -> str:

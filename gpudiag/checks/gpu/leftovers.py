@@ -148,15 +148,19 @@ def _judge_processes(context: Context, device: Device) -> Iterator[Finding]:
             yield PROCESS_GONE.finding(subject, f"{who} is listed on it and does not exist", evidence)
         elif process.state == "Z":
             evidence = Evidence("state", "Z", source=f"/proc/{process.pid}/stat")
+            pid = Evidence("pid", process.pid, source="NVML")
             remedy = f"End its parent, which has not waited for it (`ps -o ppid= -p {process.pid}`)."
-            yield PROCESS_DEAD.finding(subject, f"{who} is a zombie and holds it", evidence, remedy=remedy)
+            yield PROCESS_DEAD.finding(
+                subject, f"{who} is a zombie and holds it", evidence, pid, remedy=remedy
+            )
         elif process.state == "D" and _was_stuck(context, process):
             evidence = Evidence(
                 "state", "D", limit=limits.DEAD_PROCESS_SECONDS, source=f"/proc/{process.pid}/stat"
             )
+            pid = Evidence("pid", process.pid, source="NVML")
             remedy = f"`cat /proc/{process.pid}/stack` as root says where; drain the machine and reboot it."
             yield PROCESS_DEAD.finding(
-                subject, f"{who} is stuck in the kernel (state D)", evidence, remedy=remedy
+                subject, f"{who} is stuck in the kernel (state D)", evidence, pid, remedy=remedy
             )
 
 
@@ -197,7 +201,8 @@ def _judge_foreign(snapshot: Snapshot, device: Device, user: str) -> Iterator[Fi
                 f"{name_device(device)}: {owner} is computing on it (process {process.pid}{_words(process)})"
             )
             evidence = Evidence("user", owner, limit=user, source=f"/proc/{process.pid}")
-            yield PROCESS_FOREIGN.finding(device_subject(snapshot, device), message, evidence)
+            pid = Evidence("pid", process.pid, source="NVML")
+            yield PROCESS_FOREIGN.finding(device_subject(snapshot, device), message, evidence, pid)
 
 
 def _words(process: GpuProcess) -> str:

@@ -19,11 +19,14 @@ from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, She
 _STAT_STATE, _STAT_START_TICKS = 0, 19
 _HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state")
+_FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state", "slurm_job_id")
+# Slurm's cgroup of a job: /system.slice/slurmstepd.scope/job_7/..., with NODE_ before it where a machine has several
+# slurmd; of cgroup v1 /slurm/uid_1000/job_7/... (slurm.schedmd.com/cgroup_v2.html; read 2026-11).
+_SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?=/|$)", re.MULTILINE)
 
 
 def read_process(pid: int, root: str = "/") -> dict[str, Any]:
-    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at`.
+    """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at`, `slurm_job_id`.
 
     The start is in Unix time. In a container NVML reports the host's pids, which the container's /proc
     does not know.
@@ -43,6 +46,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
     sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
     sheet.read("started_at", _started_at, directory, root)
+    sheet.read("slurm_job_id", _slurm_job_id, directory)
     return sheet.document()
 
 
@@ -108,6 +112,36 @@ def parse_container_id(cgroup: str) -> str:
     if found is None:
         raise Absent(SOURCE_ABSENT, "its cgroup names no container")
     return found[1]
+
+
+def _slurm_job_id(directory: str) -> int:
+    """The Slurm job that the process belongs to: by its cgroup, which it cannot choose, else by its environment.
+
+    Raises:
+        Absent: it belongs to none, or its environment is another user's.
+    """
+    try:
+        found = parse_slurm_job(_text(directory, "cgroup"))
+    except FileNotFoundError:  # a kernel without cgroups
+        found = None
+    if found is not None:
+        return found
+    try:
+        variables = _text(directory, "environ").split("\0")
+    except PermissionError as error:
+        why = "its cgroup names no Slurm job, and its environment is another user's"
+        raise Absent(SOURCE_ABSENT, why) from error
+    for variable in variables:
+        name, _, value = variable.partition("=")
+        if name == "SLURM_JOB_ID" and value.isdecimal() and value.isascii():
+            return int(value)
+    raise Absent(SOURCE_ABSENT, "it belongs to no Slurm job")
+
+
+def parse_slurm_job(cgroup: str) -> int | None:
+    """The Slurm job that a /proc/PID/cgroup names, or None."""
+    found = _SLURM_JOB.search(cgroup)
+    return None if found is None else int(found[1])
 
 
 def _started_at(directory: str, root: str) -> float:

@@ -172,14 +172,19 @@ class Noted:
 
 
 class Ask:
-    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle."""
+    """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
+
+    `repeated`: the same questions are asked again and again, so that what happened in between can be told.
+    """
+
+    repeated = False
 
     def __init__(self, pynvml: Any, handle: Any, noted: Noted | None = None) -> None:
         """Bind the library to one device handle; `noted` is shared with the GPU's other handles."""
         self.pynvml = pynvml
         self.handle = handle
         self.noted = noted or Noted()
-        self.fields: dict[int, Any] = {}
+        self.fields: dict[int | tuple[int, int], Any] = {}  # by number, or by number and scope
         self.kept: dict[Any, Any] = {}  # answers that stay true while the driver is loaded
 
     @property

@@ -11,6 +11,7 @@ from gpudiag.probe.nvml.ask import (
     DeviceSheet,
     code_of,
     enable_state,
+    known,
     reason_of,
     word,
 )
@@ -38,6 +39,7 @@ _BYTES_PER_MB = 1_000_000
 # In the fabric's health mask: flags of two bits each, and the field of causes.
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK = 8, 0xF
 _TRUE = 1
+_NO_LICENSE = "not_needed"
 
 
 def read_brand(ask: Ask, sheet: DeviceSheet) -> None:
@@ -63,6 +65,34 @@ def read_inforom_valid(ask: Ask, sheet: DeviceSheet) -> None:
     The call reads the GPU's flash: the service must not make it every five seconds.
     """
     sheet.read("inforom_valid", ask.once, "inforom_valid", lambda: _inforom_valid(ask))
+
+
+def read_codecs(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in for which share of the last sampling period the video encoder and decoder worked."""
+    for engine in ("encoder", "decoder"):
+        sheet.read(f"{engine}_utilization_percent", _codec, ask, engine.capitalize())
+
+
+def _codec(ask: Ask, engine: str) -> int:
+    busy, _sampling_period_us = ask(f"nvmlDeviceGet{engine}Utilization")
+    return known(busy)
+
+
+def read_vgpu_license(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in whether a virtual GPU has its license; a physical one is asked once."""
+    if ask.kept.get("needs no license"):
+        sheet.values["vgpu_license"] = _NO_LICENSE
+    else:
+        sheet.read("vgpu_license", _license, ask)
+        ask.kept["needs no license"] = sheet.values.get("vgpu_license") == _NO_LICENSE
+
+
+def _license(ask: Ask) -> str:
+    features = ask("nvmlDeviceGetGridLicensableFeatures")
+    if not features.isGridLicenseSupported:
+        return _NO_LICENSE
+    listed = list(features.gridLicensableFeatures)[: features.licensableFeaturesCount]
+    return "licensed" if any(feature.featureState for feature in listed) else "unlicensed"
 
 
 def conclude_inforom(ask: Ask, sheet: DeviceSheet) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gpudiag.probe.nvml.activity import (
+    TRAFFIC_FIELDS,
+    add_instance_activity,
+    read_activity,
+    read_nvlink_traffic,
+)
 from gpudiag.probe.nvml.ask import (
     INVALID_ARGUMENT,
     Ask,
@@ -20,6 +26,7 @@ from gpudiag.probe.nvml.ask import (
 from gpudiag.probe.nvml.details import (
     conclude_inforom,
     read_brand,
+    read_codecs,
     read_fabric,
     read_gsp_modes,
     read_inforom_valid,
@@ -27,6 +34,7 @@ from gpudiag.probe.nvml.details import (
     read_pcie_errors,
     read_sram_threshold,
     read_throttle_seconds,
+    read_vgpu_license,
 )
 from gpudiag.probe.nvml.memory import (
     read_ecc_locations,
@@ -37,7 +45,7 @@ from gpudiag.probe.nvml.memory import (
     read_row_remap_histogram,
 )
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet
-from gpudiag.reference.declaration import ByHand, Call, Declared, Field, Question, Tier, by_question
+from gpudiag.reference.declaration import Activity, ByHand, Call, Declared, Field, Question, Tier, by_question
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import reasons_of
 
@@ -107,11 +115,14 @@ def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
             row, place = divmod(link, _LINKS_OF_A_ROW)
             wanted[name, link] = rows[row] + place
     try:
-        values = ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", list(wanted.values()))
+        values = list(
+            ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", [*wanted.values(), *TRAFFIC_FIELDS])
+        )
     except Exception:  # noqa: BLE001 - a driver that refuses the batch answers the single questions, or says why not
         return {}
+    ask.fields.update(zip(TRAFFIC_FIELDS, values[len(wanted) :], strict=True))
     found = {}
-    for key, value in zip(wanted, values, strict=True):
+    for key, value in zip(wanted, values[: len(wanted)], strict=True):
         try:
             found[key] = known(int(field_value(value)))
         except Absent:
@@ -260,6 +271,7 @@ def _event_reasons(ask: Ask) -> list[str]:
 
 BY_HAND: dict[str, Callable[[Ask, DeviceSheet], None]] = {
     "brand": read_brand,
+    "codecs": read_codecs,
     "compute_capability": _read_compute_capability,
     "ecc_locations": read_ecc_locations,
     "event_reasons": _read_event_reasons,
@@ -269,6 +281,7 @@ BY_HAND: dict[str, Callable[[Ask, DeviceSheet], None]] = {
     "memory": read_memory,
     "mig_instances": read_instances,
     "nvlink_speed": read_link_speed,
+    "nvlink_traffic": read_nvlink_traffic,
     "nvlinks": read_links,
     "pcie_errors": read_pcie_errors,
     "place": _read_place,
@@ -279,6 +292,7 @@ BY_HAND: dict[str, Callable[[Ask, DeviceSheet], None]] = {
     "serial": _read_serial,
     "sram_threshold": read_sram_threshold,
     "throttle_seconds": read_throttle_seconds,
+    "vgpu_license": read_vgpu_license,
 }
 
 
@@ -313,6 +327,8 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
         # On a throwaway sheet: where the batch fails, each field is asked for singly.
         DeviceSheet().read("batch", ask.read_fields, fields)
     for question, readings in plan:
+        if isinstance(question, Activity):
+            continue
         if isinstance(question, ByHand):
             BY_HAND[question.name](ask, sheet)
         elif isinstance(question, Field):
@@ -321,6 +337,15 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
             sheet.read(readings[0].name, _read_call, ask, question)
         else:
             sheet.read_together([one.name for one in readings], _read_members, ask, question, readings)
+    # Last: memory could not be read after it on one old driver, or so its users say.
+    activity = activity_of(plan)
+    if activity:
+        read_activity(ask, sheet, activity)
+
+
+def activity_of(plan: Plan) -> list[Declared]:
+    """The readings of the plan that are of the time between two looks; one call answers all of them."""
+    return [one for question, readings in plan if isinstance(question, Activity) for one in readings]
 
 
 def _read_field(ask: Ask, field: Field) -> Any:
@@ -378,6 +403,8 @@ _FAST = plan_of_tier("fast")
 _DECIDES = plan_of("recovery_action")  # whether the GPU can be used
 _SLOW = [asked for asked in plan_of_tier("slow") if asked not in _DECIDES]
 _STATE = [*_DECIDES, *_FAST, *sorted(_SLOW, key=lambda asked: isinstance(asked[0], ByHand))]
+# An instance has no link of its own.
+_OF_INSTANCES = [one for one in activity_of(_SLOW) if not one.name.startswith("nvlink_")]
 # What a test reads of the GPU under load: 7 calls.
 _STRAINED = plan_of(
     "temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "sm_clock_mhz",
@@ -400,6 +427,7 @@ def read_state(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill in everything but the identity: what may change while the driver stays loaded."""
     read_plan(ask, sheet, _STATE)
     add_recovery(ask, sheet)
+    add_instance_activity(ask, sheet, _OF_INSTANCES)
     conclude_inforom(ask, sheet)
 
 

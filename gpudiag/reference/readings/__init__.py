@@ -5,6 +5,7 @@ a reading, see CONTRIBUTING.md.
 """
 
 from gpudiag.reference.declaration import Declared
+from gpudiag.reference.readings.activity import ACTIVITY
 from gpudiag.reference.readings.identity import IDENTITY, MIG, MODES, USERS
 from gpudiag.reference.readings.links import NVLINK, SLOT
 from gpudiag.reference.readings.load import CLOCKS, HEAT, LOAD, POWER
@@ -15,6 +16,7 @@ TOPICS: tuple[tuple[str, tuple[Declared, ...]], ...] = (
     ("identity", IDENTITY),
     ("memory", MEMORY),
     ("load", LOAD),
+    ("activity", ACTIVITY),
     ("heat", HEAT),
     ("power", POWER),
     ("clocks", CLOCKS),

@@ -77,6 +77,7 @@ MODES: tuple[Declared, ...] = (
         Field(230, gives=RECOVERY_ACTIONS),
         fact=Fact("Errors", "Driver asks for", first=True),
     ),
+    Declared("vgpu_license", "vGPU license {}", ByHand("vgpu_license")),
 )
 
 MIG: tuple[Declared, ...] = (Declared("mig_instances", "{}", ByHand("mig_instances")),)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from gpudiag.reference.declaration import COUNTER, ByHand, Call, Dcgm, Declared, Fact, Family, Metric
+from gpudiag.units import KIB
 
 # Metrics of which several readings are samples.
 _PCIE_GENERATION = Family("pcie_link_generation", "PCIe generation of the link.")
 _PCIE_WIDTH = Family("pcie_link_width", "PCIe lanes of the link.")
+_NVLINK_BYTES = Family("nvlink_bytes", "Data over all NVLinks, tx is from the GPU.", COUNTER)
 
 SLOT: tuple[Declared, ...] = (
     Declared(
@@ -28,7 +30,12 @@ SLOT: tuple[Declared, ...] = (
             gives="positive",
             older=Call("nvmlDeviceGetMaxPcieLinkGeneration", gives="positive"),
         ),
-        metric=Metric(_PCIE_GENERATION, labels={"which": "max"}, rare=True),
+        metric=Metric(
+            _PCIE_GENERATION,
+            labels={"which": "max"},
+            dcgm=Dcgm("PCIE_MAX_LINK_GEN", "PCIe maximum link generation."),
+            rare=True,
+        ),
         fact=Fact("Links", "PCIe generation at most"),
     ),
     Declared("pcie_generation_slot_max", "slot gen {}", None),
@@ -45,7 +52,12 @@ SLOT: tuple[Declared, ...] = (
         "pcie_width_gpu_max",
         "GPU x{}",
         Call("nvmlDeviceGetMaxPcieLinkWidth", gives="positive"),
-        metric=Metric(_PCIE_WIDTH, labels={"which": "max"}, rare=True),
+        metric=Metric(
+            _PCIE_WIDTH,
+            labels={"which": "max"},
+            dcgm=Dcgm("PCIE_MAX_LINK_WIDTH", "PCIe maximum link width."),
+            rare=True,
+        ),
     ),
     Declared("pcie_width_slot_max", "slot x{}", None),
     Declared(
@@ -70,6 +82,35 @@ NVLINK: tuple[Declared, ...] = (
         "{} a link",
         ByHand("nvlink_speed", 90),
         fact=Fact("Links", "One NVLink, one direction", "rate"),
+    ),
+    Declared(
+        "nvlink_transmitted_bytes",
+        "{} sent",
+        ByHand("nvlink_traffic"),
+        metric=Metric(_NVLINK_BYTES, labels={"direction": "tx"}),
+    ),
+    Declared(
+        "nvlink_received_bytes",
+        "{} received",
+        ByHand("nvlink_traffic"),
+        metric=Metric(_NVLINK_BYTES, labels={"direction": "rx"}),
+    ),
+    Declared(
+        "nvlink_throughput_bytes_per_second",
+        "{} now, both ways",
+        ByHand("nvlink_traffic"),
+        metric=Metric(
+            Family(
+                "nvlink_throughput_bytes_per_second", "Data over all NVLinks, both directions.", core=False
+            ),
+            # A rate in MB/s, whatever its name and its type say: so does DCGM compute it from the counters.
+            dcgm=Dcgm(
+                "NVLINK_BANDWIDTH_TOTAL",
+                "Total number of NVLink bandwidth counters for all lanes.",
+                1 / (KIB * 1000),
+                COUNTER,
+            ),
+        ),
     ),
     Declared("fabric", "fabric {}", ByHand("fabric")),
     Declared("peers", "{}", None),

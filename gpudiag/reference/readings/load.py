@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpudiag.reference.declaration import ByHand, Call, Dcgm, Declared, Fact, Family, Field, Metric, Otel
-from gpudiag.units import MILLIWATTS_PER_WATT
+from gpudiag.reference.declaration import (
+    COUNTER,
+    ByHand,
+    Call,
+    Dcgm,
+    Declared,
+    Fact,
+    Family,
+    Field,
+    Metric,
+    Otel,
+)
+from gpudiag.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 
 _HERTZ_PER_MHZ = 1e6
 _PERCENT = 100.0
@@ -13,6 +24,9 @@ _GRAPHICS_CLOCK, _SM_CLOCK, _MEMORY_CLOCK, _VIDEO_CLOCK = range(4)  # nvmlClockT
 
 # Metrics of which several readings are samples.
 _TEMPERATURE = Family("temperature_celsius", "Temperature by sensor: gpu (the core) or memory (HBM).")
+_TEMPERATURE_LIMIT = Family(
+    "temperature_limit_celsius", "Temperature at which the GPU slows or shuts down.", core=False
+)
 _CLOCK = Family("clock_hertz", "Clock frequency now.")
 _CLOCK_MAX = Family("clock_max_hertz", "Highest clock frequency of the product.", core=False)
 
@@ -58,6 +72,32 @@ LOAD: tuple[Declared, ...] = (
             dcgm=Dcgm("MEM_COPY_UTIL", "Memory utilization (in %).", _PERCENT),
         ),
         fact=Fact("Memory", "Memory busy", "%"),
+    ),
+    Declared(
+        "encoder_utilization_percent",
+        "encoder {} %",
+        ByHand("codecs"),
+        metric=Metric(
+            Family(
+                "encoder_utilization_ratio", "Share of time in which the encoder worked, 0 to 1.", core=False
+            ),
+            1 / _PERCENT,
+            dcgm=Dcgm("ENC_UTIL", "Encoder utilization (in %).", _PERCENT),
+            otel=Otel("hw.gpu.utilization", "1", {"hw.gpu.task": "encoder"}),
+        ),
+    ),
+    Declared(
+        "decoder_utilization_percent",
+        "decoder {} %",
+        ByHand("codecs"),
+        metric=Metric(
+            Family(
+                "decoder_utilization_ratio", "Share of time in which the decoder worked, 0 to 1.", core=False
+            ),
+            1 / _PERCENT,
+            dcgm=Dcgm("DEC_UTIL", "Decoder utilization (in %).", _PERCENT),
+            otel=Otel("hw.gpu.utilization", "1", {"hw.gpu.task": "decoder"}),
+        ),
     ),
     Declared(
         "pstate",
@@ -118,12 +158,22 @@ HEAT: tuple[Declared, ...] = (
         "temperature_slowdown_celsius",
         "slows at {} C",
         _threshold(1),
+        metric=Metric(
+            _TEMPERATURE_LIMIT,
+            labels={"limit": "slowdown"},
+            dcgm=Dcgm("SLOWDOWN_TEMP", "Temperature at which the GPU slows down (in C)."),
+        ),
         fact=Fact("Heat and power", "Slowdown at", "°C"),
     ),
     Declared(
         "temperature_shutdown_celsius",
         "shuts down at {} C",
         _threshold(0),
+        metric=Metric(
+            _TEMPERATURE_LIMIT,
+            labels={"limit": "shutdown"},
+            dcgm=Dcgm("SHUTDOWN_TEMP", "Temperature at which the GPU shuts down (in C)."),
+        ),
         fact=Fact("Heat and power", "Shutdown at", "°C"),
     ),
     Declared("temperature_gpu_max_celsius", "GPU at most {} C", _threshold(3)),
@@ -169,7 +219,17 @@ POWER: tuple[Declared, ...] = (
         ),
         fact=Fact("Heat and power", "Enforced limit", "W"),
     ),
-    Declared("power_limit_watts", "set {} W", _watts("nvmlDeviceGetPowerManagementLimit")),
+    Declared(
+        "power_limit_watts",
+        "set {} W",
+        _watts("nvmlDeviceGetPowerManagementLimit"),
+        metric=Metric(
+            Family(
+                "power_limit_set_watts", "Power limit that is set; a lower one may be enforced.", core=False
+            ),
+            dcgm=Dcgm("POWER_MGMT_LIMIT", "Power limit that is set (in W)."),
+        ),
+    ),
     Declared(
         "power_limit_default_watts",
         "default {} W",
@@ -180,6 +240,26 @@ POWER: tuple[Declared, ...] = (
         "power_limit_min_watts", "least {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 0)
     ),
     Declared("power_limit_max_watts", "most {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1)),
+    Declared(
+        "energy_joules",
+        "{} J since driver load",
+        Field(
+            83,
+            per=MILLIJOULES_PER_JOULE,
+            wide=True,
+            otherwise=Call("nvmlDeviceGetTotalEnergyConsumption", per=MILLIJOULES_PER_JOULE, wide=True),
+        ),
+        metric=Metric(
+            Family("energy_joules", "Energy taken since the driver was loaded.", COUNTER),
+            dcgm=Dcgm(
+                "TOTAL_ENERGY_CONSUMPTION",
+                "Total energy consumption since boot (in mJ).",
+                float(MILLIJOULES_PER_JOULE),
+                COUNTER,
+            ),
+            otel=Otel("hw.energy", "J"),
+        ),
+    ),
 )
 
 CLOCKS: tuple[Declared, ...] = (
@@ -228,7 +308,12 @@ CLOCKS: tuple[Declared, ...] = (
         "memory_clock_max_mhz",
         "max {}",
         Call("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK),
-        metric=Metric(_CLOCK_MAX, _HERTZ_PER_MHZ, {"clock": "memory"}),
+        metric=Metric(
+            _CLOCK_MAX,
+            _HERTZ_PER_MHZ,
+            {"clock": "memory"},
+            dcgm=Dcgm("MAX_MEM_CLOCK", "Maximum memory clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ),
+        ),
     ),
     Declared("graphics_clock_mhz", "graphics {} MHz", Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK)),
     Declared("graphics_clock_max_mhz", "max {}", Call("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK)),

@@ -179,7 +179,10 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_pending",
         "remap pending {}",
         _remapped_rows(2, "flag"),
-        metric=Metric(Family("remap_pending", "1 while a row waits for a reset to be replaced.")),
+        metric=Metric(
+            Family("remap_pending", "1 while a row waits for a reset to be replaced."),
+            dcgm=Dcgm("ROW_REMAP_PENDING", "Whether remapping of rows is pending."),
+        ),
         fact=Fact("Errors", "Row remap pending"),
     ),
     Declared(
@@ -220,6 +223,10 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "page_retirement_pending",
         "retirement pending {}",
         Field(31, gives="flag", otherwise=Call("nvmlDeviceGetRetiredPagesPendingStatus", gives="flag")),
+        metric=Metric(
+            Family("page_retirement_pending", "1 while a page waits for a reset to be retired.", core=False),
+            dcgm=Dcgm("RETIRED_PENDING", "Total number of pages pending retirement.", kind=COUNTER),
+        ),
     ),
     Declared(
         "memory_unrepairable", "unrepairable {}", Call("nvmlDeviceGetUnrepairableMemoryFlag_v1", gives="flag")

@@ -9,7 +9,7 @@ from gpudiag.simulate.blueprint import Blueprint, HostFacts, HostProcess
 
 USER_HZ = 100  # clock ticks per second in /proc/PID/stat, on every architecture that Linux runs GPUs on
 _STATE_NAMES = {"R": "running", "S": "sleeping", "D": "disk sleep", "Z": "zombie", "T": "stopped"}
-_NOT_OURS = ("user", "command", "container_id", "started_at", "state")
+_NOT_OURS = ("user", "command", "container_id", "started_at", "state", "slurm_job_id")
 
 
 def boot_time(host: HostFacts, now: datetime) -> int:
@@ -54,8 +54,10 @@ def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: dateti
         described["state"] = process.state
         started = boot_time(blueprint.host, now) + _start_ticks(process, blueprint.host) / USER_HZ
         described["started_at"] = format_time(datetime.fromtimestamp(0, UTC) + timedelta(seconds=started))
-        if process.container_id is None:
-            missing["container_id"] = "source_absent"
+        described["slurm_job_id"] = process.slurm_job_id
+        for name in ("container_id", "slurm_job_id"):
+            if described[name] is None:
+                missing[name] = "source_absent"
     for name in ("gpu_instance_id", "compute_instance_id"):
         if described[name] is None:
             missing[name] = "not_supported"
@@ -100,4 +102,6 @@ def _start_ticks(process: HostProcess, host: HostFacts) -> int:
 def _cgroup(process: HostProcess) -> str:
     if process.container_id is not None:
         return f"0::/system.slice/docker-{process.container_id}.scope\n"
+    if process.slurm_job_id is not None:
+        return f"0::/system.slice/slurmstepd.scope/job_{process.slurm_job_id}/step_0/user/task_0\n"
     return f"0::/user.slice/user-{process.uid}.slice/session-3.scope\n"

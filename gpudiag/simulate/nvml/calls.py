@@ -146,6 +146,13 @@ _BY_HAND: dict[str, str] = {
     "nvmlDeviceGetAttributes_v2": "d o",
     # events
     "nvmlDeviceGetSupportedEventTypes": "d o",
+    # what engines do; samples are kept by nvml_gpm.h
+    "nvmlDeviceGetEncoderUtilization": "d o4 o4",
+    "nvmlDeviceGetDecoderUtilization": "d o4 o4",
+    "nvmlDeviceGetGridLicensableFeatures_v4": "d o",
+    "nvmlGpmQueryDeviceSupport": "d v",
+    "nvmlGpmSampleGet": "d -",
+    "nvmlGpmMigSampleGet": "d k -",
 }
 
 

@@ -16,7 +16,7 @@ from gpudiag.reference.nvml import exported_functions, return_texts
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
 _SOURCE_NAME = "nvml_library.c"
-_SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h")
+_SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h", "nvml_gpm.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
 # A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
 _BUILD_TIMEOUT_SECONDS = 180.0

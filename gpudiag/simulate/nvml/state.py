@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpudiag.errors import UsageError
-from gpudiag.reference.declaration import ByHand, Call, Declared, Field, by_question
+from gpudiag.reference.declaration import Activity, ByHand, Call, Declared, Field, by_question
 from gpudiag.reference.nvml import constant
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import ENABLE_STATES
@@ -22,6 +22,7 @@ from gpudiag.simulate.nvml.answers import (
     u64,
 )
 from gpudiag.simulate.nvml.calls import fills_a_struct
+from gpudiag.simulate.nvml.encode_activity import encode_activity
 from gpudiag.simulate.nvml.encode_gpu import (
     encode_details,
     encode_identity,
@@ -49,7 +50,7 @@ def encode_declared(placed: PlacedGpu, table: AnswerTable) -> None:
     """
     answers = GpuAnswers(table, placed.subject)
     for question, readings in by_question(READINGS):
-        if isinstance(question, ByHand):
+        if isinstance(question, ByHand | Activity):
             continue
         if isinstance(question, Field):
             number = _number(question, readings[0].name, placed.read(readings[0].name))
@@ -121,6 +122,7 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
         encode_nvlinks(placed, gpus, table)
         encode_processes(GpuAnswers(table, placed.subject), placed.read("processes"))
         encode_mig(placed, table)
+        encode_activity(placed, table)
     encode_topology(gpus, table)
     _add_faults(scenario.nvml, gpus, table)
     subjects = {placed.gpu.readings.get("uuid"): placed.subject for placed in gpus}

@@ -9,7 +9,7 @@ from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.model.reading import Missing
 from gpudiag.probe.nvml.device import BY_HAND
-from gpudiag.reference.declaration import ByHand, Call, Declared, by_question
+from gpudiag.reference.declaration import Activity, ByHand, Call, Declared, by_question
 from gpudiag.reference.readings import PAGE_GROUPS, READINGS
 from tools.write_readings import PAGE, SCRIPT, facts_of, page_text, script_text
 
@@ -39,6 +39,9 @@ def test_every_field_of_a_device_is_declared_once():
 def test_a_question_gives_what_the_field_holds(declared: Declared):
     question = declared.question
     if question is None or isinstance(question, ByHand):
+        return
+    if isinstance(question, Activity):
+        assert field_type(declared.name) is float
         return
     given: Any = int if question.per == 1 else float
     if question.gives == "flag":

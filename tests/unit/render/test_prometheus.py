@@ -67,15 +67,17 @@ def test_each_check_has_its_outcome(report):
 
 
 def test_findings_are_counted_by_what_they_are_about():
-    counts = {dict(labels)["code"]: value for labels, value in series(SICK, "gpudiag_findings").items()}
+    counts = {dict(labels)["code"]: value for labels, value in series(SICK, "gpudiag_finding").items()}
     assert counts == {"gpu.lost": 1, "xid.hardware": 1, "xid.application": 1, "host.shm": 1}
-    lost = next(labels for labels in series(SICK, "gpudiag_findings") if dict(labels)["code"] == "gpu.lost")
+    lost = next(labels for labels in series(SICK, "gpudiag_finding") if dict(labels)["code"] == "gpu.lost")
     assert dict(lost)["uuid"] == "GPU-5"
 
 
 def test_a_report_says_when_it_was_made_and_whether_it_is_real():
     assert series(SICK, "gpudiag_report_timestamp_seconds") == {(): SICK.snapshot.taken_at.timestamp()}
-    assert [dict(labels)["simulated"] for labels in series(SIMULATED, "gpudiag_info")] == ["h100x8+lost:5"]
+    assert [dict(labels)["simulated"] for labels in series(SIMULATED, "gpudiag_build_info")] == [
+        "h100x8+lost:5"
+    ]
 
 
 def test_a_check_that_stands_twice_is_one_series_with_the_worst():

@@ -8,11 +8,14 @@ reading, each is asked, and the answers must agree; with `--first` only the firs
 
 import json
 import sys
+from functools import partial
 from uuid import UUID
 
 import pynvml as N
 
 TOTAL, USED, RESERVED = 85_520_809_984, 5_368_709_120, 502_857_728
+LICENSES = ("unlicensed", "licensed")
+ALL = 0xFFFFFFFF  # the scope of a field that means the sum over all links
 LINKS = [
     {
         "link": number,
@@ -136,13 +139,6 @@ READINGS = {
     "temperature_memory_max_celsius": 95,
     "graphics_clock_application_default_mhz": 1960,
     "memory_clock_application_default_mhz": 2617,
-    "throttle_seconds": {
-        "power": 7015.5,
-        "thermal": 2.25,
-        "sync_boost": 3.5,
-        "board_limit": 4.75,
-        "reliability": 5.125,
-    },
     "pcie_errors": {
         "correctable": 51,
         "nonfatal": 52,
@@ -162,6 +158,19 @@ READINGS = {
         "faults": ["degraded_bw", "insufficient_nvlinks"],
     },
 }
+
+READINGS |= {
+    "encoder_utilization_percent": 21, "decoder_utilization_percent": 22, "energy_joules": 5_000_000_123.456,
+    "nvlink_transmitted_bytes": 9 << 50, "nvlink_received_bytes": 8 << 50, "vgpu_license": "licensed",
+    "throttle_seconds": {
+        "power": 7015.5, "thermal": 2.25, "sync_boost": 3.5, "board_limit": 4.75, "reliability": 5.125,
+    },
+    "graphics_activity_percent": 91.25, "sm_activity_percent": 82.5, "sm_occupancy_percent": 33.125,
+    "tensor_activity_percent": 44.5, "dram_activity_percent": 55.75, "fp64_activity_percent": 1.5,
+    "fp32_activity_percent": 2.5, "fp16_activity_percent": 3.5,
+    "pcie_transmitted_bytes_per_second": 1000.5 * 2**20, "pcie_received_bytes_per_second": 2000.5 * 2**20,
+    "nvlink_transmitted_bytes_per_second": 3e5 * 2**20, "nvlink_received_bytes_per_second": 2e5 * 2**20,
+}  # fmt: skip
 
 REASONS = {
     "gpu_idle": N.nvmlClocksEventReasonGpuIdle,
@@ -367,8 +376,29 @@ def inforom_valid(handle):
     return True
 
 
+def gpm(number, handle):
+    """A metric of two samples, taken one after the other; traffic is in MiB per second."""
+    samples = [N.nvmlGpmSampleGet(handle, N.nvmlGpmSampleAlloc()) for _ in range(2)]
+    request = N.c_nvmlGpmMetricsGet_t(N.NVML_GPM_METRICS_GET_VERSION, 1, *samples)
+    request.metrics[0].metricId = number
+    metric = N.nvmlGpmMetricsGet(request).metrics[0]
+    N._nvmlCheckReturn(metric.nvmlReturn)
+    return metric.value * (2**20 if number >= N.NVML_GPM_METRIC_PCIE_TX_PER_SEC else 1)
+
+
 # reading -> each way to ask for it
 WAYS = {
+    "encoder_utilization_percent": (lambda h: N.nvmlDeviceGetEncoderUtilization(h)[0],),
+    "decoder_utilization_percent": (lambda h: N.nvmlDeviceGetDecoderUtilization(h)[0],),
+    "energy_joules": (
+        lambda h: N.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
+        lambda h: field(h, N.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION) / 1000,
+    ),
+    "nvlink_transmitted_bytes": (lambda h: field(h, N.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL) * 1024,),
+    "nvlink_received_bytes": (lambda h: field(h, N.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL) * 1024,),
+    "vgpu_license": (
+        lambda h: LICENSES[N.nvmlDeviceGetGridLicensableFeatures(h).gridLicensableFeatures[0].featureState],
+    ),
     "uuid": (N.nvmlDeviceGetUUID,),
     "bus_id": (
         lambda h: N.nvmlDeviceGetPciInfo(h).busId.lower(),
@@ -530,6 +560,18 @@ WAYS = {
     ),
     "fabric": (fabric,),
 }
+GPM_NUMBERS = {
+    "graphics_activity_percent": N.NVML_GPM_METRIC_GRAPHICS_UTIL,
+    "sm_activity_percent": N.NVML_GPM_METRIC_SM_UTIL, "sm_occupancy_percent": N.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "tensor_activity_percent": N.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    "dram_activity_percent": N.NVML_GPM_METRIC_DRAM_BW_UTIL, "fp64_activity_percent": N.NVML_GPM_METRIC_FP64_UTIL,
+    "fp32_activity_percent": N.NVML_GPM_METRIC_FP32_UTIL, "fp16_activity_percent": N.NVML_GPM_METRIC_FP16_UTIL,
+    "pcie_transmitted_bytes_per_second": N.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
+    "pcie_received_bytes_per_second": N.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
+    "nvlink_transmitted_bytes_per_second": N.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+    "nvlink_received_bytes_per_second": N.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
+}  # fmt: skip
+WAYS |= {name: (partial(gpm, number),) for name, number in GPM_NUMBERS.items()}
 
 
 def read(way, handle):

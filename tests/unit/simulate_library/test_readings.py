@@ -1,6 +1,5 @@
 """Every reading of a scenario comes back through pynvml: the value, or the code of its reason."""
 
-import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from gpudiag.model.device import Device, DeviceId
 from gpudiag.simulate.scenario import Scenario, SimulatedGpu
 from gpudiag.simulate.session import Session
-from tests.unit.simulate_library.every_reading import PROCESSES, READINGS
+from tests.unit.simulate_library.every_reading import PROCESSES, READINGS, WAYS
 from tests.unit.simulate_library.machines import ask, make_gpu, make_machine, run_script
 
 _SCRIPT = Path(__file__).parent / "every_reading.py"
@@ -19,7 +18,7 @@ _SCRIPT = Path(__file__).parent / "every_reading.py"
 # between GPUs; MIG instances and peers have tests of their own.
 _NOT_ASKED = {
     "id", "responding", "memory_kind", "cuda_ordinal", "pcie_width_slot_max", "mig_instances", "peers",
-    "pci_subsystem_id",
+    "pci_subsystem_id", "nvlink_throughput_bytes_per_second",
 }  # fmt: skip
 _SwitchOn = Callable[[Scenario], Session]
 
@@ -36,7 +35,7 @@ _TOGETHER = (
 
 def asked_readings() -> set[str]:
     """The readings that the script asks for."""
-    return set(re.findall(r'^    "(\w+)": ', _SCRIPT.read_text().split("WAYS = {")[1], re.MULTILINE))
+    return set(WAYS)
 
 
 def test_the_script_asks_for_every_reading_that_nvml_gives() -> None:

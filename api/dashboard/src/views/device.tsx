@@ -43,6 +43,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       </section>
       <section>
         <h2>Processes</h2>
+        <Owners device={device} />
         <ProcessTable
           processes={(device.processes ?? []).map((process) => ({ ...process, uuid: device.uuid, nvml_index: device.nvml_index }))}
           none={device.processes ? "No process is on the GPU." : `Not known: ${reasonText(device.missing?.processes)}.`}
@@ -56,6 +57,14 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       </section>
     </>
   );
+}
+
+// Whom the GPU was given to; a process may have ended, or be hidden, while its pod or job still has the GPU.
+function Owners({ device }: { device: LiveDevice }) {
+  const pods = (device.pods ?? []).map((use) => <>pod <code>{use.namespace}/{use.pod}</code>, container <code>{use.container}</code></>);
+  const jobs = (device.slurm_jobs ?? []).map((job) => <>Slurm job {job.slurm_job_id}{job.user && ` of ${job.user}`}</>);
+  const all = [...pods, ...jobs];
+  return all.length ? <p>In use by {all.map((owner, place) => <>{place > 0 && "; "}{owner}</>)}.</p> : null;
 }
 
 function Neighbours({ devices, device }: { devices: LiveDevice[]; device: LiveDevice }) {
