@@ -290,7 +290,7 @@ def test_a_lost_gpu_keeps_the_series_of_its_xid() -> None:
     bus_id = str(LOST.devices[5].id.bus_id)
     logged = KernelEvent(KernelEventKind.XID, LOST.taken_at, "", bus_id=bus_id, xid_code=119)
     assert values(render_dcgm(replace(LOST, kernel_log=(logged,))), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [
-        154
+        119
     ]
 
 
