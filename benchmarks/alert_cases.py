@@ -80,7 +80,7 @@ FAULTS = (
     Case("xid79", "Xid 79 in the kernel log", "xid:3:79", _GPU, goes=How.BOOT, says=("Xid 79",)),
     Case("xid94", "Xid 94, a contained error", "xid:3:94", (), _WARN, goes=How.BOOT, says=("Xid 94",)),
     Case("xid95", "Xid 95, an uncontained error", "xid:3:95", _GPU, says=("Xid 95",)),
-    Case("xid119", "Xid 119, the GSP does not answer", "xid:3:119", _GPU, says=("Xid 119",)),
+    Case("xid119", "Xid 119, the GSP does not answer", "xid:3:119", _GPU, goes=How.BOOT, says=("Xid 119",)),
     Case("recovery", "the driver asks for a reset", "recovery:3:gpu_reset", _GPU, says=("reset",)),
     Case("advised", "the driver asks to drain P2P", "recovery:3:drain_p2p", (), _WARN),
     # memory
@@ -95,7 +95,7 @@ FAULTS = (
     Case("nvlink", "one NVLink down", "nvlink-down:3:2", _GPU),
     Case("nvlinks", "all NVLinks of a GPU down", "nvlink-down:3", _GPU),
     Case(
-        "fabric", "the fabric is not ready", "", _GPUS, goes=How.WATCHED,
+        "fabric", "the fabric is not ready", "", _HOST, goes=How.WATCHED,
         more='[gpu]\nfabric = { state = "in_progress", status = "success", clique_id = 0, cluster_uuid = "00000000-0000-0000-0000-000000000000" }\n',
     ),
     # heat, power, clocks
@@ -104,8 +104,8 @@ FAULTS = (
     Case("brakes", "the power brake of all GPUs", _each("throttle"), (), ("GpusDegraded",), goes=How.WATCHED),
     Case("power-cap", "a lowered power limit", "power-cap:3", (), _WARN, goes=How.WATCHED),
     Case(
-        "clock", "a clock stuck low under load", "", _GPU, well="busy:3", goes=How.WATCHED,
-        more="[gpus.3]\nsm_clock_mhz = 210\ngraphics_clock_mhz = 210\nclocks_event_reasons = []\n",
+        "clock", "a clock stuck low under load", "", _GPU, goes=How.WATCHED,
+        more="[gpus.3]\nutilization_percent = 98\nsm_clock_mhz = 210\ngraphics_clock_mhz = 210\nclocks_event_reasons = []\n",
     ),
     # settings and processes
     Case("zombie", "a dead process holds a GPU", "zombie:3", _GPU, goes=How.WATCHED),
