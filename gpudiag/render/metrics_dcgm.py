@@ -26,6 +26,7 @@ from gpudiag.render.metrics_owners import dcgm_owner_labels, owners_of
 HostLabel = Literal["Hostname", "hostname", "both"]
 
 _OFF_THE_BUS = 79  # the Xid with which a GPU is lost
+_ACTION_CHANGED = 154  # says what to do about the Xid before it, and must not hide that
 _XID_WINDOW = timedelta(minutes=5)  # dcgm-exporter's --xid-count-window-size
 _OF_INSTANCES = {name.name: metric for metric in MIG_METRICS for name in metric.dcgm}
 
@@ -91,7 +92,10 @@ def _add_xids(
 ) -> None:
     """Add each GPU's last Xid, and how many there were lately; as in dcgm-exporter the latter only where there were."""
     told = [entry for entry in events if entry.kind is TimelineKind.XID]
-    last: dict[str | None, int] = {entry.uuid: entry.xid_code or 0 for entry in told}
+    last: dict[str | None, int] = {}
+    for entry in told:
+        if entry.xid_code != _ACTION_CHANGED or entry.uuid not in last:
+            last[entry.uuid] = entry.xid_code or 0
     codes, counted = [], []
     for device, several in zip(snapshot.devices, labels, strict=True):
         uuid = text_of(device.id.uuid)
@@ -129,7 +133,7 @@ def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
     NVML's events tell it, of a lost GPU the kernel's log too. One that is lost without any is off the bus: that is
     what NVML means by the word, and what the rules of others wait for.
     """
-    if device.responding is True or last:
+    if device.responding is True or last not in (0, _ACTION_CHANGED):
         return last
     why = device.responding
     if not isinstance(why, Missing) or why.reason is not MissingReason.DEVICE_LOST:
@@ -138,7 +142,8 @@ def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
     logged = [
         event.xid_code
         for event in value_or(snapshot.kernel_log, ())
-        if event.kind is KernelEventKind.XID and event.bus_id == bus_id and event.xid_code is not None
+        if event.kind is KernelEventKind.XID and event.bus_id == bus_id
+        if event.xid_code not in (None, _ACTION_CHANGED)
     ]
     return logged[-1] if logged else _OFF_THE_BUS
 

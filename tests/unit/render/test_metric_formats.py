@@ -284,11 +284,13 @@ def test_a_lost_gpu_keeps_the_series_of_its_xid() -> None:
     assert values(page, "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [79]
     assert values(page, "DCGM_FI_DEV_XID_ERRORS", gpu="4") == [0]
     assert values(page, "DCGM_FI_DEV_GPU_TEMP", gpu="5") == []
-    assert values(render_dcgm(LOST, events(LOST, 119)), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [119]
+    for xids, shown in (((119,), 119), ((79, 154), 79), ((154,), 79)):
+        assert values(render_dcgm(LOST, events(LOST, *xids)), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [shown]
+    assert values(render_dcgm(BUSY, events(BUSY, 154)), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [154]
     bus_id = str(LOST.devices[5].id.bus_id)
-    logged = KernelEvent(KernelEventKind.XID, LOST.taken_at, "", bus_id=bus_id, xid_code=154)
+    logged = KernelEvent(KernelEventKind.XID, LOST.taken_at, "", bus_id=bus_id, xid_code=119)
     assert values(render_dcgm(replace(LOST, kernel_log=(logged,))), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [
-        154
+        119
     ]
 
 
