@@ -112,8 +112,8 @@ FAULTS = (
     Case("compute", "compute mode is prohibited", "compute-prohibited:3", _GPU, goes=How.WATCHED),
     Case("mig", "MIG waits for a reset", "mig-pending:3", (), _WARN),
     Case(
-        "persistence", "persistence mode is off", "", (), ("HostDegraded",), goes=How.WATCHED,
-        more='[gpu]\npersistence_mode = "disabled"\n',
+        "persistence", "no persistence, and a driver that starts slowly", "init-slow:4", (), ("HostDegraded",),
+        comes=How.BOOT, goes=How.BOOT, more='[gpu]\npersistence_mode = "disabled"\n',
     ),
     # the machine
     Case(
