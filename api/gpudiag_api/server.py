@@ -124,6 +124,8 @@ def describe_addresses(settings: Settings) -> list[str]:
         lines.append("  log in with a token of the token file")
     if not settings.allow_actions:
         lines.append("  read only; --allow-actions lets runs be started")
+    if settings.state_problem:
+        lines.append(f"  {settings.state_problem}")
     return lines
 
 
@@ -138,8 +140,10 @@ def _outer_addresses(settings: Settings) -> list[str]:
 
 def run_service(
     settings: Settings, listening: socket.socket, *, terminal: bool, tls: tuple[Path, Path] | None = None
-) -> None:
+) -> int | None:
     """Serve until SIGINT or SIGTERM; then end runs, children and streams.
+
+    Returns the signal that came before anything was served; to stop later is the service's good end.
 
     Raises:
         Exception: a bug of ours ended the watch of the machine, and the service with it.
@@ -166,6 +170,7 @@ def run_service(
         server.run(sockets=[listening])
     if application.service.bug is not None:
         raise application.service.bug
+    return server.stopped_early_by
 
 
 def _make_room() -> int:
@@ -186,6 +191,8 @@ class _Server(uvicorn.Server):
     uvicorn itself raises the signal again once it has stopped, which would turn a clean stop into a kill.
     """
 
+    stopped_early_by: int | None = None
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         before = {number: signal.signal(number, self.handle_exit) for number in _STOPPING}
@@ -196,6 +203,8 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.started and self.stopped_early_by is None:
+            self.stopped_early_by = sig
         # The streams first: they are what uvicorn would wait for.
         if isinstance(self.config.app, Gate):
             self.config.app.service.hub.close()

@@ -66,7 +66,9 @@ class Service:
             settings.interpreters,
         )
         self.live: Encoded | None = None
-        self._warned: set[str] = set()
+        self._state_problem = settings.state_problem
+        self._state_fails = False  # whether a part of the memory has met that problem, too
+        self._warned = {settings.state_problem}  # the start has said it
         self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,8 +163,12 @@ class Service:
 
     def _warnings(self) -> tuple[str, ...]:
         """What cannot be stored, read back or named, and why."""
-        told = (self.readings, self.runs, self.good_state, self.seen_file, self.watch)
-        return tuple(filter(None, (one.warning for one in told)))
+        stored = [one.warning for one in (self.readings, self.runs, self.seen_file)]
+        if self._state_problem and self._state_fails and not any(stored):
+            self._state_problem = ""  # the disk takes it again
+        self._state_fails = any(stored)
+        told = [self._state_problem] if self._state_problem else stored
+        return tuple(filter(None, (*told, self.good_state.warning, self.watch.warning)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""

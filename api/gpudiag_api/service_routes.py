@@ -104,6 +104,7 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool, openme
     snapshot = service.watch.snapshot
     assert snapshot is not None  # noqa: S101 - a tick is made of one
     sampler, report = live.sampler, service.watch.report
+    results = () if report is None else report.results
     numbers = ServiceNumbers(
         sampler_state=sampler.state.value,
         fresh=service.health().ready,
@@ -114,8 +115,9 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool, openme
         stream_clients=len(service.hub.listeners),
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
-        results=() if report is None else report.results,
+        results=results,
         findings=() if service.watch.findings is None else service.watch.findings.findings,
+        run_findings=tuple(service.runs.findings.present(snapshot, results)),
         xids=service.readings.xids(),
         last_indices=service.watch.seen.last_indices(),
         elsewhere=service.watch.seen.elsewhere(snapshot),

@@ -1,5 +1,6 @@
 """The settings of one service: where it listens, who may do what; and its state folder, locked while it runs."""
 
+import errno
 import fcntl
 import ipaddress
 import os
@@ -33,6 +34,7 @@ class Settings:
     polls: bool = True
     kubelet_socket: str | None = None  # where to ask which pods use the GPUs
     state_folder: Path | None = None
+    state_problem: str = ""  # why that folder cannot be written, as far as the start has shown
     store: str | None = None
     tls: bool = False
     max_streams: int = 1000
@@ -121,23 +123,32 @@ def service_folder(state: Path) -> Path:
     return state / _SIMULATED_FOLDER / re.sub(r"[^\w.+-]", "-", simulated)[:_MAX_NAME_CHARACTERS]
 
 
+# A folder that was named and can never be one is a mistake; a disk that is full or broken is not.
+_MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
+
+
 @dataclass
 class _Held:
     """The outcome of locking, set by the thread that asks for the lock."""
 
     descriptor: int | None = None
     holder: str | None = None
+    error: OSError | None = None
+    mistake: bool = False
+    has_answer: bool = False
 
 
-def hold_folder(folder: Path, address: str) -> None:
-    """Lock the folder for this process's life; whoever writes there reports one that cannot be written.
+def hold_folder(folder: Path, address: str, named: Path | None = None) -> str:
+    """Lock the folder for this process's life; why it cannot be written, in one sentence, or nothing.
+
+    The service goes on without its memory. `named` is the folder above it that the user has named.
 
     Raises:
-        UsageError: another service holds it.
+        UsageError: another service holds it, or what the user has named is no folder and cannot become one.
     """
     held = _Held()
     # A thread, because the disk may hang, and then the service goes on without the lock.
-    asking = threading.Thread(target=_ask, args=(folder, address, held), daemon=True)
+    asking = threading.Thread(target=_ask, args=(folder, address, named, held), daemon=True)
     asking.start()
     asking.join(_WAIT_SECONDS)
     if held.holder is not None:
@@ -145,14 +156,34 @@ def hold_folder(folder: Path, address: str) -> None:
             f"another gpudiag serve remembers in {folder}: {held.holder}",
             hint="use that one, or give this one a folder of its own: GPUDIAG_STATE_DIR=DIR gpudiag serve ...",
         )
+    if held.error is not None and held.mistake:
+        raise UsageError(
+            f"the state folder {named} is no folder and cannot be made: {held.error.strerror}",
+            hint="name one that can be written: GPUDIAG_STATE_DIR=DIR gpudiag serve ...",
+        )
+    if held.error is None and held.has_answer:
+        return ""
+    why = "the disk does not answer" if held.error is None else held.error.strerror or str(held.error)
+    return f"readings, runs and GPUs are not remembered: {folder} cannot be written: {why}"
 
 
-def _ask(folder: Path, address: str, held: _Held) -> None:
+def _ask(folder: Path, address: str, named: Path | None, held: _Held) -> None:
     try:
+        if named is not None:
+            held.mistake = True
+            named.mkdir(parents=True, exist_ok=True)
+            held.mistake = False
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
+    except OSError as error:
+        held.mistake = held.mistake and error.errno in _MISTAKES
+        held.error = error
         return
+    _lock(descriptor, address, held)
+    held.has_answer = True
+
+
+def _lock(descriptor: int, address: str, held: _Held) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -166,6 +197,9 @@ def _ask(folder: Path, address: str, held: _Held) -> None:
     held.descriptor = (
         descriptor  # never closed: the kernel releases the lock when the process ends, however it ends
     )
-    with open(descriptor, "w", closefd=False) as file:
-        file.truncate()
-        file.write(f"process {os.getpid()}, {address}\n")
+    try:
+        with open(descriptor, "w", closefd=False) as file:
+            file.truncate()
+            file.write(f"process {os.getpid()}, {address}\n")
+    except OSError as error:  # a full disk
+        held.error = error

@@ -9,7 +9,7 @@ from gpudiag import __version__
 from gpudiag.cli.failures import nearest
 from gpudiag.cli.fast_path import collect_from_here
 from gpudiag.cli.options import local_rank_option
-from gpudiag.cli.streams import raise_again
+from gpudiag.cli.signals import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
             return None
         place = COMMANDS[cmd_name]
         command = getattr(import_module(place.module), place.name)
-        raise_again()
+        raise_again(terminable=cmd_name != "run")  # it waits for signals itself once the job runs
         collect_from_here()
         if not isinstance(command, click.Command):
             raise TypeError(f"{place.module}:{place.name} is not a command")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import click
 
+from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, GpudiagError
 
 _REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -25,10 +26,6 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 _INDENT = "  "
-
-
-class TerminatedError(BaseException):
-    """SIGTERM arrived; not an Exception, so that only clean-up sees it on its way out."""
 
 
 @dataclass(frozen=True, slots=True)

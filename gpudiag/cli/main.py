@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from gpudiag.cli.fast_path import leave_at_once, list_unparsed, load_without_collecting, start_early
-from gpudiag.cli.streams import end_quietly, guard_standard_streams
+from gpudiag.cli.signals import INTERRUPTED, TERMINATED, TerminatedError, end_quietly
+from gpudiag.cli.streams import guard_standard_streams
 
 if TYPE_CHECKING:
     import click
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
 _COMPLETE_VARIABLE = "_GPUDIAG_COMPLETE"
 _PROGRAM = "gpudiag"
 _RANK_COMMANDS = ("nccl-test", "train")
-_INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which may not be loaded by then
 
 
 def run() -> NoReturn:
     """Run the command line on the process's own arguments, and exit: the console script."""
+    _note_termination_of_rank(sys.argv[1:])
     end_quietly()
     load_without_collecting()
     _open_standard_files()
     guard_standard_streams()
     # Before the imports that it overlaps with; a shell that completes words asks no GPU.
     started = None if _COMPLETE_VARIABLE in os.environ else start_early(sys.argv[1:])
-    if started is None:
-        _catch_termination(sys.argv[1:])
     try:
-        status = main(sys.argv[1:], started)
+        try:
+            status = main(sys.argv[1:], started)
+        finally:
+            end_quietly()
     except KeyboardInterrupt:  # a second one, while the first was being reported
-        status = _INTERRUPTED
+        status = INTERRUPTED
+    except TerminatedError:
+        status = TERMINATED
     except SystemExit as end:  # a signal ended the run, which gives the status
-        status = end.code if isinstance(end.code, int) else _INTERRUPTED
+        status = end.code if isinstance(end.code, int) else INTERRUPTED
     _flush()
     if started is not None:
         leave_at_once(status)
@@ -138,25 +141,12 @@ def _open_standard_files() -> None:
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))
 
 
-def _catch_termination(argv: Sequence[str]) -> None:
-    """Let SIGTERM run the clean-up, and exit with 143, as a process that it kills does.
+def _note_termination_of_rank(argv: Sequence[str]) -> None:
+    """Have a rank of a launch only note SIGTERM: torchrun sends it to the others when one has died.
 
-    A rank of a launch only notes the signal: torchrun sends it to the others when one has died, and
-    they must still report that.
+    They must still report that.
     """
-    if argv and argv[0] == "run":  # it waits for signals itself, and its job inherits what is ignored
-        return
     if "TORCHELASTIC_RUN_ID" in os.environ and argv and argv[0] in _RANK_COMMANDS:
         from gpudiag.ranks.agents.interrupts import note_termination
 
         note_termination()
-        return
-    import signal
-
-    signal.signal(signal.SIGTERM, _terminate)
-
-
-def _terminate(signal_number: int, frame: FrameType | None) -> None:
-    from gpudiag.cli.failures import TerminatedError
-
-    raise TerminatedError

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,9 +12,10 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.store.history import default_store
-from gpudiag.store.state_folder import state_directory
+from gpudiag.store.state_folder import VARIABLE, state_directory
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
@@ -61,6 +63,7 @@ def serve(**options: Any) -> ExitStatus:
 
     From this machine reading needs no token. Listening on another address needs --token-file.
     """
+    end_quietly()  # it only loads until it serves, and takes the signals itself from then on
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
@@ -74,10 +77,14 @@ def serve(**options: Any) -> ExitStatus:
     listening = open_socket(settings)
     settings = replace(settings, port=listening.getsockname()[1])
     if settings.state_folder is not None:
-        hold_folder(settings.state_folder, settings.url())
+        named = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+        problem = hold_folder(settings.state_folder, settings.url(), named)
+        settings = replace(settings, state_problem=problem)
     for line in describe_addresses(settings):
         print(line, file=sys.stderr, flush=True)
-    run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    stopped_by = run_service(settings, listening, terminal=sys.stderr.isatty(), tls=tls)
+    if stopped_by is not None:
+        raise KeyboardInterrupt if stopped_by == signal.SIGINT else TerminatedError
     return ExitStatus.PASS
 
 

@@ -1,14 +1,11 @@
-"""Standard output and error of a command, and Ctrl-C while it only loads or looks."""
+"""Standard output and error of a command."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from typing import TextIO
-
-_INTERRUPTED = 130  # errors.ExitStatus.INTERRUPTED, which is not loaded by then
 
 
 class PrintableStream(io.TextIOWrapper):
@@ -50,18 +47,3 @@ def _guarded(stream: TextIO) -> TextIO:
     guarded = PrintableStream(stream.detach(), encoding, errors, newline="\n", line_buffering=by_line)
     guarded.colours = colours
     return guarded
-
-
-def end_quietly() -> None:
-    """Let Ctrl-C end this process at once, unless it is ignored; children that it forked die with it.
-
-    As an exception it would surface in the middle of an import, where no one handles it.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
-
-
-def raise_again() -> None:
-    """Let Ctrl-C be an exception from here on: from now on there is something to clean up."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

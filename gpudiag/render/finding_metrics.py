@@ -36,16 +36,21 @@ _PARTS = {"pid": "process {}", "port": "port {}"}
 
 
 def count_findings(
-    findings: Iterable[Finding], snapshot: Snapshot, last_indices: Mapping[str, int] | None = None
+    findings: Iterable[Finding],
+    snapshot: Snapshot,
+    last_indices: Mapping[str, int] | None = None,
+    of_runs: Iterable[tuple[str, Finding]] = (),
 ) -> list[tuple[Labels, float]]:
     """The labels of each fault, and how many findings have them; observations without a fault are left out.
 
     `last_indices` are the NVML indices that GPUs had last, by UUID: of one that is missing, people know that.
+    `of_runs` are those that a run found, behind the run's kind, which repeats the look.
     """
     counts: dict[tuple[tuple[str, str], ...], float] = {}
-    for finding in findings:
+    for kind, finding in (*(("", finding) for finding in findings), *of_runs):
         if finding.outcome not in (Outcome.PASS, Outcome.SKIP):
-            labels = tuple(finding_labels(finding, snapshot, last_indices or {}).items())
+            found = finding_labels(finding, snapshot, last_indices or {}) | ({"run": kind} if kind else {})
+            labels = tuple(found.items())
             counts[labels] = counts.get(labels, 0.0) + 1.0
     return [(dict(labels), count) for labels, count in counts.items()]
 

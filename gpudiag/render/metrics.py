@@ -329,6 +329,13 @@ _ONLY_DCGM = (
         "",
         "gauge",
         "",
+        _sampler([("power_draw_watts", {}, 1.0)]),  # what NVML says is of now wherever it says so
+        (DcgmName("DCGM_FI_DEV_POWER_USAGE_INSTANT", "gauge", "Instantaneous power draw (in W)."),),
+    ),
+    Metric(
+        "",
+        "gauge",
+        "",
         _throttle_mask,
         (DcgmName("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "gauge", "Current clock event reasons (bitmask)."),),
     ),

@@ -15,6 +15,7 @@ from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import Missing, MissingReason, value_or
 from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.reference.xid import xids
 from gpudiag.render.exposition import Labels, Page, joined, number, text_of
 from gpudiag.render.metrics import DCGM_METRICS, MIG_METRICS, DcgmName, Metric
 from gpudiag.render.metrics_mig import gpu_instances, profile_of
@@ -60,6 +61,9 @@ def render_dcgm(
     for metric in DCGM_METRICS:
         for name in metric.dcgm:
             page.add_lines(name.name, name.kind, name.text, _lines(metric, name, rows, parts))
+    count = float(len(snapshot.devices))
+    counts = [(one, count) for several in labels for one in several]
+    page.add("DCGM_FI_DEV_COUNT", "gauge", "Number of GPUs on the node.", counts)
     _add_xids(page, snapshot, events, labels)
     return page.text()
 
@@ -94,7 +98,7 @@ def _add_xids(
     for device, several in zip(snapshot.devices, labels, strict=True):
         uuid = text_of(device.id.uuid)
         code = _last_xid(device, snapshot, last.get(uuid, 0))
-        codes += [(one, float(code)) for one in several if code is not None]
+        codes += [({**one, **_error_labels(code)}, float(code)) for one in several if code is not None]
         lately: dict[int, int] = {}
         for entry in told:
             if entry.uuid == uuid and snapshot.taken_at - entry.at <= _XID_WINDOW:
@@ -112,6 +116,13 @@ def _add_xids(
         "Count of XID Errors within user-specified time window.",
         counted,
     )
+
+
+def _error_labels(code: int) -> Labels:
+    """The Xid in words, as dcgm-exporter has it beside the number."""
+    known = xids().get(code)
+    words = "No Error" if code == 0 else "Unknown Error" if known is None else known.meaning
+    return {"err_code": str(code), "err_msg": words}
 
 
 def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:

@@ -44,6 +44,7 @@ class ServiceNumbers:
     health: dict[str, str] = field(default_factory=dict)  # by UUID: ok, warn, fail or error
     results: tuple[CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()  # present now
+    run_findings: tuple[tuple[str, Finding], ...] = ()  # of runs, each behind the kind of run
     xids: tuple[XidTally, ...] = ()
     last_indices: Mapping[str, int] = field(default_factory=dict)  # by UUID, of every GPU that was seen
     elsewhere: frozenset[str] = frozenset()  # UUIDs of GPUs that have another one's NVML index now
@@ -78,7 +79,8 @@ def render_metrics(
             page.add_lines(metric.name, metric.kind, metric.text, lines)
     add_mig(page, list(zip(snapshot.devices, identities, bases, strict=True)), full=full)
     _add_status(page, snapshot, numbers)
-    page.add(FINDING[0], "gauge", FINDING[1], count_findings(numbers.findings, snapshot, seen))
+    found = count_findings(numbers.findings, snapshot, seen, numbers.run_findings)
+    page.add(FINDING[0], "gauge", FINDING[1], found)
     _add_checks(page, numbers.results, host, full=full)
     _add_xids(page, numbers, host)
     add_owners(page, list(zip(snapshot.devices, identities, strict=True)), numbers.owners)

@@ -37,6 +37,7 @@ from gpudiag.model.service import ActiveRun
 from gpudiag.model.untrusted_text import escape_steering, mask_text
 from gpudiag.render.report_formats import formats_of
 from gpudiag.service.kinds import RunKind, run_kinds
+from gpudiag.service.run_findings import RunFindings
 from gpudiag.service.run_list import (
     HOST,
     LOOK,
@@ -57,6 +58,7 @@ from gpudiag.store.service_runs import RunRecords
 MAX_QUEUED = 16
 KEPT_RUNS = 200
 _WITHOUT_GPUS = ((HOST,), (LOOK,))
+_READ_AGAIN = 40  # runs of earlier services whose findings may be present still
 _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
 
@@ -88,6 +90,7 @@ class RunManager:
         self._folder = folder or Path(self._temporary or "")
         self._memory = RunMemory(self._folder, records, lambda: watch.snapshot)
         self._list = RunList()
+        self.findings = RunFindings()
         self._closing = False
 
     @property
@@ -102,6 +105,8 @@ class RunManager:
             if self._memory.loaded is not None:
                 self._add_earlier(self._memory.loaded)
                 self._memory.loaded = None
+            while self._memory.looked:
+                self.findings.add(self._memory.looked.popleft())
             self._look()
             self._memory.keep_house()
             await asyncio.sleep(_POLL_SECONDS)
@@ -357,6 +362,8 @@ class RunManager:
         self._change(entry, run)
         if entry.folder is not None:
             self._memory.save_log(run, entry.log)
+        if has_report and state is RunState.SUCCEEDED:
+            self._memory.read_findings(run)
         words = outcome or state.value
         self._watch.note_run(
             f"run {run.id} ended: {words}", "fail" if words in ("fail", "failed") else "pass"
@@ -376,6 +383,9 @@ class RunManager:
             if run.state in ENDED or not is_service_alive(service)
         ]
         self._list.put_before(earlier)
+        for entry in earlier[-_READ_AGAIN:]:
+            if entry.run.has_report and entry.run.state is RunState.SUCCEEDED:
+                self._memory.read_findings(entry.run)
         lost = [entry for entry in earlier if not entry.has_ended]
         for entry in lost:
             waited = entry.run.state is RunState.QUEUED

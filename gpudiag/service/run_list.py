@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from gpudiag.model.run import ENDED, NumberedEvent, Run, RunState
 from gpudiag.model.service import ActiveRun
 from gpudiag.ranks.process import read_process
 from gpudiag.service.kinds import RunKind
+from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
 from gpudiag.store.history import machine_key
 from gpudiag.store.service_runs import RunRecords
@@ -81,6 +82,7 @@ class RunMemory:
         """Keep files in `folder`; `snapshot` names the machine."""
         self.warning = ""
         self.loaded: list[tuple[Run, str]] | None = None  # by the disk's thread, until it is taken in
+        self.looked: deque[Looked] = deque()  # likewise
         self._folder = folder
         self._records = records
         self._snapshot = snapshot
@@ -108,6 +110,16 @@ class RunMemory:
         """Have the end of what the run printed written."""
         folder = self.folder_of(run)
         self._write(("log", run.id), lambda: write_log(folder, log))
+
+    def read_findings(self, run: Run) -> None:
+        """Have the run's report read for what it found; `looked` has it later."""
+        self._disk.do(lambda: self._read_findings(run))
+
+    def _read_findings(self, run: Run) -> None:
+        text = read_file(self.folder_of(run) / "report.json")
+        looked = None if text is None else read_findings(run, text)
+        if looked is not None:
+            self.looked.append(looked)
 
     def keep_house(self) -> None:
         """Retry what could not be written; call this about every second."""

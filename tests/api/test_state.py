@@ -58,13 +58,35 @@ def test_readings_survive_a_kill_but_for_the_last_seconds(tmp_path):
             assert oldest in after
 
 
-def test_a_state_that_cannot_be_written_is_a_warning(tmp_path):
+def test_a_state_that_cannot_be_written_is_one_sentence_from_the_start(tmp_path):
     folder = tmp_path / "service-simulated"
     folder.write_text("a file where the folder should be")
     with machine("h100x8") as session, serving(session, tmp_path) as service:
+        told = (
+            f"readings, runs and GPUs are not remembered: {folder}/h100x8 cannot be written: Not a directory"
+        )
+        assert service.get("/healthz").json()["warnings"] == [told]  # before anything has tried to write
+        assert service.log.read_text().count(told) == 1
         service.wait_for_data()
         assert len(service.live()["devices"]) == 8
-        assert any("readings" in words for words in service.get("/healthz").json()["warnings"])
+        assert [line for line in service.log.read_text().splitlines() if '"warning"' in line] == []
+
+
+def test_a_state_folder_that_is_named_and_cannot_be_one_is_refused_at_once(tmp_path):
+    place = tmp_path / "file"
+    place.touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudiag", "serve", "--port", "0"],
+        env={"PATH": "/usr/bin:/bin", "GPUDIAG_STATE_DIR": str(place), "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 2
+    first, hint = done.stderr.splitlines()
+    assert first == f"gpudiag: the state folder {place} is no folder and cannot be made: File exists"
+    assert "GPUDIAG_STATE_DIR=DIR" in hint
 
 
 def test_without_polling_nvml_is_asked_nothing(tmp_path):

@@ -13,9 +13,10 @@ import pytest
 from gpudiag import __version__, errors
 from gpudiag.cli import commands
 from gpudiag.cli.commands import COMMANDS, LazyCommand
-from gpudiag.cli.failures import DEBUG_VARIABLE, TerminatedError, describe_failure
+from gpudiag.cli.failures import DEBUG_VARIABLE, describe_failure
 from gpudiag.cli.main import main
 from gpudiag.cli.printing import EXIT_STATUSES
+from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.finding import Outcome
 

@@ -22,7 +22,7 @@ _MAX_NAME_CHARACTERS = 253  # of a name in Kubernetes (RFC 1123)
 _VENDOR = "nvidia.com/"  # gpu, gpu.shared, mig-1g.10gb, and what the device plugin was told to rename them to
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_BYTES),
-    # Without it grpc sends the socket's path as the authority, which servers written in Go refuse.
+    # Without it grpc sends the socket's path, escaped, as the authority, which names no host.
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks anew

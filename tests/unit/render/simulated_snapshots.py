@@ -1,5 +1,7 @@
 """Snapshots of simulated machines, made of their readings alone: no program is started, and no library is asked."""
 
+from dataclasses import replace
+
 from gpudiag.model.codec import read_sheet
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.reading import Missing, MissingReason
@@ -21,6 +23,9 @@ def simulated_snapshot(spec: str) -> Snapshot:
             readings = {
                 name: readings[name] for name in ("uuid", "bus_id", "name", "nvml_index") if name in readings
             }
+        directions = [readings.get(f"nvlink_{way}_bytes_per_second") for way in ("transmitted", "received")]
+        if None not in directions:  # what the probe makes of two looks at the counters
+            readings["nvlink_throughput_bytes_per_second"] = sum(directions)
         device = read_sheet(
             Device,
             {"responding": True, **readings, "missing": {**missing, "cuda_ordinal": "not_asked"}},
@@ -31,6 +36,4 @@ def simulated_snapshot(spec: str) -> Snapshot:
 
 
 def _silent(device: Device) -> Device:
-    from dataclasses import replace
-
     return replace(device, responding=_LOST)

@@ -1,6 +1,8 @@
 """Both dialects of the metrics, as text and as OpenMetrics: what each says of a machine, and that strict parsers take it."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -137,6 +139,16 @@ def test_what_a_word_has_of_quotes_and_line_ends_is_escaped() -> None:
     [family] = parse_openmetrics(page.text())
     assert family.documentation == 'says "so" \\ here'
     assert family.samples[0].labels["word"].startswith('a "b"\\')
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("snapshot", [MIG, LOST], ids=["MIG", "lost"])
+def test_promtool_has_no_remark_on_our_own_names(snapshot: Snapshot) -> None:
+    page = pages(snapshot, openmetrics=False)[1]
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 # --- the formats that scrapers ask for

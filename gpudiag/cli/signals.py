@@ -1,0 +1,78 @@
+"""Ctrl-C and SIGTERM over the life of a command.
+
+While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word, with 143 and
+one line. From `raise_again` on they are exceptions, so that what was begun is ended. An exception in the middle of an
+import may be lost (Python drops those of its own callbacks there) or leave half a module behind, so it waits for the
+import's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED, TERMINATED = 130, 143  # as errors.ExitStatus has them, which is not loaded by then
+_AGAIN_SECONDS = 0.02
+_PATIENCE_SECONDS = 5.0  # an import from a disk that hangs may never end
+_IMPORTING = "<frozen importlib"
+
+_since: dict[int, float] = {}  # when a signal came first that waits for an import
+
+
+class TerminatedError(BaseException):
+    """SIGTERM arrived; not an Exception, so that only clean-up sees it on its way out."""
+
+
+def end_quietly() -> None:
+    """Let both signals end this process at once, unless they are ignored; children that it forked die with it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _raise):
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def raise_again(*, terminable: bool = True) -> None:
+    """Let both signals be exceptions from here on: from now on there is something to clean up.
+
+    Where the command is not `terminable` by an exception, SIGTERM goes on to end it at once.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _raise)
+    if terminable and signal.getsignal(signal.SIGTERM) is _leave:
+        signal.signal(signal.SIGTERM, _raise)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    if number == signal.SIGTERM:
+        with contextlib.suppress(OSError):
+            os.write(2, b"gpudiag: terminated\n")
+    os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    since = _since.setdefault(number, time.monotonic())
+    if _is_importing(frame) and time.monotonic() - since < _PATIENCE_SECONDS:
+        signal.signal(signal.SIGALRM, _send_again)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        return
+    del _since[number]
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise TerminatedError
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(_number: int, _frame: FrameType | None) -> None:
+    for number in tuple(_since):
+        os.kill(os.getpid(), number)

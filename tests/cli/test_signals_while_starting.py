@@ -1,0 +1,77 @@
+"""A signal at any moment of a command's start ends it with the signal's status, and no word of a bug.
+
+The moments are imports, which is what a start is made of: the signal is sent as a module begins to be loaded.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from gpudiag.errors import ExitStatus
+
+pytestmark = pytest.mark.timeout(300)
+PROGRAM = """
+import os, signal, sys
+order, last, number, moment = [], sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def look(event, arguments):
+    if event == "import":
+        order.append(arguments[0])
+        if len(order) == moment:
+            os.kill(os.getpid(), number)
+        if arguments[0] == last and not number:
+            print(len(order), flush=True)
+            os._exit(0)
+del sys.argv[1:4]
+sys.addaudithook(look)
+from gpudiag.cli.main import run
+run()
+"""
+MOMENTS = 12  # of each signal
+# The command, and the module that is loaded last before it does its work.
+SERVE = (("serve", "--port", "0"), "uvicorn.protocols.http.httptools_impl")
+OTHERS = ((("explain", "xid", "79"), "gpudiag.explain.recipe"), (("hang",), "gpudiag.runs.hang"))
+SIGNALS = {
+    2: (
+        ExitStatus.INTERRUPTED,
+        ([], ["gpudiag: interrupted"]),
+    ),  # while nothing but loading was done: not a word
+    15: (ExitStatus.TERMINATED, (["gpudiag: terminated"],)),
+}
+
+
+def begin(command, last, number, moment, state):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, last, str(number), str(moment), *command],
+        env={"PATH": "/usr/bin:/bin", "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def count_moments(command, last, state):
+    """How many modules the command loads up to the last of its start."""
+    done = begin(command, last, 0, 0, state)
+    assert done.stdout.strip().isdecimal(), (command, done.stdout, done.stderr)
+    return int(done.stdout)
+
+
+def test_a_signal_while_a_command_starts_ends_it_with_its_status_and_one_line(tmp_path):
+    trials = [
+        (command, last, 15, count_moments(command, last, tmp_path) - before)
+        for command, last in OTHERS
+        for before in (0, 20)
+    ]
+    command, last = SERVE
+    count = count_moments(command, last, tmp_path)
+    # From the modules of our own entry on: before, it is the interpreter that starts. Dense where the command line's
+    # own parser is loaded, and then over the rest.
+    places = [*range(30, 30 + 7 * MOMENTS, 7), *(count * place // MOMENTS for place in range(1, MOMENTS + 1))]
+    trials += [(command, last, (15, 2)[at % 2], place) for at, place in enumerate(places)]
+    for command, last, number, moment in trials:
+        done = begin(command, last, number, moment, tmp_path)
+        status, allowed = SIGNALS[number]
+        told = [line for line in done.stderr.splitlines() if not line.startswith(("gpudiag serve:", "  "))]
+        assert (done.returncode, told in allowed) == (status, True), (command, number, moment, done.stderr)
