@@ -162,6 +162,7 @@ class Surroundings:
     uuids: Mapping[str, str | None]
     gputil: Snapshot | None = None
     torch: Snapshot | None = None
+    began_at: float = 0.0  # monotonic: when the newest look began
 
     def answers(self, nvml: NvmlAnswer) -> Answers:
         """The sources' answers, joined with NVML's."""
@@ -207,6 +208,11 @@ class Inspector:
     def ask_soon(self) -> None:
         """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
         self._wanted = True
+
+    def ask_at_once(self) -> None:
+        """Have them read as soon as the look in progress is over, whenever the last one was."""
+        self._wanted = True
+        self._asked_at["host"] = -math.inf
 
     def ask_others_anew(self) -> None:
         """Drop what GPUtil and torch saw, and ask them again: the driver or its GPUs have changed."""
@@ -255,7 +261,7 @@ class Inspector:
             return ()
         return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
 
-    def _receive(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+    def _receive(self, child: ChildProcess, message: dict[str, Any]) -> None:
         snapshot = from_document(message["snapshot"])
         before, sources = self.surroundings, () if self._is_outdated else self._sources
         self.surroundings = Surroundings(
@@ -263,6 +269,7 @@ class Inspector:
             uuids=message["uuids"],
             gputil=snapshot if _GPUTIL in sources else before.gputil if before else None,
             torch=snapshot if _TORCH in sources else before.torch if before else None,
+            began_at=child.started_at,
         )
         self._is_outdated = False
         self._publish(self.surroundings)

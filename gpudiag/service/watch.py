@@ -55,7 +55,7 @@ _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
 _LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
 _EARLIER_SECONDS = 60.0  # counters are compared with what they were about a minute ago
 _MACHINE_SECONDS = 3.0  # without the host's answer by then, the GPUs are shown without it
-_SETTLE_SECONDS = 4.0  # for the host's answer after NVML's list of GPUs has changed: is it still on the bus?
+_SETTLE_SECONDS = 10.0  # for the host's answer after NVML's list of GPUs has changed: is it still on the bus?
 _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
 _REAP_LOOK_SECONDS = 0.005
 _SAVE_SECONDS = 600.0  # between two writes of the GPUs that were seen, where only their times have changed
@@ -198,15 +198,17 @@ class MachineWatch:
             self._refresh()
         if message["kind"] == "gone":  # the driver, or its list of GPUs, is another one
             self._moved_at = monotonic()
-        if message["kind"] == "gone" or (message["kind"] == "failed" and changed):
+            self._inspector.ask_at_once()
+        elif message["kind"] == "failed" and changed:
             self._inspector.ask_soon()
         if message["kind"] == "tick":
             self._remember(message["at"])
         if message["kind"] != "starting" or changed:
             self._publish()
 
-    def _add_surroundings(self, _surroundings: Surroundings) -> None:
-        self._moved_at = None
+    def _add_surroundings(self, surroundings: Surroundings) -> None:
+        if self._moved_at is not None and surroundings.began_at >= self._moved_at:
+            self._moved_at = None
         self._join()
         self._publish()
 

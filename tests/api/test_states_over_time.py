@@ -15,13 +15,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from gpudiag.model.service import Findings, SamplerState
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
 from gpudiag.simulate.loader import load_scenario
-from tests.api.serving import IMPORT_PATH, REPOSITORY, Served, machine, serving
+from tests.api.serving import IMPORT_PATH, Served, machine, serving
 from tests.browser.stub_documents import read_machine
 
 pytestmark = pytest.mark.timeout(180)
@@ -57,23 +56,9 @@ def state_in_metrics(service) -> set[str]:
     )
 
 
-RULES = yaml.safe_load((REPOSITORY / "deploy/prometheus/gpudiag.rules.yml").read_text())
-SIMPLE = re.compile(r'(\w+)(?:\{(\w+)="(\w+)"\})? (==|>) (\d+)')
-
-
-def alerts(service) -> set[str]:
-    """The shipped rules whose condition holds at this scrape, of those that compare one metric with a number."""
-    text, firing = service.get("/metrics").text, set()
-    for rule in (rule for group in RULES["groups"] for rule in group["rules"]):
-        condition = SIMPLE.fullmatch(rule["expr"].strip())
-        if condition is None or condition[1] == "up":
-            continue
-        name, label, value, relation, limit = condition.groups()
-        samples = re.findall(rf"^{name}(\{{.*?\}})? (\S+)$", text, re.MULTILINE)
-        wanted = [float(number) for labels, number in samples if not label or f'{label}="{value}"' in labels]
-        if any(number == float(limit) if relation == "==" else number > float(limit) for number in wanted):
-            firing.add(rule["alert"])
-    return firing
+def pages(service) -> set[str]:
+    """The codes of the present findings that keep jobs off the machine, which is what the shipped rules page on."""
+    return {one["code"] for one in labels_of(service, "gpudiag_finding") if one["blocks_jobs"] == "true"}
 
 
 def codes(service) -> set[str]:
@@ -124,7 +109,7 @@ def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
     assert up(watched)[gone] == 0
     assert sum(up(watched).values()) == 7
     assert "gpu_lost" in kinds(watched)
-    assert "GpuDoesNotAnswer" in alerts(watched)
+    assert pages(watched) == {"gpu.gone"}
     told = watched.wait(
         lambda: [one for one in labels_of(watched, "gpudiag_finding") if one["code"] == "gpu.gone"]
     )
@@ -137,7 +122,7 @@ def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
     watched.change("h100x8")
     watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
     assert up(watched)[gone] == 1
-    assert alerts(watched) == set()
+    assert pages(watched) == set()
     assert labels_of(watched, "gpudiag_finding") == []
     assert set(power_by_uuid(watched).values()) == {""}
     about = [
@@ -205,7 +190,7 @@ def test_a_sampler_that_is_killed_blames_no_gpu(watched):
     assert metric(watched, "gpudiag_sampler_restarts_total") >= 3
     assert set(up(watched).values()) == {1.0}
     assert len(watched.live()["devices"]) == 8
-    assert alerts(watched) == set()
+    assert pages(watched) == set()
 
 
 def test_a_sampler_that_stands_still_is_replaced(watched):
@@ -215,7 +200,7 @@ def test_a_sampler_that_stands_still_is_replaced(watched):
     watched.wait(lambda: watched.live()["verdict"] == "pass", 40)
     assert not {"gpu_lost", "gpu_silent", "gpu_back"} & set(kinds(watched)), timeline(watched)
     assert len(watched.live()["devices"]) == 8
-    assert alerts(watched) == set()
+    assert pages(watched) == set()
 
 
 def test_numbers_that_are_old_are_not_green(watched):
@@ -252,14 +237,14 @@ def test_a_gpu_that_hangs_and_recovers_is_told_once_each(watched):
     assert row["missing"]["responding"] == "timed_out"
     assert row["last_good"]["temperature_celsius"]
     assert list(up(watched).values()).count(0) == 1
-    assert "GpuDoesNotAnswer" in alerts(watched)
+    assert pages(watched) == {"gpu.hung"}
     watched.change("h100x8")
     watched.wait(lambda: watched.live()["verdict"] == "pass", 60)
     watched.wait(lambda: "gpu_back" in kinds(watched))
     about = [(kind, message) for kind, message in timeline(watched) if kind.startswith("gpu_")]
     assert [kind for kind, _ in about] == ["gpu_silent", "gpu_back"], about
     assert set(up(watched).values()) == {1.0}
-    assert alerts(watched) == set()
+    assert pages(watched) == set()
     assert "within 0.0 s" not in about[0][1]
 
 
@@ -340,7 +325,7 @@ def test_a_service_that_is_started_without_the_driver_is_green_once_it_is_loaded
         service.wait(lambda: service.live()["verdict"] == "pass", 60)
         assert len(service.live()["devices"]) == 8
         assert "gpu_back" not in kinds(service)
-        assert alerts(service) == set()
+        assert pages(service) == set()
 
 
 def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well_and_knows_those_that_were_there(
@@ -435,7 +420,7 @@ def test_a_clock_that_is_set_ahead_and_back_changes_no_verdict_and_silences_noth
             assert abs(at_of(service) - time.time() - seconds) < 3600
             assert service.get("/readyz").status_code == 200
             assert set(up(service).values()) == {1.0}
-            assert alerts(service) == set()
+            assert pages(service) == set()
             assert metric(service, "gpudiag_collect_success") == 1
             shown = service.wait(lambda: newest_reading(service), 40)
             assert abs(shown - time.time() - seconds) < 3600

@@ -43,6 +43,21 @@ def test_fast_readings_replace_those_of_the_whole_one():
     assert picture.with_fast(device(started(), 1)).temperature_celsius == 61
 
 
+def test_fast_readings_are_not_put_on_another_gpu_that_had_the_index_before():
+    picture = started()
+    picture.add(tick(fast={1: {"temperature_celsius": 61, "missing": {}, "missing_detail": {}}}), 101.0)
+    before = device(picture, 1)
+    other = replace(before, id=replace(before.id, uuid="GPU-other"), temperature_celsius=30)
+    assert picture.with_fast(other) is other
+
+
+def test_when_nvml_answered_last_is_known_after_it_failed():
+    picture = started()
+    picture.add({"kind": "failed", "document": {"state": "driver_not_loaded", "reason": "gone"}}, 102.0)
+    assert picture.tick_at is None
+    assert picture.answered_at == 1.0
+
+
 def test_a_gpu_is_silent_after_the_deadline_and_keeps_who_it_is():
     picture = started()
     late = {1: ["nvmlDeviceGetPowerUsage", 0.5, None]}
