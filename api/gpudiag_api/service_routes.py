@@ -138,6 +138,7 @@ def _dcgm(service: Service, *, shares: bool, host_label: HostLabel, openmetrics:
         service.watch.owners,
         shares=shares,
         host_label=host_label,
+        last_indices=service.watch.seen.last_indices(),
         openmetrics=openmetrics,
     )
     return encode_body(text.encode(), OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)

@@ -6,6 +6,7 @@ them: dcgm-exporter repeats it for each instance, and sums count it as often. A 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Literal
@@ -39,25 +40,22 @@ def render_dcgm(
     *,
     shares: bool = False,
     host_label: HostLabel = "Hostname",
+    last_indices: Mapping[str, int] = MappingProxyType({}),
     openmetrics: bool = False,
 ) -> str:
     """The machine in dcgm-exporter's names, units and labels, for dashboards and alerts that expect them.
 
-    `owners` by UUID; with `shares`, a GPU that several containers share has a series for each of them.
+    `owners` and `last_indices` by UUID: a GPU that NVML does not list any more has the index that it had. With
+    `shares`, a GPU that several containers share has a series for each of them.
     """
     page = Page(openmetrics=openmetrics)
-    labels = [
-        _of_gpu(device, snapshot, owners_of(device, owners), shares=shares, host_label=host_label)
-        for device in snapshot.devices
-    ]
+    labelling = _Labelling(snapshot, owners, last_indices, host_label, shares)
+    labels = [labelling.of_gpu(device) for device in snapshot.devices]
     rows = [
         (device, [joined(one) for one in several])
         for device, several in zip(snapshot.devices, labels, strict=True)
     ]
-    parts = [
-        _instance_rows(device, snapshot, owners_of(device, owners), shares=shares, host_label=host_label)
-        for device in snapshot.devices
-    ]
+    parts = [labelling.of_instances(device) for device in snapshot.devices]
     for metric in DCGM_METRICS:
         for name in metric.dcgm:
             page.add_lines(name.name, name.kind, name.text, _lines(metric, name, rows, parts))
@@ -145,39 +143,46 @@ def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
     return logged[-1] if logged else _OFF_THE_BUS
 
 
-def _of_gpu(
-    device: Device, snapshot: Snapshot, whose: GpuOwners, *, shares: bool, host_label: HostLabel
-) -> list[Labels]:
-    """The labels of each series that the GPU has of a metric: one, or one for each of those who share it."""
-    base = _dcgm_labels(device, snapshot, {}, host_label)
-    return [{**base, **more} for more in dcgm_owner_labels(whose, shares=shares)]
+@dataclass(frozen=True, slots=True)
+class _Labelling:
+    """How the series of a scrape are labelled."""
 
+    snapshot: Snapshot
+    owners: Mapping[str, GpuOwners]
+    last_indices: Mapping[str, int]
+    host_label: HostLabel
+    shares: bool
 
-def _instance_rows(
-    device: Device, snapshot: Snapshot, whose: GpuOwners, *, shares: bool, host_label: HostLabel
-) -> list[_Row]:
-    """The GPU's MIG instances, each with the labels of its series."""
-    rows: list[_Row] = []
-    for instance in gpu_instances(device):
-        part = {"GPU_I_PROFILE": profile_of(instance), "GPU_I_ID": text_of(instance.gpu_instance_id)}
-        base = _dcgm_labels(device, snapshot, part, host_label)
-        number_of_instance = value_or(instance.gpu_instance_id, -1)
-        owned = dcgm_owner_labels(whose, number_of_instance, shares=shares)
-        rows.append((instance, [joined({**base, **more}) for more in owned]))
-    return rows
+    def of_gpu(self, device: Device) -> list[Labels]:
+        """The labels of each series that the GPU has of a metric: one, or one for each of those who share it."""
+        base = self._base(device, {})
+        owned = dcgm_owner_labels(owners_of(device, self.owners), shares=self.shares)
+        return [{**base, **more} for more in owned]
 
+    def of_instances(self, device: Device) -> list[_Row]:
+        """The GPU's MIG instances, each with the labels of its series."""
+        rows: list[_Row] = []
+        for instance in gpu_instances(device):
+            part = {"GPU_I_PROFILE": profile_of(instance), "GPU_I_ID": text_of(instance.gpu_instance_id)}
+            base = self._base(device, part)
+            number_of_instance = value_or(instance.gpu_instance_id, -1)
+            whose = owners_of(device, self.owners)
+            owned = dcgm_owner_labels(whose, number_of_instance, shares=self.shares)
+            rows.append((instance, [joined({**base, **more}) for more in owned]))
+        return rows
 
-def _dcgm_labels(device: Device, snapshot: Snapshot, part: Labels, host_label: HostLabel) -> Labels:
-    """The labels of dcgm-exporter, in its order and spelling."""
-    bus_id = text_of(device.id.bus_id)
-    names = ("Hostname", "hostname") if host_label == "both" else (host_label,)
-    return {
-        "gpu": text_of(device.id.nvml_index),
-        "UUID": text_of(device.id.uuid),
-        "pci_bus_id": bus_id.upper(),
-        "device": f"nvidia{text_of(device.id.nvml_index)}",
-        "modelName": text_of(device.name),
-        **part,
-        **dict.fromkeys(names, snapshot.host),
-        "DCGM_FI_DRIVER_VERSION": text_of(snapshot.driver_version),
-    }
+    def _base(self, device: Device, part: Labels) -> Labels:
+        """The labels of dcgm-exporter, in its order and spelling; `part` names a MIG instance."""
+        uuid, bus_id = text_of(device.id.uuid), text_of(device.id.bus_id)
+        index = text_of(device.id.nvml_index) or str(self.last_indices.get(uuid, ""))
+        names = ("Hostname", "hostname") if self.host_label == "both" else (self.host_label,)
+        return {
+            "gpu": index,
+            "UUID": uuid,
+            "pci_bus_id": bus_id.upper(),
+            "device": f"nvidia{index}",
+            "modelName": text_of(device.name),
+            **part,
+            **dict.fromkeys(names, self.snapshot.host),
+            "DCGM_FI_DRIVER_VERSION": text_of(self.snapshot.driver_version),
+        }

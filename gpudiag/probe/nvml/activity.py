@@ -25,7 +25,8 @@ _FIRST_LOOK = "a mean between two looks, of which this was the first"
 # Of nvmlReturn_t, without those that say that the GPU has gone: a metric that is refused is no fault of the GPU.
 _REFUSALS = [code for code in range(1000) if code not in (15, 16, 28)]
 # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB; this scope means the sum over all links (nvml.h).
-_TRANSMITTED, _RECEIVED, _ALL_LINKS = 138, 139, 0xFFFFFFFF
+_ALL_LINKS = 0xFFFFFFFF
+TRAFFIC_FIELDS = ((138, _ALL_LINKS), (139, _ALL_LINKS))
 _TRAFFIC = (
     "nvlink_transmitted_bytes", "nvlink_received_bytes", "nvlink_throughput_bytes_per_second",
 )  # fmt: skip
@@ -199,8 +200,10 @@ def read_nvlink_traffic(ask: Ask, sheet: DeviceSheet) -> None:
 
 
 def _traffic(ask: Ask) -> list[int]:
-    fields = [(_TRANSMITTED, _ALL_LINKS), (_RECEIVED, _ALL_LINKS)]
-    values = ask.allowing(_REFUSALS, "nvmlDeviceGetFieldValues", fields)
+    """Bytes sent and received, from the batch of the links' own fields, or asked for by themselves."""
+    values = [ask.fields.get(field) for field in TRAFFIC_FIELDS]
+    if None in values:
+        values = list(ask.allowing(_REFUSALS, "nvmlDeviceGetFieldValues", list(TRAFFIC_FIELDS)))
     return [known(int(field_value(value))) * KIB for value in values]
 
 

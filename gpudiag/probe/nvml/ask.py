@@ -184,7 +184,7 @@ class Ask:
         self.pynvml = pynvml
         self.handle = handle
         self.noted = noted or Noted()
-        self.fields: dict[int, Any] = {}
+        self.fields: dict[int | tuple[int, int], Any] = {}  # by number, or by number and scope
         self.kept: dict[Any, Any] = {}  # answers that stay true while the driver is loaded
 
     @property

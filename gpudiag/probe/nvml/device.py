@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpudiag.probe.nvml.activity import add_instance_activity, read_activity, read_nvlink_traffic
+from gpudiag.probe.nvml.activity import (
+    TRAFFIC_FIELDS,
+    add_instance_activity,
+    read_activity,
+    read_nvlink_traffic,
+)
 from gpudiag.probe.nvml.ask import (
     INVALID_ARGUMENT,
     Ask,
@@ -110,11 +115,14 @@ def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
             row, place = divmod(link, _LINKS_OF_A_ROW)
             wanted[name, link] = rows[row] + place
     try:
-        values = ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", list(wanted.values()))
+        values = list(
+            ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", [*wanted.values(), *TRAFFIC_FIELDS])
+        )
     except Exception:  # noqa: BLE001 - a driver that refuses the batch answers the single questions, or says why not
         return {}
+    ask.fields.update(zip(TRAFFIC_FIELDS, values[len(wanted) :], strict=True))
     found = {}
-    for key, value in zip(wanted, values, strict=True):
+    for key, value in zip(wanted, values[: len(wanted)], strict=True):
         try:
             found[key] = known(int(field_value(value)))
         except Absent:

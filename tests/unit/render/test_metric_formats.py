@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import TimelineEntry, TimelineKind, XidTally
 from gpudiag.render.exposition import Page
 from gpudiag.render.metrics_dcgm import render_dcgm
@@ -289,6 +290,14 @@ def test_a_lost_gpu_keeps_the_series_of_its_xid() -> None:
     assert values(render_dcgm(replace(LOST, kernel_log=(logged,))), "DCGM_FI_DEV_XID_ERRORS", gpu="5") == [
         154
     ]
+
+
+def test_a_gpu_that_is_listed_no_more_has_the_index_that_it_had() -> None:
+    gone = replace(
+        LOST.devices[5], id=replace(LOST.devices[5].id, nvml_index=Missing(MissingReason.DEVICE_LOST))
+    )
+    page = render_dcgm(replace(LOST, devices=(*LOST.devices[:5], gone)), last_indices={str(gone.id.uuid): 5})
+    assert values(page, "DCGM_FI_DEV_XID_ERRORS", gpu="5", device="nvidia5", UUID=str(gone.id.uuid)) == [79]
 
 
 def test_xids_are_counted_for_as_long_as_dcgm_exporter_does() -> None:

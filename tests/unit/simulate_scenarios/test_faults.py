@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.reference.declaration import Activity
+from gpudiag.reference.readings import READINGS
 from gpudiag.simulate.faults.table import FAULTS, parse_faults
 from gpudiag.simulate.loader import base_machines, load_scenario
 from tests.unit.simulate_scenarios.machines import NOW, changed_readings, kernel_log, listed, machine
@@ -41,6 +43,7 @@ CASES = (
         MEMORY
         | {
             "utilization_percent",
+            *(one.name for one in READINGS if isinstance(one.question, Activity) and "fp64" not in one.name),
             "memory_utilization_percent",
             "temperature_celsius",
             "temperature_margin_celsius",
