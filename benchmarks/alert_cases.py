@@ -111,10 +111,6 @@ FAULTS = (
     Case("zombie", "a dead process holds a GPU", "zombie:3", _GPU, goes=How.WATCHED),
     Case("compute", "compute mode is prohibited", "compute-prohibited:3", _GPU, goes=How.WATCHED),
     Case("mig", "MIG waits for a reset", "mig-pending:3", (), _WARN),
-    Case(
-        "persistence", "persistence mode is off", "", (), ("HostDegraded",), goes=How.WATCHED,
-        more='[gpu]\npersistence_mode = "disabled"\n',
-    ),
     # the machine
     Case(
         "edac", "an uncorrectable error of host memory", "", _HOST, goes=How.BOOT,

@@ -248,7 +248,7 @@ def render(all_seen: Sequence[Seen]) -> str:
             f"`python -m benchmarks.alert_matrix` on {time.strftime('%Y-%m-%d', time.gmtime())}: {machine_words()}, "
             f"{_version('prometheus')}, {_version('prometheus-alertmanager')}; scraped every {intervals}, the rules as "
             f"shipped, Alertmanager without inhibition, each alert by itself and at once; load {min(loads):.0f} to "
-            f"{max(loads):.0f}. Seconds are from the fault until Alertmanager has passed the alert on, and from the repair "
+            f"{max(loads):.0f} where it was noted. Seconds are from the fault until Alertmanager has passed the alert on, and from the repair "
             "until it has passed its end on.",
             _PAGE_WIDTH,
         ),

@@ -18,6 +18,7 @@ MORE_EVALUATIONS = 8  # in which nothing may follow: twice the longest `for` of 
 SLICE = tuple(case for case in CASES if case.name in ("hot", "no-driver", "brake", "busy"))
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.skipif(
         bool(missing_program()), reason=f"{missing_program()} is not installed: tools/install-system-packages"

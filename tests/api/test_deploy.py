@@ -99,7 +99,7 @@ def test_every_alert_is_about_metrics_that_there_are_and_is_tried():
 def test_an_alert_on_findings_is_told_apart_by_the_gpu_alone():
     """A label of a finding that is no identity must be left out, else one GPU would be several pages."""
     finding = KINDS["xid.hardware"].finding(ON_GPU, "Xid 48", Evidence("xid", 48), Evidence("pid", 7))
-    labels = set(finding_labels(finding, make_snapshot(GPU), {})) | {"subject"}
+    labels = set(finding_labels(finding, make_snapshot(GPU), {})) | {"subject", "run"}
     left_out = set(re.findall(r"count without \(([\w, ]+)\)", (RULES / "gpudiag.rules.yml").read_text()))
     of_gpus = [set(names.split(", ")) for names in left_out if "code" in names.split(", ")]
     assert of_gpus
