@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
+from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst

@@ -12,7 +12,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import sqlalchemy as sql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from gpudiag.compat import UTC
 from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.history import Baseline, History, KnownGpu, Sample, StoredRun

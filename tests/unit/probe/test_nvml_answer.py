@@ -1,8 +1,9 @@
-from datetime import UTC, datetime
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.nvml.answer import explain_failure, explain_no_devices, nvml_answer_of
