@@ -16,7 +16,9 @@ from gpudiag.runs.train import measure_strategies
 PLAN = TrainingPlan(strategy=("ddp", "fsdp2"), nproc=2)
 HERE = Placement("gloo", 2)
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: no strategy is tried")
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None, reason="torch is not installed: no strategy is tried"
+)
 
 
 def fail_for(*strategies: str) -> Any:
