@@ -2,20 +2,21 @@
 
     python -m tools.install_lowest FOLDER
 
-FOLDER is the virtual environment, made anew with the calling interpreter. torch is left out: its lowest version is a
+FOLDER is the virtual environment, made anew with the oldest Python that is here and new enough. torch is left out: its lowest version is a
 download of gigabytes. What a lower bound promises is so known to be true, and not hoped.
 """
 
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from time import monotonic
+
+from tools.pythons import find_pythons, make_environment, version_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = "serve,postgres,hang"
 # What the chosen tests need; versions as elsewhere.
-TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "httpx", "jsonschema", "pyyaml")
+TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "httpx", "jsonschema", "pyyaml")
 # Each package is met: click, nvidia-ml-py and SQLAlchemy, and under the service FastAPI, Starlette, pydantic, uvicorn.
 TESTS = (
     "tests/unit/test_installed.py",
@@ -32,12 +33,14 @@ TESTS = (
 def main(folder: Path) -> int:
     """The exit status of the tests."""
     started = monotonic()
-    venv.create(folder, with_pip=True, symlinks=True, clear=True)
-    python = str(folder / "bin" / "python")
+    python = make_environment(next(find_pythons(), Path(sys.executable)), folder)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "-c", "constraints-lowest.txt", f".[{EXTRAS}]"], cwd=ROOT, check=True)
     subprocess.run([*pip, "-c", "constraints.txt", *TOOLS], cwd=ROOT, check=True)
-    print(f"installed the lowest versions in {monotonic() - started:.0f} s", flush=True)
+    print(
+        f"Python {version_of(python)}: installed the lowest versions in {monotonic() - started:.0f} s",
+        flush=True,
+    )
     tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", *TESTS]
     return subprocess.run(tests, cwd=ROOT, check=False).returncode
 
