@@ -41,27 +41,7 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
 		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
 
-test-PYTHONS ?= build/pythons
-LOWEST ?= build/lowest
-
-pythons: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.pythons $(PYTHONS)
-
-lowest: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.install_lowest $(LOWEST)
-
-single-file: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.build_single_file build/gpudiag.pex
-
-# GPUDIAG_DASHBOARD=require: a release has its page. The wheel is built from the sdist, as an index's users do.
-dist: $(VENV)/.installed-dev
-	rm -rf dist build/sdist
-	GPUDIAG_DASHBOARD=require $(BIN)/python -m hatchling build -t sdist -d dist
-	mkdir -p build/sdist
-	tar -xzf dist/gpudiag-*.tar.gz -C build/sdist --strip-components 1
-	cd build/sdist && GPUDIAG_DASHBOARD=require $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
-
-check: $(VENV)/.installed-dev
+test-check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
 		tests/scenarios/test_measures_gone.py
 
