@@ -6,7 +6,8 @@ machine is watched, its GPU is reset (the kernel log keeps the fault), or the ma
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+
+from gpudiag.compat import StrEnum
 
 
 class How(StrEnum):

@@ -59,6 +59,9 @@ COMMANDS = {
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),
+    "deploy": LazyCommand(
+        "gpudiag.cli.deploy", "deploy", "Files for a service, alerts, a dashboard, and gates."
+    ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
     ),

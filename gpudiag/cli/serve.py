@@ -14,6 +14,7 @@ import click
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.installed import install_command
 from gpudiag.store.history import default_store
 from gpudiag.store.state_folder import VARIABLE, state_directory
 
@@ -67,7 +68,7 @@ def serve(**options: Any) -> ExitStatus:
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
-            f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
+            f"{absent[0]} is not installed, and the service needs it", hint=install_command("serve")
         )
     from gpudiag_api.server import describe_addresses, open_socket, run_service
     from gpudiag_api.settings import hold_folder

@@ -1,9 +1,10 @@
 """What runs found stays until a run looks again, on that GPU and by that check."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.compat import UTC
 from gpudiag.model.codec import dumps
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import CheckResult, Outcome
