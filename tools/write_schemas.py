@@ -37,8 +37,7 @@ def schema_text(schema: str) -> str:
 def page_text() -> str:
     """The page that lists the documents, each with the first line about its noun."""
     rows = []
-    for noun in (*DOCUMENTS.values(), Confirmation):
-        schema = noun.SCHEMA
+    for schema, noun in {**DOCUMENTS, Confirmation.SCHEMA: Confirmation}.items():
         line = (noun.__doc__ or "").splitlines()[0].removeprefix(f"`{schema}`: ")
         rows.append(f"| [`{schema}`](schemas/{schema_path(schema).name}) | {line[0].upper()}{line[1:]} |\n")
     return _HEAD + "".join(sorted(rows))

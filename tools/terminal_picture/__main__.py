@@ -73,7 +73,7 @@ def hanging_job() -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         with log.open("wb") as file:
-            command = [BIN / "torchrun", "--nproc-per-node", "4", "--master-port", "29799", "train.py"]
+            command = [str(BIN / "torchrun"), "--nproc-per-node", "4", "--master-port", "29799", "train.py"]
             job = subprocess.Popen(
                 command, stdout=file, stderr=file, env=environment, cwd=HERE, start_new_session=True
             )
