@@ -123,7 +123,7 @@ def _compile(work: Path) -> None:
     """Build the source in `work` with the first compiler that can."""
     compilers = _compilers()
     if not compilers:
-        raise UsageError("no C compiler to build the simulated NVML library with", hint=_NO_COMPILER_HINT)
+        raise UsageError("no C compiler for the simulated NVML library", hint=_NO_COMPILER_HINT)
     complaints = []
     for compiler in compilers:
         command = [
