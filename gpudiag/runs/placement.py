@@ -21,6 +21,7 @@ from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.units import GIB, MIB, format_size
 
@@ -76,7 +77,7 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
         return Missing(MissingReason.NOT_SUPPORTED, words)
     torch = snapshot.torch
     if isinstance(torch, Missing):
-        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
+        cause = torch.detail or snapshot.source("torch").reason or explain_missing(torch)
     elif isinstance(torch.cuda_runtime_version, Missing):
         cause = f"torch {torch.version} is a build without CUDA"
     elif torch.context_starts is True or any(_starts(view) for view in snapshot.views):
@@ -333,7 +334,7 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
         return Missing(MissingReason.ERROR, f"{snapshot.source('torch').reason or TORCH_HINT} ({_CPU_BUILD})")
-    words = snapshot.torch.detail or snapshot.source("torch").reason or snapshot.torch.reason.value
+    words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
     return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
 
 
