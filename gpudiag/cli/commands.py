@@ -12,7 +12,7 @@ from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.streams import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
-HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _EPILOG = """\b
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,

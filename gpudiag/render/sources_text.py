@@ -34,7 +34,8 @@ def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
 def _source_lines(snapshot: Snapshot, status: SourceStatus, width: int, style: Style) -> list[str]:
     count = NO_VALUE if isinstance(status.device_count, Missing) else str(status.device_count)
     seconds = NO_VALUE if isinstance(status.seconds, Missing) else format_seconds(status.seconds)
-    head = f"{status.name:{width}} {name_state(status.state):13} {count:>4} {seconds:>8}  "
+    name = status.name.replace("_", " ")
+    head = f"{name:{width}} {name_state(status.state):13} {count:>4} {seconds:>8}  "
     words = status.reason or _build_words(snapshot, status.name) or "-"
     lines = wrapped(words, first=head, indent=" " * len(head))
     return lines if status.state in _GOOD_STATES else [style.paint(line, "yellow") for line in lines]
