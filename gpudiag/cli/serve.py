@@ -13,6 +13,7 @@ import click
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
 from gpudiag.cli.options import store_option
 from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.installed import install_command
 from gpudiag.store.history import default_store
 from gpudiag.store.state_folder import state_directory
 
@@ -60,7 +61,7 @@ def serve(**options: Any) -> ExitStatus:
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
-            f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
+            f"{absent[0]} is not installed, and the service needs it", hint=install_command("serve")
         )
     from gpudiag_api.server import describe_addresses, open_socket, run_service
     from gpudiag_api.settings import hold_folder

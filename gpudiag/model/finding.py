@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence, Subject
 from gpudiag.model.reading import MissingReason
 

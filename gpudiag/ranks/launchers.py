@@ -5,9 +5,9 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
 
 # --- Slurm's notation

@@ -117,7 +117,7 @@ def describe_state(state: GpuState) -> str:
     """The word in a table: `ok`, `suspect`, or what is wrong in capitals."""
     if state is GpuState.HEALTHY:
         return "ok"
-    return state.value if state is GpuState.SUSPECT else state.value.upper()
+    return str(state) if state is GpuState.SUSPECT else state.upper()
 
 
 def _memory_used(process: GpuProcess) -> int:

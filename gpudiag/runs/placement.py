@@ -12,6 +12,7 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.installed import pip_command
 from gpudiag.model.active import Untested
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot
@@ -225,7 +226,6 @@ def _told(version: Reading[str]) -> str:
 
 # --- where
 
-TORCH_HINT = "torch is not installed: pip install torch"
 _CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
@@ -333,7 +333,8 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
     if not isinstance(snapshot.torch, Missing):
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
-        return Missing(MissingReason.ERROR, f"{snapshot.source('torch').reason or TORCH_HINT} ({_CPU_BUILD})")
+        said = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
+        return Missing(MissingReason.ERROR, f"{said} ({_CPU_BUILD})")
     words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
     return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
 

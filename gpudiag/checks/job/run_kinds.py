@@ -103,7 +103,7 @@ NOT_WATCHED = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
     meaning="The ranks of the job, or their stacks, could not be looked at: of what happened between them nothing is known.",
-    remedy="See the reason; for stacks: `pip install 'gpudiag[hang]'`, and leave to trace (docs/run.md).",
+    remedy="See the reason; it names the command that installs what is missing. Stacks also need leave to trace (docs/run.md).",
     basis=_STANDS,
 )
 RUN_FINDINGS = (
