@@ -59,6 +59,9 @@ COMMANDS = {
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
     ),
+    "doctor": LazyCommand(
+        "gpudiag.cli.doctor", "doctor", "What of gpudiag works on this machine, and what is missing."
+    ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
     ),
