@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from threading import Thread
 from typing import Any
 
 from gpudiag.probe import packages
+from gpudiag.probe.guard import die_with
 from gpudiag.probe.job.permission import read_trace_rights
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, TIMED_OUT, Absent, Sheet
 
@@ -99,7 +101,14 @@ def _ask(python: str | None, names: list[str]) -> tuple[dict[str, str], dict[str
 def _ask_other(python: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     argv = [python, packages.__file__, *names]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_INTERPRETER_SECONDS, check=True)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_INTERPRETER_SECONDS,
+            check=True,
+            preexec_fn=partial(die_with, os.getpid()),
+        )
         found, torch = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise Absent(TIMED_OUT, f"{python} gave no answer within {_INTERPRETER_SECONDS:.0f} s") from None

@@ -105,7 +105,7 @@ def judge_page(sight: Sight) -> DoctorPart:
             "web-page",
             PartState.ABSENT,
             words,
-            "install a wheel of gpudiag, which has it; in a checkout: python -m build --wheel",
+            "install gpudiag again where npm reaches its packages, or from a wheel, which has the page",
         )
     return DoctorPart("web-page", PartState.WORKS, "built")
 
