@@ -43,7 +43,7 @@ _MIN_WATCH_SECONDS = 1.0
 @deadline_option(
     DEADLINE_SECONDS, "; unless it is given, 5 s more for each GPU that the driver attaches first"
 )
-@result_options(verbose="With --wide: also what is as always, and what is not reported.")
+@result_options(verbose="With --wide: also normal settings, and what is not reported.")
 @click.pass_obj
 def list_devices(
     started: StartedProbes | None,

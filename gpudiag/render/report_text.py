@@ -105,7 +105,7 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     if left_out:
         lines += wrapped(f"{_counted(left_out, 'check')} could not look because of that.", indent="  ")
     unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
-    lines += _reasons("skipped", unread, most_named=None)
+    lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
     lines += _reasons("skipped", covered.forbidden, most_named=_MAX_ERRORS_NAMED)
     skipped = sum(len(checks) for checks in covered.skipped.values())
     if skipped:

@@ -80,7 +80,7 @@ def render_wide(
 ) -> str:
     """A block per GPU with its readings, and last the reasons not to start work on it.
 
-    Unless `style` is verbose, a block leaves out what is as always (a pending mode that is the mode, a default that is set) and
+    Unless `style` is verbose, a block leaves out what is normal (a pending mode that is the mode, a default that is set) and
     what this kind of GPU never reports, so that it fits a screen; how much that was is said once.
     """
     lines = simulated_lines(snapshot)
@@ -101,7 +101,7 @@ def render_wide(
 
 def _left_out(unreported: int) -> str:
     also = f", and {unreported} readings that are not reported here" if unreported > 1 else ""
-    return f"Left out: what is as always{also}. All of it: gpudiag list --wide --verbose"
+    return f"Left out: normal settings{also}. All of it: gpudiag list --wide --verbose"
 
 
 class _Block:

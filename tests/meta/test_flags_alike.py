@@ -13,14 +13,14 @@ from gpudiag.errors import ExitStatus
 from tests.walking import walk
 
 TREE = {
-    name: command.get_params(click.Context(command))
+    name: command.get_params(click.Context(command, info_name=name, **command.context_settings))
     for name in COMMANDS
     if (command := gpudiag.get_command(click.Context(gpudiag), name)) is not None
 }
 # Their result is not a document: a job's own output, a page, another program.
 WITHOUT_RESULT = {"run", "serve", "simulate"}
 WITH_RESULT = sorted(set(TREE) - WITHOUT_RESULT)
-WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve"}
+WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor"}
 # Their text leaves nothing out.
 NOTHING_LEFT_OUT = {"lint"}
 # What a command needs beside the flags, so that they are read; nothing of it is looked at.
