@@ -34,7 +34,7 @@ from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 _BASIS = Basis(
     reads="Lines of the kernel log of this boot: RmInitAdapter failed, probe failed with an error, a PCI"
     " region (BAR) that is invalid; against the GPUs that NVML lists.",
-    limit="None for a GPU that is not listed; 24 hours for one that works now (own choice).",
+    limit="None for a GPU that is not listed; 24 hours for one that works now (our choice).",
     look_also=(
         "dmesg -T | grep -e NVRM -e nvidia",
         "gpu.missing",
@@ -57,7 +57,7 @@ START_FAILED = _kind(
     code="gpu.start_failed",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="According to the kernel log, the driver could not start a GPU within the last day; what it lists now may be all there is.",
+    meaning="According to the kernel log, the driver could not start a GPU within the last day; it may list fewer GPUs than the machine has.",
     remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
 )
 # These report that the driver does not list the GPU; the log says why.
@@ -146,7 +146,7 @@ _GPU_RECOVERY_NEEDED_BASIS = Basis(
     reads="NVML field 230, the driver's recovery action: none, GPU reset, node reboot, drain P2P, drain"
     " and reset, bus reset, system reboot; return code 16 (reset required) of any NVML call.",
     limit="None: the driver itself asks for it. Drain P2P and the IMEX domain are WARN; every other"
-    " action is FAIL, even one that gpudiag has no word for.",
+    " action is FAIL, even one that gpudiag does not know.",
     look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
 )
 GPU_LOST = FindingKind(
@@ -187,7 +187,7 @@ GPU_RECOVERY_ADVISED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver asks for a recovery step that leaves the GPU usable meanwhile.",
+    meaning="The driver asks for a recovery step that leaves the GPU usable until then.",
     remedy="Let running jobs end, then do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )

@@ -63,16 +63,16 @@ class Waiters:
 
     @property
     def since(self) -> str:
-        """` since 41 s`, or nothing."""
+        """`, 41 s so far`, or nothing."""
         seconds = self.since_seconds
-        return f" since {describe_seconds(seconds)}" if seconds is not None and seconds >= 1 else ""
+        return f", {describe_seconds(seconds)} so far" if seconds is not None and seconds >= 1 else ""
 
     def describe_call(self) -> str:
         """`the all_reduce (train.py:10)`."""
         return " and ".join(describe_call(group) for group in self.groups[::-1][:2])
 
     def describe(self) -> str:
-        """`ranks 0 and 1 wait in the all_reduce (train.py:10) since 41 s`."""
+        """`ranks 0 and 1 wait in the all_reduce (train.py:10), 41 s so far`."""
         return f"{self.name} {is_are(self.positions, 'waits')} in {self.describe_call()}{self.since}"
 
     def facts(self) -> tuple[Evidence, ...]:
@@ -90,7 +90,7 @@ def describe_call(group: Group) -> str:
     """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
     head = group.head
     what = (
-        "the wait for a key of the store"
+        "the store's wait for a key"
         if head.kind == at.STORE
         else f"the {head.call.operation or 'collective'}"
     )
@@ -151,9 +151,7 @@ def _elsewhere(waiters: Waiters, only: Group) -> list[Finding]:
     """All that are here wait alike: whoever is to blame is on another machine, or could not be looked at."""
     if (waiters.since_seconds or 0.0) < waiters.still_limit_seconds:
         return []
-    message = (
-        f"{waiters.describe()}; the rank that they wait for is on another machine, or could not be looked at"
-    )
+    message = f"{waiters.describe()}; the rank that they wait for is on another machine, or could not be read"
     return [
         kinds.NOT_YET.finding(HostSubject(waiters.job.host), message, *facts_of(only), remedy=_OTHER_MACHINES)
     ]

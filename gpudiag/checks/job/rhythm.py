@@ -34,7 +34,7 @@ _MEETING_SHARE = 0.6
 _LEFT_OUT = 0.1
 
 
-_NO_RHYTHM = Missing(MissingReason.NOT_SUPPORTED, "how the ranks run and wait does not repeat itself")
+_NO_RHYTHM = Missing(MissingReason.NOT_SUPPORTED, "the ranks do not run and wait in a repeating pattern")
 
 
 def find_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:

@@ -29,7 +29,7 @@ _UNWATCHED_SECONDS = 60.0
 _CAUSES = {
     "runs": "it computes longer",
     "queues": "it waits for a processor",
-    "sleeps": "it waits for something of its own: a file, its loader, a sleep",
+    "sleeps": "it waits for something that no other rank waits for: a file, its loader, a sleep",
 }
 
 
@@ -212,7 +212,7 @@ def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
         if isinstance(facts.step, Missing)
         else f", {stall.stood_seconds / facts.step.seconds:.0f} of its steps"
     )
-    went_on = ", and went on" if stall.ended else ""
+    went_on = ", and then continued" if stall.ended else ""
     blamed = next(iter(stall.look.findings), None) if stall.look is not None else None
     if blamed is None:
         message = f"nothing moved for {how_long}{steps}{went_on}: {stall.unseen or 'the looks named nobody'}"

@@ -33,7 +33,7 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
 
 @dataclass(frozen=True, slots=True)
 class HangLimits:
-    """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
+    """After how long something is told or blamed, in seconds; our choice, see docs/hang.md.
 
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
@@ -124,7 +124,9 @@ def _judge_absent(
     subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
-    message = f"{name_ranks(absent)} {have} no process any more, of {len(absent) + len(job.ranks)} that belong here{where}"
+    message = (
+        f"{name_ranks(absent)} {have} no process, of {len(absent) + len(job.ranks)} that belong here{where}"
+    )
     kind = kinds.GONE if waited is None or waited >= limits.still else kinds.NOT_YET
     there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
     return [kind.finding(subject, message, there, *waiters.facts())]
@@ -149,7 +151,7 @@ def _judge_others(
 
 
 def _not_in(group: Group, waiters: Waiters) -> str:
-    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in since 41 s: it sleeps at data.py:6`."""
+    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in, 41 s so far: it sleeps at data.py:6`."""
     head = group.head
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
@@ -188,7 +190,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
             return None
         return (
             kinds.NOT_YET,
-            f"; nothing of it has moved for {still:.1f} s, which is less than {limits.still:g} s",
+            f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
     waited = waited or 0.0
     if head.in_loop and waited >= limits.loop:
@@ -252,7 +254,7 @@ def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
         if one.kind == at.UNSEEN and isinstance(stacks, Missing):
             reasons.setdefault(_remedy_of(stacks), []).append(one)
         elif one.kind == at.UNSEEN:
-            reasons.setdefault("nothing of it could be read", []).append(one)
+            reasons.setdefault("none of it could be read", []).append(one)
     return tuple(f"{name_positions(members)}: {reason}" for reason, members in reasons.items())
 
 
@@ -276,7 +278,7 @@ def _headline(
             return (
                 "all of its ranks have ended"
                 if positions
-                else "it has no rank now: they have not started, or have ended"
+                else "it has no rank now: its ranks have not started, or have ended"
             )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
@@ -287,7 +289,7 @@ def _progress(positions: Sequence[Position]) -> str:
     """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        return "no rank waits for long"
+        return "no rank waits long"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
     return f"stacks, processor time or files of {len(moving)} of {len(positions)} ranks move{said}"

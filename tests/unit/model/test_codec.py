@@ -26,7 +26,7 @@ from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_sn
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
 from tests.walking import walk
-from tools.write_schemas import schema_path, schema_text
+from tools.write_schemas import PAGE, page_text, schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
 
@@ -132,6 +132,10 @@ def test_every_document_has_an_example_here():
 @walk(DOCUMENTS)
 def test_docs_hold_the_schema_that_the_package_makes(schema):
     assert schema_path(schema).read_text() == schema_text(schema), "run: make pages"
+
+
+def test_docs_list_every_document():
+    assert PAGE.read_text() == page_text(), "run: make pages"
 
 
 def test_a_missing_reading_is_null_with_its_reason():

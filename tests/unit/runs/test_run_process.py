@@ -25,5 +25,5 @@ def test_a_run_that_could_not_tell_says_its_verdict_and_not_the_last_hint():
         "train.incomplete: a1",
         "Next: gpudiag explain train.incomplete | gpudiag nccl-test",
     ]
-    said = "ERROR CPU ONLY: ddp on 2 ranks: 0 of 6 steps were verified, and nothing seen explains the rest."
+    said = "ERROR CPU ONLY: ddp on 2 ranks: 0 of 6 steps were verified, and gpudiag found no reason."
     assert sentence_of(lines) == said

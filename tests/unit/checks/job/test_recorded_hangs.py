@@ -48,7 +48,7 @@ RECORDED = (
     Recorded("evaluation", "hang.works_alone", 2, ("evaluates (evaluate)", "300 s"), Outcome.WARN),
     Recorded("frozen_disk", "hang.file", 2, ("ext4", "uninterruptible sleep")),
     Recorded("d_state", "hang.file", 2, ("uninterruptible sleep", "in load")),
-    Recorded("dead", "hang.rank_gone", 2, ("has no process any more",)),
+    Recorded("dead", "hang.rank_gone", 2, ("no longer has a process",)),
     Recorded("with_lock", "hang.lock", 1, ("shapes.py:83 in with_lock",)),
     Recorded("http_server", "hang.network", 1, ("waits for an answer from 127.0.0.1:",)),
     Recorded("raw_socket", "hang.network", 1, ("raw_socket",)),
