@@ -62,6 +62,9 @@ COMMANDS = {
     "doctor": LazyCommand(
         "gpudiag.cli.doctor", "doctor", "What of gpudiag works on this machine, and what is missing."
     ),
+    "deploy": LazyCommand(
+        "gpudiag.cli.deploy", "deploy", "Files for a service, alerts, a dashboard, and gates."
+    ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
     ),

@@ -39,6 +39,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "explain": ((), ()),
     "lint": ((), ()),
     "merge": ((), ()),
+    "deploy": ((), ()),
 }
 _LACKS = (PartState.ABSENT, PartState.BROKEN, PartState.NOT_HERE)
 
