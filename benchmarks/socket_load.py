@@ -17,8 +17,9 @@ import struct
 import sys
 import time
 from collections import deque
-from datetime import datetime
 from typing import Any
+
+from gpudiag.compat import parse_iso_time
 
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the control message has the same number
 _READ_BYTES = 1 << 18
@@ -189,7 +190,7 @@ def length_in(head: bytes) -> int:
 
 def parse_time(text: bytes) -> float:
     """Unix seconds for a document's time."""
-    return datetime.fromisoformat(text.decode()).timestamp()
+    return parse_iso_time(text.decode()).timestamp()
 
 
 def share_of(values: list[float], share: float) -> float:

@@ -11,7 +11,7 @@ set -eu
 PYTHON=${1:-python3}
 VERSION=0.28.1
 TORCH=$("$PYTHON" -c 'import torch; print(torch.__version__)') || {
-    echo "build_horovod: torch is not installed for $PYTHON: pip install 'gpudiag[torch]' first" >&2
+    echo "build_horovod: torch is not installed for $PYTHON: install it first" >&2
     exit 2
 }
 TAG=$("$PYTHON" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')

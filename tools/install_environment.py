@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 TESTED_TORCH = "torch==2.13.0"
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -283,9 +283,8 @@ async def _read_body(scope: Scope, headers: dict[bytes, bytes], receive: Receive
     if int(headers.get(b"content-length", b"0") or 0) > MAX_BODY_BYTES:
         raise _too_large()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            body = await _collect(receive)
-    except TimeoutError as error:
+        body = await asyncio.wait_for(_collect(receive), BODY_SECONDS)
+    except asyncio.TimeoutError as error:
         raise Problem(408, "request.slow", "the body did not come in time") from error
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if body and kind != b"application/json":

@@ -69,9 +69,8 @@ class Listener:
         """The queued frames; empty if none came within `seconds`, or `wake` was called without any."""
         if not self._waiting:
             self._wake = asyncio.get_running_loop().create_future()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._wake
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake, seconds)
             self._wake = None
         frames = b"".join(event.frame for event in self._waiting)
         self._waiting.clear()

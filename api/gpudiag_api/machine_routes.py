@@ -1,7 +1,6 @@
 """What the machine is and does: devices, processes, topology, sources, checks, findings, history."""
 
 import asyncio
-from datetime import datetime
 from time import monotonic
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from gpudiag.checks.gpu.state import findings_about
+from gpudiag.compat import parse_iso_time
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
@@ -51,7 +51,7 @@ async def read_stored_history(store: str | None, machine: str) -> History:
         return known
     try:
         found = await asyncio.wait_for(asyncio.to_thread(_read, store, machine), _DEADLINE_SECONDS)
-    except (GpudiagError, TimeoutError):
+    except (GpudiagError, asyncio.TimeoutError):
         return known
     _kept[store, machine] = (monotonic(), found)
     return found
@@ -236,7 +236,7 @@ def _moment(name: str, text: str | None) -> float | None:
         seconds = float(text)
     except ValueError:
         try:
-            seconds = datetime.fromisoformat(text).timestamp()
+            seconds = parse_iso_time(text).timestamp()
         except (ValueError, OverflowError) as error:
             raise UsageError(
                 f"{name}: {text!r} is no time", hint="Unix seconds, or 2026-11-20T21:04:05Z"

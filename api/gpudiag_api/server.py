@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
+from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_text
 from gpudiag.probe.host.network import read_addresses

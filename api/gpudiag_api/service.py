@@ -7,9 +7,10 @@ import logging
 import math
 import os
 import signal
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gpudiag import __version__
+from gpudiag.compat import UTC
 from gpudiag.model.codec import dumps, encode
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.run import Run, RunTold
@@ -80,9 +81,8 @@ class Service:
 
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._first_live.wait()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._first_live.wait(), seconds)
 
     def need_live(self) -> Live:
         """The newest tick.

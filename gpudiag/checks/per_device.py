@@ -15,6 +15,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import explain_missing, name_reading
 
 # --- GPU by GPU
 
@@ -50,8 +51,7 @@ class Gap:
 
     def text(self) -> str:
         """A sentence part: what is missing, on which GPU, and why."""
-        why = self.missing.detail or self.missing.reason.value.replace("_", " ")
-        return f"{name_device(self.device)}: {self.field}: {why}"
+        return f"{name_device(self.device)}: {name_reading(self.field)}: {explain_missing(self.missing)}"
 
 
 def judge_devices(

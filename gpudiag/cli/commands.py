@@ -12,7 +12,7 @@ from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.streams import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
-HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _EPILOG = """\b
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,
@@ -58,6 +58,12 @@ COMMANDS = {
     ),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
+    ),
+    "doctor": LazyCommand(
+        "gpudiag.cli.doctor", "doctor", "What of gpudiag works on this machine, and what is missing."
+    ),
+    "deploy": LazyCommand(
+        "gpudiag.cli.deploy", "deploy", "Files for a service, alerts, a dashboard, and gates."
     ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpudiag.cli.completion import Word
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
 from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.model.option import require_known
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.launchers import outside_step
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
@@ -88,6 +88,7 @@ def emit_options(
             click.option("--nodes", type=click.IntRange(min=1), metavar="N", help=nodes_help),
             click.option(
                 "--emit",
+                type=Word(JOB_FORMS, "a form of job"),
                 metavar="FORM",
                 help=f"Print this command as a job of several machines, and run nothing: {', '.join(JOB_FORMS)}.",
             ),
@@ -112,7 +113,6 @@ def emit_job(options: Mapping[str, Any], *, per_machine: bool) -> bool:
             also = " or --advise" if "advise" in options and given[0] == "--nodes" else ""
             raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher says how many there are")
         return False
-    require_known(options["emit"], JOB_FORMS, "a form of job")
     if options["nodes"] is None:
         raise UsageError("--emit needs --nodes N", hint="how many machines the job is to have")
     if options.get("nproc") is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.completion import Word
 from gpudiag.errors import UsageError
-from gpudiag.model.option import require_known
 
 _ON_STALL = ("report", "kill")
 _SEPARATOR = "--"
@@ -42,6 +42,7 @@ class _CommandBehindSeparator(click.Command):
 )
 @click.option(
     "--on-stall",
+    type=Word(_ON_STALL, "something to do on a stall"),
     default="report",
     show_default=True,
     metavar="WHAT",
@@ -49,6 +50,7 @@ class _CommandBehindSeparator(click.Command):
 )
 @click.option(
     "--verdict",
+    type=click.Path(),
     metavar="FILE",
     help="Where the verdict goes, %h being the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
 )
@@ -75,7 +77,6 @@ def run(
     from gpudiag.runs.job_run.recipe import RunPlan, run_job
 
     command = _command(context, words)
-    require_known(on_stall, _ON_STALL, "something to do on a stall")
     plan = RunPlan(
         command=command,
         verdict=_path(verdict),
@@ -100,6 +101,10 @@ def _command(context: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
 def _path(name: str | None) -> Path | None:
     if name is None:
         return None
+    if name == "-":
+        raise UsageError(
+            "standard output is the job's own, so the verdict needs a file", hint="--verdict FILE"
+        )
     return Path(name.replace("%h", os.uname().nodename.partition(".")[0]))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.options import store_option
 from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.installed import install_command
 from gpudiag.store.history import default_store
 from gpudiag.store.state_folder import state_directory
 
@@ -31,7 +33,7 @@ Ctrl-C) it ends its runs and exits 0."""
 @click.command("serve", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen there.  [default: 127.0.0.1]")
 @click.option("--port", type=int, default=8765, metavar="N", help="[default: 8765; 0: a free one]")
-@click.option("--store", metavar="URL", help="Where runs are remembered, as for preflight.")
+@store_option
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Who may read and act.")
 @click.option("--allow-actions", is_flag=True, help="Let a caller with an act token start runs.")
 @click.option("--no-poll", is_flag=True, help="Ask NVML nothing: runs and stored history only.")
@@ -59,7 +61,7 @@ def serve(**options: Any) -> ExitStatus:
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:
         raise UsageError(
-            f"{absent[0]} is not installed, and the service needs it", hint="pip install 'gpudiag[serve]'"
+            f"{absent[0]} is not installed, and the service needs it", hint=install_command("serve")
         )
     from gpudiag_api.server import describe_addresses, open_socket, run_service
     from gpudiag_api.settings import hold_folder

@@ -3,9 +3,11 @@
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import IntEnum
 from typing import Any
+
+from gpudiag.compat import UTC
 
 _COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\u001b|#033|\^\[)\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

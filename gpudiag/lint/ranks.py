@@ -2,8 +2,8 @@
 
 import ast
 import re
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.lint.trace import Guard, Where
 from gpudiag.lint.values import RANKS, Values
 

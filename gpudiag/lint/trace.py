@@ -12,6 +12,8 @@ _MAX_DEPTH = 8
 _MAX_VISITS = 6  # of one function
 
 Loop = ast.For | ast.AsyncFor | ast.While
+# Python 3.10 has no `except*`; its node has the fields of a try.
+_TRIES: tuple[type[ast.Try], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -105,7 +107,7 @@ class _Tracer:
                 self._add(item, where)
             inside = (*where.withs, *(item.context_expr for item in node.items))
             self._block(node.body, replace(where, withs=inside))
-        elif isinstance(node, ast.Try | ast.TryStar):
+        elif isinstance(node, _TRIES):
             self._block(node.body, where)
             for handler in node.handlers:
                 self._block(handler.body, replace(where, handling=True))

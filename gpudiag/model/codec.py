@@ -20,11 +20,12 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from gpudiag.compat import UTC, dataclass_transform, parse_iso_time
 from gpudiag.errors import UsageError
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 
@@ -457,7 +458,7 @@ def _read_time(data: Any, otherwise: Missing | None) -> datetime:
     if otherwise is not None and isinstance(data, int | float):
         return datetime.fromtimestamp(data, UTC)
     try:
-        return datetime.fromisoformat(data)
+        return parse_iso_time(data)
     except (TypeError, ValueError) as error:
         raise _MisfitError(f"should be a time such as 2026-11-20T21:04:05.123Z, not {data!r}") from error
 

@@ -6,9 +6,9 @@ Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to
 from __future__ import annotations
 
 from dataclasses import field
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Snapshot
+from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
@@ -54,6 +55,7 @@ DOCUMENTS: dict[str, type] = {
         HangReport,
         Job,
         JobRun,
+        DoctorReport,
         *_OF_SERVICE,
     )
 }

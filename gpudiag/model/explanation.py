@@ -1,9 +1,9 @@
 """The answers of `gpudiag explain`: about one topic, or about what it recognised in logs."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import NcclLog
 

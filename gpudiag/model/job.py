@@ -12,9 +12,9 @@ is how recorded looks become tests.
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import NOT_ASKED, Reading

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import ClassVar
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import JobVerdict

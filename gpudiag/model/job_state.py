@@ -5,8 +5,8 @@ decided. A sequence number counts the collectives that one rank has launched in 
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 

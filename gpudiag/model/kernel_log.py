@@ -1,8 +1,8 @@
 """What the kernel said about the GPUs and the machine: one line of its log, taken apart."""
 
 from datetime import datetime, timedelta
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.reading import Missing, Reading
 

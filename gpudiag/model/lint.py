@@ -1,8 +1,9 @@
 """What `gpudiag lint` found in training scripts: mistakes, each with its line, why, and the mended line."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar
+
+from gpudiag.compat import StrEnum
 
 
 class Severity(StrEnum):

@@ -1,9 +1,9 @@
 """What was measured on ranks, with the method; and what happened to a rank or a link. No verdicts."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence, Scalar, Subject
 from gpudiag.model.reading import NOT_ASKED, Reading
 

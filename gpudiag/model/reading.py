@@ -1,8 +1,9 @@
 """A value or a reason: what every field that may be absent is made of."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar, Union
+
+from gpudiag.compat import StrEnum
 
 _T = TypeVar("_T")
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Self
+from typing import ClassVar
 
+from gpudiag.compat import Self
 from gpudiag.model.codec import FLATTEN
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first

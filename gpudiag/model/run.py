@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import ClassVar, Union
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveResult
 from gpudiag.model.training import StrategyResult

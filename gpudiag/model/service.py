@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import ClassVar
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.codec import FLATTEN
 from gpudiag.model.device import (
     Device,

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gpudiag.compat import UTC
 from gpudiag.model.codec import noun
 from gpudiag.model.device import Device, DeviceView, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine

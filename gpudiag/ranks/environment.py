@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gpudiag.errors import UsageError
 from gpudiag.ranks.agents.network import MEETING_PORTS, has_address, is_own_address
 from gpudiag.ranks.launchers import (
+    PROCESS_LAUNCHERS,
     RAY_VARIABLE,
     LaunchedProcess,
     Launcher,
@@ -21,6 +22,10 @@ from gpudiag.ranks.launchers import (
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 _MAX_PORT = 65535
+# What makes a process a rank: without them it is one of its own.
+LAUNCHER_VARIABLES = frozenset(
+    (*_RANK_VARIABLES, *_MASTER_VARIABLES, "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK")
+) | frozenset(name for launcher in PROCESS_LAUNCHERS for name in (launcher.size, launcher.rank))
 
 _WORDS = {
     Launcher.EXPLICIT: "this process's rank is given",

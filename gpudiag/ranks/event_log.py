@@ -4,10 +4,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gpudiag.compat import StrEnum
 from gpudiag.model import codec
 from gpudiag.ranks.rank.arrivals import Arrivals
 from gpudiag.ranks.run import RankEvent

@@ -2,8 +2,8 @@
 
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
 from gpudiag.ranks.stages import INIT, MEASURE, STAGES, VERIFY, WARMUP
 

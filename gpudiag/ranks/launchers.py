@@ -5,9 +5,9 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
 
 # --- Slurm's notation
@@ -146,7 +146,7 @@ class ProcessLauncher:
 # its own daemons are a step of Slurm that the variables of the step are about.
 # Open MPI's mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
 # ENVIRONMENT VARIABLES"; jsrun(1); flux-environment(7); torch's argparse_util.py; Kubernetes, "Indexed Job".
-_PROCESS_LAUNCHERS = (
+PROCESS_LAUNCHERS = (
     ProcessLauncher(
         Launcher.MPIRUN,
         size="OMPI_COMM_WORLD_SIZE",
@@ -250,7 +250,7 @@ def find_launched(
     Raises:
         UsageError: the variables contradict each other, or each pod is to start several processes.
     """
-    found = next((one for one in _PROCESS_LAUNCHERS if _shows(one, variables)), None)
+    found = next((one for one in PROCESS_LAUNCHERS if _shows(one, variables)), None)
     if found is None:
         return None
     if found.launcher is Launcher.KUBEFLOW:
@@ -272,7 +272,7 @@ def find_launched(
 
 def is_one_of_several(variables: Mapping[str, str]) -> bool:
     """Whether such a launcher started this process as one of several, and nobody else says which rank it is."""
-    return "RANK" not in variables and any(_shows(one, variables) for one in _PROCESS_LAUNCHERS)
+    return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
 
 
 def refuse_several_per_pod(variables: Mapping[str, str]) -> None:

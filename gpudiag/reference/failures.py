@@ -24,11 +24,11 @@ Keys of an entry there:
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Owner
 from gpudiag.reference.tables import read_table

@@ -8,6 +8,7 @@ from typing import Any
 @cache
 def read_table(name: str) -> dict[str, Any]:
     """The contents of the TOML file of that name; `folder/name` is one in a folder beside this file."""
-    import tomllib  # imported late: most commands read no table, and the import costs milliseconds
+    # Imported late: most commands read no table, and the import costs milliseconds.
+    from gpudiag.toml import tomllib
 
     return tomllib.loads((Path(__file__).parent / name).read_text("utf-8"))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from gpudiag.installed import install_command
 from gpudiag.reference.tables import read_table
 
 
@@ -15,7 +16,9 @@ class StrategyFacts:
     framework: str
     kind: str  # data, sharded or mirrored
     modules: tuple[str, ...]
-    install: str
+    extra: str  # of gpudiag, which brings what is not there
+    before_install: str  # variables that pip needs for it
+    installer: str  # the program that does, where pip alone cannot
     lines: int
     changes: str
     shards: frozenset[str]  # of parameters, gradients, optimizer
@@ -29,6 +32,11 @@ class StrategyFacts:
     def one_voice(self) -> bool:
         """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
+
+    @property
+    def install(self) -> str:
+        """The one command that installs what is not there."""
+        return self.installer or f"{self.before_install} {install_command(self.extra)}".lstrip()
 
     @property
     def code_needed(self) -> str:
@@ -45,7 +53,9 @@ def strategy_facts() -> Mapping[str, StrategyFacts]:
             framework=entry["framework"],
             kind=entry["kind"],
             modules=tuple(entry["modules"]),
-            install=entry["install"],
+            extra=entry.get("extra", ""),
+            before_install=entry.get("before_install", ""),
+            installer=entry.get("installer", ""),
             lines=entry["lines"],
             changes=entry["changes"],
             shards=frozenset(entry["shards"]),

@@ -1,9 +1,9 @@
 """What each Xid of a GPU and each SXid of an NVSwitch means, and what to do: the catalogues beside this file."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Outcome
 from gpudiag.reference.tables import read_table
 

@@ -7,9 +7,9 @@ WARN passes, and its system-out has what it found.
 
 import re
 from collections.abc import Iterable
-from datetime import UTC
 from xml.etree import ElementTree
 
+from gpudiag.compat import UTC
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report

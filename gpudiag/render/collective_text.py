@@ -119,13 +119,14 @@ def _rate(reading: Reading[float]) -> str:
 
 
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
-    """The whole report: verdict first, at most 80 columns."""
+    """The whole report: verdict first, as wide as the terminal."""
     lines = [*_verdict_lines(report, style)]
-    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    most = style.most(SHOWN_FINDINGS)
+    for place, finding in enumerate(report.findings[:most]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
-    if len(report.findings) > SHOWN_FINDINGS:
-        lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
-    lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
+    if len(report.findings) > most:
+        lines += ["", *_more_findings(report.findings[most:])]
+    lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes or style.verbose, style=style)]
     lines += _localisation_lines(report.measurement)
     lines += _moved_lines(report.measurement)
     lines += next_lines(*_next_commands(report))
@@ -196,7 +197,7 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
         line
         for code, subjects in by_code.items()
         for line in wrapped(
-            f"{len(subjects)} more {code}: {', '.join(subjects)} (--json has all)", indent="  "
+            f"{len(subjects)} more {code}: {', '.join(subjects)} (--verbose has all)", indent="  "
         )
     ]
 

@@ -63,6 +63,6 @@ def _paragraph(text: str, indent: str = "") -> list[str]:
 
 
 def _width(indent: str) -> int:
-    from gpudiag.render.style import columns
+    from gpudiag.render.style import prose_columns
 
-    return columns() - len(_PREFIX) - len(indent)
+    return prose_columns() - len(_PREFIX) - len(indent)

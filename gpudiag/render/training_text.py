@@ -115,16 +115,17 @@ _COLUMNS = tuple(
 
 
 def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
-    """The whole report: verdict first, at most 80 columns."""
+    """The whole report: verdict first, as wide as the terminal."""
     if report.advice and not report.strategies:
         return "\n".join(_advice_lines(report)) + "\n"
     word = report.outcome.value.upper()
     first, *more = wrapped(f"{word} {headline(report)}", indent="  ")
     lines = [style.paint_outcome(first, report.outcome.value), *more]
-    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    most = style.most(SHOWN_FINDINGS)
+    for place, finding in enumerate(report.findings[:most]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
-    if len(report.findings) > SHOWN_FINDINGS:
-        lines += ["", f"  {len(report.findings) - SHOWN_FINDINGS} more findings; --json has all."]
+    if len(report.findings) > most:
+        lines += ["", f"  {len(report.findings) - most} more findings: --verbose has all"]
     ran = [result for result in report.strategies if result.ran]
     if len(report.strategies) == 1 and ran:
         lines += ["", *_strategy_lines(ran[0])]

@@ -7,18 +7,20 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
+from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.installed import install_command
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.look import Wanted
-from gpudiag.probe.job.py_spy import NO_PY_SPY, find_py_spy
+from gpudiag.probe.job.py_spy import find_py_spy
 from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
 from gpudiag.ranks.environment import RankEnvironment
@@ -54,7 +56,7 @@ def run_hang(
     if find_py_spy() is None:
         raise SourceAbsentError(
             "the stacks of other processes are read by py-spy, which is not installed",
-            hint=NO_PY_SPY.partition(": ")[2].strip("`"),
+            hint=install_command("hang"),
         )
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
     gathered = gather_looks(wanted)

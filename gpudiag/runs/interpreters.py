@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import which
 
 from gpudiag.errors import UsageError
+from gpudiag.installed import install_command, pip_command
 
 # Looking for a module imports nothing; a cold network file system is the slow part.
 _LIMIT_SECONDS = 30.0
@@ -20,10 +21,7 @@ _QUESTION = (
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
 )
 
-_HINT = (
-    "pip install 'gpudiag[torch]'; without a GPU, install PyTorch's CPU build first, "
-    "by the command that pytorch.org shows under Start Locally for CPU"
-)
+_CPU_BUILD = "without a GPU, install PyTorch's CPU build first, by the command that pytorch.org shows under Start Locally for CPU"
 
 _TOOLKIT = Path("/usr/local/cuda")  # where torch looks last (torch/utils/cpp_extension.py, _find_cuda_home)
 # An import of torch and Horovod, which may lie on a cold network file system.
@@ -68,10 +66,13 @@ def require_torch(command: str, python: str | None = None) -> None:
     if not absent_modules(("torch",), python):
         return
     if python is None:
-        raise UsageError(f"torch is not installed, and {command} runs on it", hint=_HINT)
+        raise UsageError(
+            f"torch is not installed, and {command} runs on it",
+            hint=f"{install_command('torch')}; {_CPU_BUILD}",
+        )
     raise UsageError(
         f"torch is not installed for --python {python}, and {command} runs on it",
-        hint=f"name the interpreter of your job, or: {python} -m pip install torch",
+        hint=f"name the interpreter of your job, or: {pip_command('torch', python=python)}",
     )
 
 

@@ -12,6 +12,7 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
+from gpudiag.installed import pip_command
 from gpudiag.model.active import Untested
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot
@@ -21,6 +22,7 @@ from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.units import GIB, MIB, format_size
 
@@ -76,7 +78,7 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
         return Missing(MissingReason.NOT_SUPPORTED, words)
     torch = snapshot.torch
     if isinstance(torch, Missing):
-        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
+        cause = torch.detail or snapshot.source("torch").reason or explain_missing(torch)
     elif isinstance(torch.cuda_runtime_version, Missing):
         cause = f"torch {torch.version} is a build without CUDA"
     elif torch.context_starts is True or any(_starts(view) for view in snapshot.views):
@@ -224,7 +226,6 @@ def _told(version: Reading[str]) -> str:
 
 # --- where
 
-TORCH_HINT = "torch is not installed: pip install torch"
 _CPU_BUILD = "without a GPU: PyTorch's CPU build, as pytorch.org shows under Start Locally"
 _CPU_MAX_BYTES = 64 * MIB
 _GPU_MAX_BYTES = 8 * GIB
@@ -332,8 +333,9 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
     if not isinstance(snapshot.torch, Missing):
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
-        return Missing(MissingReason.ERROR, f"{snapshot.source('torch').reason or TORCH_HINT} ({_CPU_BUILD})")
-    words = snapshot.torch.detail or snapshot.source("torch").reason or snapshot.torch.reason.value
+        said = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
+        return Missing(MissingReason.ERROR, f"{said} ({_CPU_BUILD})")
+    words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
     return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
 
 

@@ -7,8 +7,8 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.readings import READINGS

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gpudiag import __version__
 from gpudiag.checks.gpu.availability import signs_of_use
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.gpu.state import count_states, findings_about
+from gpudiag.compat import UTC
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.history import KnownGpus

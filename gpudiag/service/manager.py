@@ -14,10 +14,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
+from gpudiag.compat import UTC
 from gpudiag.errors import RunConflictError, UsageError
 from gpudiag.model.codec import encode
 from gpudiag.model.option import Plan

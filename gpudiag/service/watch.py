@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from time import monotonic, time
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.registry import Level
 from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
+from gpudiag.compat import UTC
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome

@@ -1,10 +1,11 @@
 """`load_scenario`: a machine by name, from a file, or as it was recorded, with faults, as a Scenario."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import Device

@@ -6,14 +6,12 @@ A layer either gives a reading, or lists it under `missing` with its reason; the
 `[each]` with `bus_id` lists all GPUs of the machine anew. docs/simulate.md shows every key.
 """
 
-import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpudiag.errors import UsageError
 from gpudiag.model.device import Device, DeviceId
@@ -31,6 +29,10 @@ from gpudiag.simulate.blueprint import (
 )
 from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.scenario import CallFault, SimulatedGpu, SimulatedNvml
+from gpudiag.toml import tomllib
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # Python 3.11 moved it
 
 _T = TypeVar("_T")
 _SCALARS = (str, int, float, bool, types.NoneType)
@@ -311,7 +313,7 @@ def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) 
             yield KernelLine(age_seconds, text.replace("{number}", str(number)), lines.level)
 
 
-def _machine_directory() -> Traversable:
+def _machine_directory() -> "Traversable":
     return files("gpudiag.simulate").joinpath("machines")
 
 

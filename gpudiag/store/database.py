@@ -12,7 +12,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ import sqlalchemy as sql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from gpudiag.compat import UTC
 from gpudiag.errors import StoreError, UsageError
+from gpudiag.installed import install_command
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.history import Baseline, History, KnownGpu, Sample, StoredRun
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
@@ -34,7 +36,6 @@ KEPT_DOCUMENTS = 20  # snapshots are large: about 10 kB of 8 GPUs, compressed
 LISTED_RUNS = 100
 BASELINE_RUNS = 20  # the good runs whose median is the baseline
 _BUSY_SECONDS = 1.0
-_POSTGRESQL_HINT = "pip install 'gpudiag[postgres]'"
 _CONNECT_SECONDS = 2
 _GOOD = ("pass", "warn")
 KEPT_KERNEL_EVENTS = 1000
@@ -150,7 +151,9 @@ def require_driver(url: URL) -> None:
         UsageError: the driver is not installed; the hint names the extra that has it.
     """
     if url.get_backend_name() == "postgresql" and find_spec("psycopg") is None:
-        raise UsageError("psycopg is not installed, and PostgreSQL needs it", hint=_POSTGRESQL_HINT)
+        raise UsageError(
+            "psycopg is not installed, and PostgreSQL needs it", hint=install_command("postgres")
+        )
 
 
 class Store:
@@ -251,7 +254,7 @@ def store_errors(place: str) -> Iterator[None]:
         raise StoreError(f"the history at {place}: {said}") from error
     except ImportError as error:
         raise StoreError(
-            f"the history at {place} needs the driver {error.name}: {_POSTGRESQL_HINT}"
+            f"the history at {place} needs the driver {error.name}: {install_command('postgres')}"
         ) from error
 
 

@@ -9,13 +9,14 @@ import os
 import select
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.gpu.xid_faults import outcome_of
+from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, StoreError
 from gpudiag.model.codec import decode, dumps, encode, loads
 from gpudiag.model.device import Snapshot

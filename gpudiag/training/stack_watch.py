@@ -265,8 +265,11 @@ def _place(frame: FrameType) -> str:
 
 
 def _call_of(frame: FrameType) -> str:
-    """The expression that the frame is executing, as its source line has it."""
-    positions = list(frame.f_code.co_positions())
+    """The expression that the frame is executing, as its source line has it; Python 3.10 only knows the line."""
+    read_positions = getattr(frame.f_code, "co_positions", None)
+    if read_positions is None:
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()[:_CALL_CHARACTERS]
+    positions = list(read_positions())
     index = frame.f_lasti // 2
     if not 0 <= index < len(positions):
         return ""

@@ -10,13 +10,14 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 
+from gpudiag.compat import UTC, parse_iso_time
 from gpudiag.model.service import Findings, SamplerState
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
@@ -370,7 +371,7 @@ def test_a_clock_that_is_set_ahead_and_back_changes_no_verdict_and_silences_noth
 
 
 def at_of(service: Served) -> float:
-    return datetime.fromisoformat(service.live()["at"]).timestamp()
+    return parse_iso_time(service.live()["at"]).timestamp()
 
 
 def newest_reading(service: Served) -> float | None:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpudiag.checks.runner import findings_worst_first
+from gpudiag.compat import UTC
 from gpudiag.model.codec import loads, to_document
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, RankSubject

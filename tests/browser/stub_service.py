@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from gpudiag.compat import UTC
 from gpudiag.explain.recipe import explain_topic
 from gpudiag.model.codec import encode, to_document
 from tests.browser import stub_documents as documents

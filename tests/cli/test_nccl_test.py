@@ -11,6 +11,7 @@ from gpudiag.cli.main import main
 from gpudiag.cli.nccl_test import nccl_test
 from gpudiag.cli.plan_options import plan_from
 from gpudiag.errors import ExitStatus
+from gpudiag.installed import install_command
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.option import ALL
 from gpudiag.model.plan import BACKENDS, DTYPES, REDUCTIONS, VERIFY_MODES, NcclTestPlan
@@ -107,7 +108,7 @@ def test_without_torch_one_sentence_says_what_to_install(
     assert main(["nccl-test", "--backend", "gloo"]) == ExitStatus.USAGE
     error = capsys.readouterr().err
     assert "torch" in error
-    assert "pip install 'gpudiag[torch]'" in error
+    assert install_command("torch") in error
     assert "CPU" in error
 
 

@@ -91,3 +91,12 @@ def test_every_source_counts_and_what_npm_installs_does_not(checkout: Path) -> N
     assert is_built(source, static)
     (source / "src/more.tsx").write_text("")
     assert not is_built(source, static)
+
+
+def test_node_is_asked_for_only_where_the_page_is_not_built(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUDIAG_DASHBOARD", raising=False)
+    assert hook(checkout, []).dependencies() == [hatch_build.NODE]
+    put_page(checkout)
+    assert hook(checkout, []).dependencies() == []

@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.registry import Level
 from gpudiag.checks.runner import run_checks
+from gpudiag.compat import UTC
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot, SourceState, SourceStatus
 from gpudiag.model.evidence import DeviceSubject

@@ -18,13 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tools.confirm_on_gpu.step import Step
 
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON = (3, 10)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status of one run."""
     if sys.version_info < OLDEST_PYTHON:
-        print(f"gpudiag needs Python 3.11 or later; this is {sys.version.split()[0]}", file=sys.stderr)
+        print(f"gpudiag needs Python 3.10 or later; this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
     from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
 

@@ -15,11 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import gpudiag
+from gpudiag.compat import UTC
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome, worst
 from tools.confirm_on_gpu.child import run_child

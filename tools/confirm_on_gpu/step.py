@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Outcome
 from tools.confirm_on_gpu.report import CheckSeen, ReadingSeen, Speed
 

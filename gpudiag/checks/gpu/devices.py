@@ -26,6 +26,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import PciDevice
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 
 # --- GPUs that the driver could not initialise
@@ -403,7 +404,7 @@ def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
         words = responding.detail or "no handle by the deadline"
         message = f"{name_device(device)} is being attached by the driver: {words}"
         return GPU_ATTACHING.finding(subject, message, Evidence("responding", words, source="NVML"))
-    words = responding.detail or responding.reason.value.replace("_", " ")
+    words = explain_missing(responding)
     message = f"{name_device(device)} gives no readings: {words}"
     return GPU_NOT_READ.finding(subject, message, Evidence("responding", words, source="NVML"))
 

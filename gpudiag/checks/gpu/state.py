@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome, worst

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gpudiag.checks.training.kinds import verb
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 
 

@@ -102,7 +102,7 @@ NOT_WATCHED = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
     meaning="gpudiag could not read the job's ranks or their stacks, so what happened between them is unknown.",
-    remedy="Read the reason. Stacks need `pip install 'gpudiag[hang]'` and the permission to trace (docs/run.md).",
+    remedy="Read the reason: it names the command that installs what is missing. Stacks also need the permission to trace (docs/run.md).",
     basis=_STANDS,
 )
 RUN_FINDINGS = (

@@ -25,6 +25,7 @@ from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
 
 _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
@@ -258,7 +259,7 @@ def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
 def _remedy_of(missing: Missing) -> str:
     if missing.reason is MissingReason.NO_PERMISSION:
         return missing.detail
-    return f"the Python stack could not be read ({missing.detail or missing.reason.value})"
+    return f"the Python stack could not be read ({explain_missing(missing)})"
 
 
 def _headline(

@@ -31,6 +31,7 @@ from gpudiag.model.device import (
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import name_state
 
 # --- the sources
 
@@ -145,7 +146,7 @@ def nvml_answers(context: Context) -> Judgement:
     kind = NVML_KINDS.get(status.state)
     if kind is None:
         return judged()
-    cause = (status.reason or status.state.value.replace("_", " ")).partition(": ")[0]
+    cause = (status.reason or name_state(status.state)).partition(": ")[0]
     message = f"NVML does not work ({traces[0].text}): {cause}"
     evidence = [Evidence("state", status.state.value, source="NVML")]
     if status.reason is not None:
@@ -184,15 +185,11 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
     nvml = next((status for status in silent if status.name == "nvml"), None)
     if nvml is not None:
         return nvml_silent(nvml)
-    told = "; ".join(f"{status.name}: {status.reason or _words(status.state)}" for status in silent)
+    told = "; ".join(f"{status.name}: {status.reason or name_state(status.state)}" for status in silent)
     reason = f"only NVML answered; {told}"
     if all(status.state is SourceState.LIBRARY_ABSENT for status in silent):
         return Judgement(Outcome.SKIP, reason=reason, missing_reason=MissingReason.SOURCE_ABSENT)
     return could_not_look(reason)
-
-
-def _words(state: SourceState) -> str:
-    return state.value.replace("_", " ")
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from gpudiag.installed import pip_command
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, start_program
@@ -54,6 +55,9 @@ def gputil_answer_of(child: GuardedChild) -> tuple[SourceStatus, tuple[DeviceVie
         views = tuple(_view(gpu, cells.get(str(gpu["id"]), [])) for gpu in gpus)
         state, reason = classify_run(run, len(views))
         return _status(child, state, reason, len(views)), views
+    if "not_installed" in answers:
+        words = f"GPUtil is not installed: {pip_command('GPUtil')}"
+        return _status(child, SourceState.LIBRARY_ABSENT, words), ()
     if "absent" in answers:
         return _status(child, SourceState.LIBRARY_ABSENT, answers["absent"][0]), ()
     if child.ending == "timed_out":

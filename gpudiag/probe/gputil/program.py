@@ -2,7 +2,8 @@
 
 `python program.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
 
-    ["absent", WORDS]                    GPUtil is not installed, or nvidia-smi is not there
+    ["not_installed"]                    there is no GPUtil
+    ["absent", WORDS]                    nvidia-smi is not there
     ["gpus", [{...}, ...], {...}]        what getGPUs() returned, and the run of nvidia-smi behind it
     ["finished", SECONDS]
 
@@ -38,7 +39,7 @@ def main() -> None:
 def _ask() -> list[Any]:
     gputil = _load()
     if gputil is None:
-        return ["absent", "GPUtil is not installed: pip install GPUtil"]
+        return ["not_installed"]
     runs: list[dict[str, Any]] = []
     gputil.Popen = _recording(gputil.Popen, runs)
     try:

@@ -9,8 +9,8 @@ import math
 import os
 import struct
 from dataclasses import dataclass
-from typing import Self
 
+from gpudiag.compat import Self
 from gpudiag.model.job import GroupSeen, TensorSeen
 
 _OBJECT_WORDS = 6  # PyObject's header and what torch and pybind11 put behind it

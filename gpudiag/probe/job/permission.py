@@ -2,13 +2,15 @@
 
 import os
 from contextlib import suppress
+from typing import Any
 
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.proc import read_text
+from gpudiag.probe.sheet import Sheet
 
 _SYS_PTRACE = 19  # include/uapi/linux/capability.h
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-_ADD_CAPABILITY = (
+ADD_CAPABILITY = (
     "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add: [SYS_PTRACE]}}`; or look"
     " from the host: `sudo gpudiag hang PID`, with the pid that the host knows"
 )
@@ -17,6 +19,15 @@ _ADD_CAPABILITY = (
 def explain_refusal(pid: int, words: str) -> Missing:
     """The reason why a process's memory may not be read, with what to do; `words` are the refusal's own."""
     return Missing(MissingReason.NO_PERMISSION, _reason(pid) or words)
+
+
+def read_trace_rights() -> dict[str, Any]:
+    """A sheet's document of model.doctor.TraceRights: what decides whether this user may look into its processes."""
+    sheet = Sheet()
+    sheet.values["is_root"] = os.geteuid() == 0
+    sheet.read("ptrace_scope", lambda: int(read_text(_SCOPE)))
+    sheet.values["has_capability"] = _has_capability()
+    return sheet.document()
 
 
 def _reason(pid: int) -> str:
@@ -38,7 +49,7 @@ def _reason(pid: int) -> str:
     if scope == 3:
         return "kernel.yama.ptrace_scope is 3: no process may look into another until the machine is booted with another value"
     if not _has_capability():
-        return f"root lacks the capability SYS_PTRACE here, as in most containers: {_ADD_CAPABILITY}"
+        return f"root lacks the capability SYS_PTRACE here, as in most containers: {ADD_CAPABILITY}"
     return "the kernel refuses it to root, as a security module (SELinux, AppArmor, seccomp) may: look at the kernel log"
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpudiag.installed import install_command
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
-NO_PY_SPY = "py-spy is not installed: `pip install 'gpudiag[hang]'`"
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
 _TRIES = 3
@@ -65,7 +65,7 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
     """The Python stacks of a process, or why there are none."""
     program = find_py_spy()
     if program is None:
-        return Missing(MissingReason.SOURCE_ABSENT, NO_PY_SPY)
+        return Missing(MissingReason.SOURCE_ABSENT, f"py-spy is not installed: `{install_command('hang')}`")
     argv = [program, "dump", "--json", "--locals", "--pid", str(pid)]
     answer: Reading[dict[int, RawThread]] = Missing(MissingReason.ERROR)
     for _ in range(_TRIES):

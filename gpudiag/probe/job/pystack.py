@@ -6,9 +6,9 @@ import shutil
 import subprocess
 import sys
 
+from gpudiag.installed import install_command
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
-NO_PYSTACK = "pystack is not installed: `pip install 'gpudiag[hang]'` (Linux)"
 _SECONDS = 10.0
 _MOST_FUNCTIONS = 8
 _FRAME = re.compile(r"^\s+\((C|Python)\) File \"(.*)\", line \d+, in (.+?)(?: \((?:inlined|(.*))\).*)?$")
@@ -20,7 +20,7 @@ def read_native(pid: int) -> Reading[tuple[str, ...]]:
     beside = os.path.join(os.path.dirname(sys.executable), "pystack")
     program = beside if os.access(beside, os.X_OK) else shutil.which("pystack")
     if program is None:
-        return Missing(MissingReason.SOURCE_ABSENT, NO_PYSTACK)
+        return Missing(MissingReason.SOURCE_ABSENT, f"pystack is not installed: `{install_command('hang')}`")
     try:
         done = subprocess.run(
             [program, "--no-color", "remote", "--native", str(pid)],

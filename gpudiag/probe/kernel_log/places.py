@@ -16,6 +16,7 @@ from stat import S_ISCHR
 from time import time
 from typing import IO, Protocol
 
+from gpudiag.compat import parse_iso_time
 from gpudiag.probe.guard import die_with
 
 MAX_BYTES = 64 * 1024**2  # of one place; about 500,000 lines
@@ -141,7 +142,7 @@ class _Tagged:
         if match["bsd"]:
             return self._bsd(match["bsd"].decode())
         try:
-            return datetime.fromisoformat(match["iso"].decode().replace(",", ".")).timestamp()
+            return parse_iso_time(match["iso"].decode().replace(",", ".")).timestamp()
         except ValueError:
             return self._written_until
 

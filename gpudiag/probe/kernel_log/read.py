@@ -15,11 +15,12 @@ import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from gpudiag.compat import UTC
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Protocol
 
+from gpudiag.installed import pip_command
 from gpudiag.model.codec import join_sheets, missing_of, noun, read_sheet
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Machine
@@ -318,7 +319,7 @@ def explain_no_devices(machine: Machine) -> str:
 
 def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
     if failure.code is None:  # pynvml itself could not be imported, and says so
-        return f"{failure.words}; pip install nvidia-ml-py"
+        return f"{failure.words}; {pip_command('nvidia-ml-py')}"
     if machine.container is not None:
         return (
             "libnvidia-ml.so.1 is not in this container: start it with its GPUs "

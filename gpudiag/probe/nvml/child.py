@@ -100,7 +100,6 @@ _QUICK_SECONDS = 0.02  # a GPU that takes longer must not hold up the others
 _PATIENCE_SECONDS = 0.25  # without news of any; then the GPUs read so far are asked about each other
 _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
 _LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
-_INSTALL = "install nvidia-ml-py (pip install nvidia-ml-py), not the package named pynvml"
 
 
 def stream_nvml(emit: Emit, root: str = "/") -> None:
@@ -306,7 +305,7 @@ def load_pynvml() -> Any:
         import pynvml
 
     if not hasattr(pynvml, "nvmlDeviceGetFieldValues"):
-        raise ImportError(f"the pynvml in {os.path.dirname(pynvml.__file__)} is not nvidia-ml-py: {_INSTALL}")
+        raise ImportError(f"the pynvml in {os.path.dirname(pynvml.__file__)} is not nvidia-ml-py")
     return pynvml
 
 

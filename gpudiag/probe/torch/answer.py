@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.installed import pip_command
 from gpudiag.model.codec import all_missing, decode, missing_of, noun, read_sheet, readings_of
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -74,7 +75,7 @@ def _why_late(child: GuardedChild) -> Missing:
 
 
 def _absent(words: str, python: str | None, seconds: Reading[float]) -> TorchAnswer:
-    reason = f"{words}: {python or 'python'} -m pip install torch"
+    reason = f"{words}: {pip_command('torch', python=python or sys.executable)}"
     status = SourceStatus(SOURCE, SourceState.LIBRARY_ABSENT, reason, seconds)
     return TorchAnswer(status, Missing(MissingReason.SOURCE_ABSENT, words))
 

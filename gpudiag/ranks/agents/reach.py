@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address

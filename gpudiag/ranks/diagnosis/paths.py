@@ -14,9 +14,9 @@ cut off, or off. Where as many hosts are on one side of a cut as on the other, n
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import combinations
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis import evidence

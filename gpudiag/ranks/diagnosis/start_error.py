@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpudiag.errors import UsageError
+from gpudiag.installed import install_command, pip_command
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis.evidence import WAIT_STATUS, format_ranks, of_exception, signal_name
@@ -47,7 +48,7 @@ def start_error(failure: StartFailure) -> UsageError:
     if failure.kind == "absent":
         return absent_module(facts["module"])
     return UsageError(
-        f"ranks need Python 3.11 or later, and this one is {facts['version']}",
+        f"ranks need Python 3.10 or later, and this one is {facts['version']}",
         hint="name another interpreter with --python",
     )
 
@@ -88,7 +89,7 @@ def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Se
 
 def absent_module(name: str) -> UsageError:
     """The exception for a module that ranks need and that the interpreter does not have."""
-    hint = "pip install 'gpudiag[torch]'" if name == "torch" else f"pip install {name}"
+    hint = install_command("torch") if name == "torch" else pip_command(name)
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 
 

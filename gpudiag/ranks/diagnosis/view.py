@@ -1,8 +1,8 @@
 """What an agent knows of one rank at one moment: the watchdog's only input."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks.diagnosis.control_group import Quota
 from gpudiag.ranks.stages import IMPORT, Position

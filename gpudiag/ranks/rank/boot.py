@@ -35,7 +35,7 @@ if __name__ == "__main__":
         del sys.path[
             0
         ]  # the folder of a script comes first by default; its module names are not for everyone
-    if sys.version_info < (3, 11):  # noqa: UP036 - it may well be older: the user names the interpreter
+    if sys.version_info < (3, 10):  # noqa: UP036 - any interpreter may be named
         _refuse_old_python(sys.argv[2])
     else:
         _lend_gpudiag(own_folder.rpartition("/ranks/")[0])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gpudiag.checks.job.rhythm import (
@@ -26,6 +26,7 @@ from gpudiag.checks.job.rhythm import (
 from gpudiag.checks.job.shares import SlowRank, find_slow_ranks
 from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.compat import UTC
 from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
 from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.job_run import JobRun, Stall

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from gpudiag.checks.job.stall_rule import WORK_LIMITS, StallRule
+from gpudiag.compat import UTC
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Stall, StepTime

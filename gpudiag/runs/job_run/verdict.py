@@ -6,11 +6,12 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpudiag.checks.job.run import RunFacts, judge_run, without_last_moves
 from gpudiag.checks.job.shares import measure_shares
+from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings

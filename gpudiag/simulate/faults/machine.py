@@ -1,6 +1,5 @@
 """Faults of the whole machine: driver, library, permissions, torch, environment, and processes on its GPUs."""
 
-import tomllib
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -15,6 +14,7 @@ from gpudiag.simulate.blueprint import (
 )
 from gpudiag.simulate.faults.fault import Fault, has, only_known
 from gpudiag.simulate.scenario import CallFault
+from gpudiag.toml import tomllib
 from gpudiag.units import GIB, MIB
 
 # --- processes on a GPU

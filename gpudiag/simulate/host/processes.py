@@ -1,9 +1,10 @@
 """Processes: their directories under /proc, and their entries in a GPU's process list."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from gpudiag.compat import UTC
 from gpudiag.model.codec import format_time
 from gpudiag.simulate.blueprint import Blueprint, HostFacts, HostProcess
 

@@ -11,6 +11,7 @@ from importlib import resources, util
 from pathlib import Path
 
 from gpudiag.errors import UsageError
+from gpudiag.installed import install_command
 from gpudiag.reference.nvml import exported_functions, return_texts
 
 LIBRARY_NAME = "libnvidia-ml.so.1"
@@ -20,7 +21,6 @@ _SOURCES = (_SOURCE_NAME, "nvml_state.h", "nvml_events.h")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=all", "-pthread")
 # A cold `zig cc` builds its own C runtime first, which takes tens of seconds on a slow machine.
 _BUILD_TIMEOUT_SECONDS = 180.0
-_NO_COMPILER_HINT = "install a C compiler (cc), or: pip install ziglang"
 
 
 def build_library() -> Path:
@@ -119,11 +119,15 @@ def _compilers() -> list[list[str]]:
     return commands
 
 
+def _compiler_hint() -> str:
+    return f"install a C compiler (cc), or: {install_command('compiler')}"
+
+
 def _compile(work: Path) -> None:
     """Build the source in `work` with the first compiler that can."""
     compilers = _compilers()
     if not compilers:
-        raise UsageError("no C compiler for the simulated NVML library", hint=_NO_COMPILER_HINT)
+        raise UsageError("no C compiler for the simulated NVML library", hint=_compiler_hint())
     complaints = []
     for compiler in compilers:
         command = [
@@ -158,5 +162,5 @@ def _compile(work: Path) -> None:
         first_line = next(iter(result.stderr.strip().splitlines()), f"exit status {result.returncode}")
         complaints.append(f"{shlex.join(compiler)}: {first_line}")
     raise UsageError(
-        f"the simulated NVML library could not be built: {'; '.join(complaints)}", hint=_NO_COMPILER_HINT
+        f"the simulated NVML library could not be built: {'; '.join(complaints)}", hint=_compiler_hint()
     )

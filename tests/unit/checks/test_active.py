@@ -1,11 +1,12 @@
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.registry import Level
 from gpudiag.checks.runner import run_checks
+from gpudiag.compat import UTC
 from gpudiag.model.active import SustainedPoint, Untested
 from gpudiag.model.evidence import DeviceSubject, HostSubject, LinkSubject, RankSubject
 from gpudiag.model.finding import Outcome

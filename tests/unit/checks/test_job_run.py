@@ -1,12 +1,13 @@
 """How a run is judged: which rank failed first, what is an echo, what a stall and a signal from outside make of it."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpudiag.checks.job.kinds import SLEEP
 from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run, without_last_moves
 from gpudiag.checks.job.shares import SlowRank
+from gpudiag.compat import UTC
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Job, JobVerdict

@@ -1,9 +1,10 @@
 """A document of `gpudiag run` for tests: a job that stood still, and whose ranks were then ended."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpudiag.checks.job.run import RunFacts, judge_run
+from gpudiag.compat import UTC
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job_run import (
     JobRun,

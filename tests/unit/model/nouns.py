@@ -1,9 +1,10 @@
 """Nouns for tests: a device with every reading missing for one reason, and snapshots around it."""
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gpudiag.compat import UTC
 from gpudiag.model.device import Device, DeviceId, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import Missing, MissingReason

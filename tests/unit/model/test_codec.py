@@ -1,9 +1,10 @@
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 
 import jsonschema
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.lint.linter import lint_text
 from gpudiag.model import codec

@@ -1,10 +1,11 @@
 import os
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.model.device import SourceState
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason

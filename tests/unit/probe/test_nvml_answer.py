@@ -1,8 +1,10 @@
-from datetime import UTC, datetime
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
 
+from gpudiag.compat import UTC
+from gpudiag.installed import pip_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.nvml.answer import explain_failure, explain_no_devices, nvml_answer_of
@@ -172,7 +174,7 @@ def test_nobody_asked():
         (failure("library_absent", 12), make_machine(), "no NVIDIA driver"),
         (failure("library_absent", 12), IN_A_CONTAINER, "--gpus all"),
         (failure("library_absent", 12), make_machine(kernel_driver_version="580.1"), "LD_LIBRARY_PATH"),
-        (failure("library_absent", None, "No module named 'pynvml'"), make_machine(), "pip install nvidia-ml-py"),
+        (failure("library_absent", None, "No module named 'pynvml'"), make_machine(), pip_command("nvidia-ml-py")),
         (failure("driver_not_loaded", 9), make_machine(), "modprobe nvidia"),
         (failure("driver_not_loaded", 9), make_machine(kernel_modules=("nouveau",)), "blacklist nouveau"),
         (failure("driver_not_loaded", 9), IN_A_CONTAINER, "host"),

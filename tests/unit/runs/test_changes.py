@@ -1,5 +1,6 @@
-from datetime import UTC, datetime
+from datetime import datetime
 
+from gpudiag.compat import UTC
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import TimelineEntry

@@ -3,8 +3,9 @@
 import errno
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
+from gpudiag.compat import UTC
 from gpudiag.model.run import Run, RunState
 from gpudiag.model.service import TimelineEntry, TimelineKind
 from gpudiag.sampler.spill import Spill

@@ -5,10 +5,11 @@ import pytest
 
 from gpudiag.checks.gpu.devices import GPU_RECOVERY_NEEDED
 from gpudiag.checks.subjects import device_subject
+from gpudiag.installed import pip_command
 from gpudiag.model.device import DeviceView, GpuProcess, Snapshot, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.runs.active import plan_active
-from gpudiag.runs.placement import TORCH_HINT, Placement, place_tests, why_no_peers
+from gpudiag.runs.placement import Placement, place_tests, why_no_peers
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT, "torch is not installed")
@@ -134,7 +135,7 @@ def test_a_gpu_on_which_no_context_starts_is_left_out():
 @pytest.mark.parametrize(
     ("torch", "words"),
     [
-        (ABSENT, TORCH_HINT),
+        (ABSENT, pip_command("torch")),
         (Missing(MissingReason.TIMED_OUT, "no answer within 30 s"), "no answer within 30 s"),
         (TorchFacts(**{**FACTS, "cuda_runtime_version": NO_CUDA}), "without CUDA"),
         (TorchFacts(**{**FACTS, "context_starts": Missing(MissingReason.ERROR, "error 802")}), "error 802"),

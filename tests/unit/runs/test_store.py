@@ -5,11 +5,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.errors import StoreError, UsageError
 from gpudiag.model.history import Sample
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
@@ -180,7 +181,8 @@ def test_a_directory_that_cannot_be_written_is_a_warning():
 KILLED_WRITER = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
-from datetime import UTC, datetime
+from datetime import datetime
+from gpudiag.compat import UTC
 from gpudiag.model.history import Sample
 from gpudiag.store import database as store_module
 real = store_module._prune

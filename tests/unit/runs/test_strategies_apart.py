@@ -1,5 +1,6 @@
 """A preflight's strategies: one whose ranks could not be started costs the others nothing."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,6 +15,10 @@ from gpudiag.runs.train import measure_strategies
 
 PLAN = TrainingPlan(strategy=("ddp", "fsdp2"), nproc=2)
 HERE = Placement("gloo", 2)
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None, reason="torch is not installed: no strategy is tried"
+)
 
 
 def fail_for(*strategies: str) -> Any:

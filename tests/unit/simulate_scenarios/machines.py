@@ -1,9 +1,10 @@
 """What the tests of scenarios share: a fixed time, and machines to look at."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
+from gpudiag.compat import UTC
 from gpudiag.model.codec import decode
 from gpudiag.model.device import Device
 from gpudiag.simulate.loader import load_scenario

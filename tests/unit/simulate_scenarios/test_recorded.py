@@ -1,11 +1,12 @@
 """A recorded machine comes back with the readings that it was recorded with."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, dumps
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus, TorchFacts

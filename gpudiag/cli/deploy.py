@@ -1,0 +1,73 @@
+"""`gpudiag deploy`: the files that put gpudiag to work on a site."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpudiag.runs.deploy import ShippedFile
+
+_EXAMPLES = """\b
+Examples:
+  gpudiag deploy
+  gpudiag deploy systemd --output /etc/systemd/system
+  gpudiag deploy grafana/gpudiag.json > dashboard.json"""
+
+
+def _complete_names(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
+    from gpudiag.runs.deploy import FILE_SETS
+
+    return [name for name in FILE_SETS if name.startswith(start)]
+
+
+@click.command("deploy", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.argument("name", required=False, metavar="[NAME[/FILE]]", shell_complete=_complete_names)
+@click.option(
+    "--output",
+    metavar="FOLDER",
+    help="Write the files into this folder, which is made. What is there and differs stays. `-` prints them.",
+)
+def deploy(name: str | None, output: str | None) -> ExitStatus:
+    """The files for a service, alerts, a dashboard, and gates before jobs.
+
+    Without NAME: which there are. NAME is one of them, NAME/FILE one file of it; they are printed, or written into a
+    folder.
+    """
+    from gpudiag.runs.deploy import FILE_SETS, read_files, write_files
+
+    if name is None:
+        if output is not None:
+            raise UsageError("--output needs the name of what to write", hint="see `gpudiag deploy`")
+        print(_describe_sets())
+        return ExitStatus.PASS
+    files = read_files(name)
+    if output is None or output == "-":
+        sys.stdout.write(_text_of(files))
+        return ExitStatus.PASS
+    for path in write_files(files, Path(output)):
+        print(path)
+    print(f"Next: {FILE_SETS[name.partition('/')[0]].use}")
+    return ExitStatus.PASS
+
+
+def _describe_sets() -> str:
+    from gpudiag.runs.deploy import FILE_SETS, read_files
+
+    lines = []
+    for one in FILE_SETS.values():
+        lines += [f"{one.name:<15} {one.purpose}"]
+        lines += [f"{'':<17}{file.path}" for file in read_files(one.name)]
+    lines += ["Next: gpudiag deploy NAME --output FOLDER | gpudiag deploy NAME/FILE"]
+    return "\n".join(lines)
+
+
+def _text_of(files: tuple["ShippedFile", ...]) -> str:
+    """One file as it is; several with a line above each that names it."""
+    if len(files) == 1:
+        return files[0].text
+    return "\n".join(f"==> {file.path} <==\n{file.text}" for file in files)

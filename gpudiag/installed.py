@@ -1,0 +1,105 @@
+"""How this gpudiag was installed, and the command that adds what it lacks.
+
+Every message that says `pip install` has its command from here. pip notes where a package came from, if not from an
+index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the environments that they make.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+NAME = "gpudiag"
+_COMMIT_DIGITS = 12
+_EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to this gpudiag, from where it was installed.
+
+    Where that folder or file is gone, the command names the packages of the extra instead.
+    """
+    try:
+        installed = distribution(NAME)
+    except PackageNotFoundError:  # run from a folder that is only on sys.path
+        return _from_checkout(extra)
+    return command_for(installed, extra)
+
+
+def command_for(installed: Distribution, extra: str) -> str:
+    """What `install_command` says for an installed distribution."""
+    noted = installed.read_text("direct_url.json")
+    if noted is None:  # from an index, where it has its name
+        return pip_command(f"{NAME}[{extra}]")
+    words = _words_of(json.loads(noted), extra)
+    return pip_command(*(words or requirements_of(installed, extra)))
+
+
+def requirements_of(installed: Distribution, extra: str) -> tuple[str, ...]:
+    """The packages that an extra brings, without their markers: gpudiag is for Linux alone."""
+    found: list[str] = []
+    for line in installed.requires or ():
+        requirement, _, marker = line.partition(";")
+        if extra not in _EXTRA.findall(marker):
+            continue
+        own = re.match(rf"{NAME}\[([^\]]*)\]", requirement.strip())
+        inner = [name.strip() for name in own[1].split(",")] if own else []
+        found += [word for name in inner for word in requirements_of(installed, name)]
+        found += [] if own else [requirement.strip()]
+    return tuple(dict.fromkeys(found))
+
+
+def pip_command(*words: str, python: str | None = None) -> str:
+    """The command line that installs `words` for an interpreter; this one by default."""
+    asked = " ".join(shlex.quote(word) for word in words)
+    if python is not None:
+        return f"{shlex.quote(python)} -m pip install {asked}"
+    prefix = Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx runpip {prefix.name} install {asked}"
+    if find_spec("pip") is None:  # made by uv, which leaves pip out
+        return f"uv pip install --python {shlex.quote(sys.executable)} {asked}"
+    return f"{_pip()} install {asked}"
+
+
+def _pip() -> str:
+    """`pip`, if that is this interpreter's; else the whole of it."""
+    found = shutil.which("pip")
+    if found is not None and os.path.dirname(found) == os.path.join(sys.prefix, "bin"):
+        return "pip"
+    return f"{shlex.quote(sys.executable or 'python3')} -m pip"
+
+
+def _words_of(noted: dict[str, Any], extra: str) -> tuple[str, ...] | None:
+    """What to install, as pip's own note says; None where it came from a place that is gone."""
+    url = str(noted["url"])
+    parts = urlsplit(url)
+    if parts.scheme == "file" and "vcs_info" not in noted:
+        path = Path(unquote(parts.path))
+        if not path.exists():
+            return None
+        editable = noted.get("dir_info", {}).get("editable", False)
+        return (*(["-e"] if editable else []), f"{path}[{extra}]")
+    clean = urlunsplit(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2] if parts.password else parts.netloc)
+    )
+    vcs = noted.get("vcs_info")
+    if vcs is not None:
+        revision = vcs.get("requested_revision") or vcs["commit_id"][:_COMMIT_DIGITS]
+        clean = f"{vcs['vcs']}+{clean}@{revision}"
+    subdirectory = noted.get("subdirectory")
+    return (f"{NAME}[{extra}] @ {clean}" + (f"#subdirectory={subdirectory}" if subdirectory else ""),)
+
+
+def _from_checkout(extra: str) -> str:
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").exists():
+        return pip_command(f"{root}[{extra}]")
+    return pip_command(f"{NAME}[{extra}]")
