@@ -158,9 +158,9 @@ class Gate:
 
     def _check_size(self, scope: Scope) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            raise Problem(431, "request.headers", f"the headers are over {MAX_HEADER_BYTES} bytes")
+            raise Problem(431, "request.headers", f"the headers exceed {MAX_HEADER_BYTES} bytes")
         if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-            raise Problem(414, "request.target", f"the address is over {MAX_TARGET_BYTES} bytes")
+            raise Problem(414, "request.target", f"the address exceeds {MAX_TARGET_BYTES} bytes")
         if "\0" in scope["path"]:
             raise Problem(400, "request.path", "the address holds a null character")
 
@@ -325,5 +325,5 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _too_large() -> Problem:
     return Problem(
-        413, "request.body", f"the body is over {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
+        413, "request.body", f"the body exceeds {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
     )

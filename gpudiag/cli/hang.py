@@ -40,8 +40,8 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: that could not
-    be told, with the reason. Under srun or mpirun, one process a machine, it is one look at the whole job.
+    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with
+    the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang

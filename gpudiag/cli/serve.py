@@ -103,7 +103,7 @@ def _settings(options: dict[str, Any]) -> Any:
     )
     if settings.reading_needs_token and options["token_file"] is None:
         raise UsageError(
-            f"--host {options['host']} lets others in, and nobody could tell who they are",
+            f"--host {options['host']} is open to other machines, and without a token no caller is known",
             hint="add --token-file FILE, or listen on 127.0.0.1 and use ssh -L",
         )
     return settings

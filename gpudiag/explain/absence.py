@@ -285,7 +285,7 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
         return None
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
     log = next(log for log in job.logs if log.host in silent)
-    how = f"the log of {', '.join(silent[:4])} ends without a word ({log.name}:{log.facts.lines}), the others lost it"
+    how = f"the log of {', '.join(silent[:4])} ends without an error ({log.name}:{log.facts.lines}), the others lost it"
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 

@@ -138,7 +138,7 @@ def _explain_rule(rule: Rule) -> Explanation:
         meaning=rule.why,
         facts=(
             "told only where the script shows it for certain",
-            "mended by gpudiag lint --fix where the mend is certain" if rule.fixes else "mended by hand",
+            "gpudiag lint --fix fixes it if the fix is certain" if rule.fixes else "to be fixed by hand",
         ),
         reads="the script, which is never run",
         remedy=f"Silence it on a line with `# gpudiag: ignore[{rule.code}]`.",

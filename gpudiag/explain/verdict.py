@@ -300,7 +300,7 @@ def _still(job: Identities, event: Event) -> list[str]:
     at, _ = max(last)
     stood = event.at - at if at.year == event.at.year else timedelta(0)
     return (
-        [f"no step was told for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
+        [f"no step was reported for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
         if stood > _STILL
         else []
     )
@@ -366,8 +366,8 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
-        return "Mend the script, its data or its settings: the machines are not at fault."
-    return "Mend that line of the job; if it is right, test the machine: `gpudiag preflight`."
+        return "Fix the script, its data or its settings: the machines are not at fault."
+    return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
 def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -425,7 +425,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         what = (
             f"{who}{on} never came to the rendezvous"
             if waited.never_came
-            else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
+            else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
     if not waited.ranks and not waited.hosts:
         what = (
@@ -495,9 +495,9 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     outlived = sorted(
         {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
     )
-    evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
     steps = [
-        f"the last step told is {step} ({name}:{line})"
+        f"the last step reported is {step} ({name}:{line})"
         for step, name, line, _ in last_steps(job).values()
         if step is not None
     ]

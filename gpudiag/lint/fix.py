@@ -108,7 +108,7 @@ def write_fixes(fixed: Iterable[FixedFile]) -> None:
         except (OSError, UnicodeEncodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise GpudiagError(
-                f"cannot mend {file.path}: {reason}", hint="the file was not changed"
+                f"cannot fix {file.path}: {reason}", hint="the file was not changed"
             ) from error
         finally:
             partial.unlink(missing_ok=True)

@@ -63,7 +63,7 @@ def _finding(finding: Finding) -> tuple[str, str]:
 
 
 def _unlooked(result: CheckResult) -> tuple[str, str]:
-    return "error", _command("error", f"ERROR {result.check}", f"could not look: {describe_reason(result)}")
+    return "error", _command("error", f"ERROR {result.check}", f"no result: {describe_reason(result)}")
 
 
 def _command(level: str, title: str, text: str) -> str:

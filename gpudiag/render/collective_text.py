@@ -224,7 +224,7 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
             describe_movement(movement)
         )
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
-    return wrapped(f"Moved meanwhile: {told}.", indent="  ")
+    return wrapped(f"Counters that rose during the run: {told}.", indent="  ")
 
 
 def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:

@@ -471,7 +471,7 @@ def _add_service(page: _Page, numbers: ServiceNumbers) -> None:
         "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
         "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
         "stream_clients": ("Listeners of the live stream.", float(numbers.stream_clients)),
-        "active_runs": ("Runs that wait or go on.", float(numbers.active_runs)),
+        "active_runs": ("Runs that wait or are running.", float(numbers.active_runs)),
     }
     for name, (text, value) in plain.items():
         if value is not None:

@@ -182,7 +182,7 @@ def _verification_lines(result: StrategyResult) -> list[str]:
         if isinstance(one.passed, Missing) and not is_not_asked(one)
     ]
     lines = wrapped(f"Proved: {', '.join(proved)}.", indent="  ") if proved else []
-    lines += wrapped(f"Disproved: {', '.join(wrong)}.", indent="  ") if wrong else []
+    lines += wrapped(f"Failed: {', '.join(wrong)}.", indent="  ") if wrong else []
     return lines + (wrapped(f"Not reached: {', '.join(open_)}.", indent="  ") if open_ else [])
 
 

@@ -142,5 +142,5 @@ def _read_place(place: str) -> list[ShippedFile]:
     except OSError as error:
         raise GpudiagError(
             f"this installation of gpudiag lacks {place}: {error.strerror}",
-            hint="install it anew, as a wheel",
+            hint="install it again, as a wheel",
         ) from error

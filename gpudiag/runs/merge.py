@@ -294,7 +294,7 @@ def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[FindingGro
                 None,
                 machines,
                 1,
-                f"could not look: {reason}",
+                f"no result: {reason}",
                 "",
             )
 

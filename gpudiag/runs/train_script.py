@@ -210,7 +210,7 @@ class ScriptWatch:
             return
         self._told = told
         self.say(
-            f"{describe_wait(self.still, working)}. That may be fine, and the run goes on; gpudiag ends it "
+            f"{describe_wait(self.still, working)}. That may be fine, and the run continues; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
 

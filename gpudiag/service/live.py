@@ -274,7 +274,7 @@ class Changes:
         elif before is wedged and status.state is not wedged:
             self._note(TimelineKind.SAMPLER, f"the sampler is well again: {status.state.value}", "pass")
         elif status.restarts > self._restarts and status.state in (SamplerState.OK, SamplerState.SLOW):
-            self._note(TimelineKind.SAMPLER, "the sampler was started anew", "pass")
+            self._note(TimelineKind.SAMPLER, "the sampler was restarted", "pass")
         self._restarts = status.restarts
 
     def note_run(self, message: str, severity: str, at: float) -> None:

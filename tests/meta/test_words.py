@@ -6,10 +6,11 @@ values of its tables; the page's sources; README.md and docs/.
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from gpudiag.toml import tomllib
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).parent / "banned_words.toml"
@@ -17,7 +18,8 @@ TABLE = Path(__file__).parent / "banned_words.toml"
 FOREIGN = ("gpudiag/simulate/nvidia_smi/", "gpudiag/simulate/host/", "gpudiag/simulate/faults/gpu.py")
 # Keys of tables whose values are other programs' words, addresses or code.
 FOREIGN_KEYS = {"pattern", "patterns", "unless", "regex", "source", "url", "text", "match", "example"}
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md"))
+# Decisions are dated notes, which stay as they were written.
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts)
 GUIDE = re.compile(r"<!-- the voice guide begins -->.*?<!-- the voice guide ends -->", re.DOTALL)
 
 
@@ -115,7 +117,7 @@ def test_no_text_has_a_banned_word() -> None:
         f"{place}: {hit!r} in {text[:160]!r}; write: {word.write}"
         for place, text in read_texts()
         for word in words
-        if (hit := word.is_in(text))
+        if " " in text and (hit := word.is_in(text))
     ]
     assert not found, f"{len(found)} texts:\n" + "\n".join(found)
 
@@ -132,7 +134,7 @@ def command():
 def inner():
     """Not shown."""
 '''
-    assert [text for _, text in strings_of_module(source)] == ["Help.", "x", "{} is told {} meanwhile"]
+    assert [text for _, text in strings_of_module(source)] == ["Help.", "{} is told {} meanwhile", "x"]
     assert list(values_of_table({"a": [{"cause": "x", "source": "y"}]})) == ["x"]
 
 

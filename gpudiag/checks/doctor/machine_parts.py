@@ -206,7 +206,7 @@ def judge_kubelet(sight: Sight) -> DoctorPart:
         if kubelet.reason is not MissingReason.NO_PERMISSION:
             return unread("kubelet", "the kubelet's socket", kubelet)
     if kubelet is not True:
-        words = "this user may not ask it, so GPUs are not told by their pods"
+        words = "this user may not ask it, so the pods of GPUs are unknown"
         return DoctorPart(
             "kubelet", PartState.LIMITED, words, "run as root, or mount /var/lib/kubelet/pod-resources"
         )

@@ -18,7 +18,7 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FORBIDS_P2P = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0", "NVL", "1")}
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
 _GEFORCE = (
-    "GeForce cards from RTX 40 on have no peer access: nothing to mend. On others: turn ACS off on bare metal, see"
+    "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare metal, see"
     " `nvidia-smi topo -p2p r`, and give virtual machines a topology."
 )
 
@@ -91,7 +91,7 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
                 without.update(dict.fromkeys(job.who(process, ordinal), place))
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
-        remedy = "See that the fabric manager runs there and is of the driver's version: `systemctl status nvidia-fabricmanager`."
+        remedy = "Check that the fabric manager runs there in the driver's version: `systemctl status nvidia-fabricmanager`."
         message = f"{name_ranks(sort_ranks(without))}: no NVLS, and {some}"
         yield make_finding(NVLS_OFF, message, sort_ranks(without), without.values(), remedy)
     switched_off = {

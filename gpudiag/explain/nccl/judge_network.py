@@ -78,7 +78,7 @@ def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
         return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
     failed = process.failed_plugins.get("NET")
     if failed and (_EFA_HOSTS.match(process.platform) or failed[0] == "aws-ofi-nccl"):
-        remedy = "See that the ranks have EFA: `fi_info -p efa`."
+        remedy = "Check that the ranks have EFA: `fi_info -p efa`."
         return Why("the plugin for EFA did not come up", failed[1], remedy)
     return _why_no_rdma(job, process)
 
@@ -168,7 +168,7 @@ def _why_no_direct(process: ProcessFacts) -> Why:
         reason = f"NCCL_NET_GDR_LEVEL={level[0]} forbids it"
         return Why(reason, level[1], "Unset NCCL_NET_GDR_LEVEL.", Owner.JOB)
     if process.direct_refused:
-        remedy = "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA."
+        remedy = "Update libfabric and aws-ofi-nccl, and check that the instance type has GPUDirect RDMA."
         return Why("the network's plugin switched it off", process.direct_refused, remedy)
     if process.nics_without_direct:
         place = next(iter(process.nics_without_direct.values()))

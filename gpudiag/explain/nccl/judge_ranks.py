@@ -213,7 +213,7 @@ def _unreachable(job: Job) -> Iterator[NcclFinding]:
         over = f" over {own}" if own else ""
         message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
         remedy = (
-            f"See which way leads there, `ip route get {address}`, and whether a firewall lets all ports of it pass; set"
+            f"Find the route to it, `ip route get {address}`, and whether a firewall blocks its ports; set"
             " NCCL_SOCKET_IFNAME to the interface that reaches it."
         )
         yield make_finding(BAD_INTERFACE, message, who, places, remedy)
