@@ -180,7 +180,7 @@ class Gate:
         reached = (scope.get("server") or ("",))[0]
         if is_address(reached):
             ways = f"ask for {self._settings.url_of(reached)}, or {ways}"
-        raise Problem(421, "access.host", f"this service does not know itself as {shown}", ways)
+        raise Problem(421, "access.host", f"this service has no host name {shown}", ways)
 
     def _role(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
         """The caller's role, and whether a cookie gave it."""
@@ -207,7 +207,7 @@ class Gate:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if site not in ("", "same-origin", "none") or (origin and urlsplit(origin).netloc != host):
-            raise Problem(403, "access.origin", "a page of another site may not change anything here")
+            raise Problem(403, "access.origin", "a page of another site may not change anything")
         if by_cookie and not origin and not site:
             raise Problem(403, "access.origin", "a request with a cookie must say where it comes from")
 

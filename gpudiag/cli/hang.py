@@ -32,9 +32,9 @@ Examples:
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 @plan_options(HangPlan)
 @click.option(
-    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+    "--native", is_flag=True, help="Show C functions too; pystack stops a blamed rank for about a second."
 )
-@result_options(verbose="Every place, frame and finding.")
+@result_options(verbose="Show every place, frame and finding.")
 @events_option
 def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
@@ -123,5 +123,5 @@ def _hang_together(
     if shared is not None:
         return shared
     status = print_hang(report, wanted)
-    warn("rank 0 took no report, so this one is of this machine alone")
+    warn("rank 0 received no report, so this report covers this machine alone")
     return status if status is ExitStatus.FAIL else ExitStatus.ERROR

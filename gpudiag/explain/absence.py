@@ -202,7 +202,7 @@ def _by_count(job: Identities, events: list[Event]) -> Waited | None:
                 ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
                 return Waited(
                     ranks,
-                    f"{came} of {wanted} came to the rendezvous",
+                    f"{came} of {wanted} joined the rendezvous",
                     log.name,
                     absence.line,
                     never_came=True,
@@ -335,7 +335,7 @@ def _rank_of_record(log: LogOfJob) -> Reading[int]:
     return (
         log.rank
         if log.rank is not None
-        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path says it")
+        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path names the rank")
     )
 
 

@@ -62,7 +62,7 @@ _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
 
 
-_ENDED_WITH_SERVICE = "the service ended while it ran, and it ended with the service"
+_ENDED_WITH_SERVICE = "the service ended during the run, and the run with it"
 
 
 class RunManager:

@@ -57,7 +57,7 @@ def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> Why | None
             known = process.settings.get(name)
             if known and known[0].upper() in values:
                 also = (
-                    " and NCCL_P2P_DISABLE, which NCCL before 2.23 tells as it"
+                    " and NCCL_P2P_DISABLE, which NCCL before 2.23 reports as this one"
                     if name == "NCCL_P2P_LEVEL"
                     else ""
                 )
@@ -138,7 +138,11 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
             if (limit and (on_nvlink or _is_whole_board(job, process))) or (
                 on_nvlink and count <= _FEW_WITHOUT_LIMIT
             ):
-                words = f"{limit[0]}={limit[1]} allows {count}" if limit else f"{count}, and no line says why"
+                words = (
+                    f"{limit[0]}={limit[1]} allows {count}"
+                    if limit
+                    else f"{count}, and no line gives the reason"
+                )
                 few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
         if few:
             words, places = next(iter(few.values()))
