@@ -148,7 +148,7 @@ def nvml_answers(context: Context) -> Judgement:
         return judged()
     cause = (status.reason or name_state(status.state)).partition(": ")[0]
     message = f"NVML does not work ({traces[0].text}): {cause}"
-    evidence = [Evidence("state", status.state.value, source="NVML")]
+    evidence = [Evidence("state", name_state(status.state), source="NVML")]
     if status.reason is not None:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
