@@ -76,14 +76,19 @@ def store_option(command: _Command) -> _Command:
     )(command)
 
 
-def deadline_option(default_seconds: float, more: str = "") -> Callable[[_Command], _Command]:
-    """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that."""
+def deadline_option(
+    default_seconds: float | None, more: str = "", *, default: str = ""
+) -> Callable[[_Command], _Command]:
+    """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that.
+
+    `default` says in words what holds where there is no number.
+    """
     return click.option(
         "--deadline",
         type=SecondsRange(min=_MIN_DEADLINE_SECONDS, max=_MAX_DEADLINE_SECONDS),
         default=default_seconds,
         metavar="SECONDS",
-        help=f"Longest wait for an answer{more}.  [default: {default_seconds:g}]",
+        help=f"Longest wait for an answer{more}.  [default: {default or format(default_seconds, 'g')}]",
     )
 
 

@@ -57,7 +57,8 @@ def _click_option(one: PlanField, offered: Completer | None) -> Callable[[_Comma
         settings["default"], settings["type"] = one.default, one.value_type
     if offered is None and asked.choices:
         many = one.is_list and not asked.is_repeated
-        offered = offer_list((*asked.choices, ALL)) if many else offer(asked.choices)
+        words = asked.choices if asked.all_means is None else (*asked.choices, ALL)
+        offered = offer_list(words) if many else offer(asked.choices)
     return click.option(asked.flag, one.name, shell_complete=offered, **settings)
 
 

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
-from gpudiag.cli.options import store_option
+from gpudiag.cli.options import deadline_option, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.preflight_output import render_one, sayer, warn_strict, write_reports
 from gpudiag.cli.printing import print_result, warn, warn_unremembered
@@ -87,6 +87,7 @@ def _reports(
     "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
 )
 @store_option
+@deadline_option(None, " of NVML and the host", default="5; 1.5 at level instant")
 @click.option(
     "--quorum",
     type=click.IntRange(min=1),
@@ -187,7 +188,7 @@ def _surroundings(options: dict[str, Any]) -> Surroundings:
             f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
         )
     expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
-    return Surroundings(options["store"] or default_store(), options["python"], expected)
+    return Surroundings(options["store"] or default_store(), options["python"], expected, options["deadline"])
 
 
 def _print_checks(plan: PreflightPlan) -> ExitStatus:

@@ -69,7 +69,7 @@ def result_options(
         added = click.option(
             "--format",
             "form",
-            type=Word(formats, "a format of this command"),
+            type=Word(formats, "a format"),
             metavar="NAME",
             help=f"What to print: {', '.join(formats)}.  [default: text]",
         )(added)

@@ -42,8 +42,9 @@ class Surroundings:
     """What a doctor looks at beside the sources: each read by itself, so that one that hangs costs only itself."""
 
     programs: Reading[dict[str, str]]  # where each program was found; those that were not are left out
-    packages: Reading[dict[str, str]]  # the version of each distribution that is installed
-    torch: Reading[TorchBuild]
+    packages: Reading[dict[str, str]]  # the version of each distribution that gpudiag's own interpreter has
+    job_packages: Reading[dict[str, str]]  # and of each that the job's has
+    torch: Reading[TorchBuild]  # of the job's interpreter
     trace_rights: Reading[TraceRights]
     state_folder: Reading[StateFolder]
     ports: Reading[dict[str, bool]]  # whether each port of this machine is free

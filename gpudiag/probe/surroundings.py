@@ -29,10 +29,19 @@ PROGRAMS = (
     *("nvidia-smi", "dmesg", "journalctl", "py-spy", "pystack", "cc", "gcc", "clang"),
     *("torchrun", "srun", "sbatch", "mpirun", "accelerate", "deepspeed", "horovodrun", "kubectl"),
 )
+# gpudiag's own, and those of the ranks, which the job's interpreter has.
 PACKAGES = (
-    *("nvidia-ml-py", "GPUtil", "torch", "numpy", "deepspeed", "accelerate", "horovod", "tensorflow"),
-    *("fastapi", "uvicorn", "httptools", "psycopg", "py-spy", "pystack", "ziglang"),
+    "nvidia-ml-py",
+    "GPUtil",
+    "fastapi",
+    "uvicorn",
+    "httptools",
+    "psycopg",
+    "py-spy",
+    "pystack",
+    "ziglang",
 )
+JOB_PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "horovod", "tensorflow")
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Where `gpudiag serve` listens, and torch's ranks meet, unless told otherwise.
 PORTS = (8765, 29500)
@@ -46,7 +55,8 @@ def stream_surroundings(
     """Send `("topic", sheet)` for each topic; `folder` is that of the state, `python` another interpreter's."""
     topics: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
         (_programs, (environment,)),
-        (_packages, (python,)),
+        (_packages, ()),
+        (_job_packages, (python,)),
         (_rights, ()),
         (_state_folder, (folder,)),
         (_ports, ()),
@@ -82,15 +92,19 @@ def find_programs(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: place for name, place in named.items() if place}
 
 
-def _packages(sheet: Sheet, python: str | None) -> None:
-    names = [*PACKAGES, *NCCL_PACKAGES]
-    sheet.read_together(("packages", "torch"), _ask, python, names)
+def _packages(sheet: Sheet) -> None:
+    sheet.read("packages", packages.read_packages, [*PACKAGES])
+
+
+def _job_packages(sheet: Sheet, python: str | None) -> None:
+    sheet.read_together(("job_packages", "torch"), _ask, python)
     if sheet.values.get("torch", "") is None:
         del sheet.values["torch"]
         sheet.mark("torch", SOURCE_ABSENT, "torch is not installed")
 
 
-def _ask(python: str | None, names: list[str]) -> tuple[dict[str, str], dict[str, Any] | None]:
+def _ask(python: str | None) -> tuple[dict[str, str], dict[str, Any] | None]:
+    names = [*JOB_PACKAGES, *NCCL_PACKAGES]
     if python is None:
         found, torch = packages.read_packages(names), packages.read_torch()
     else:
@@ -106,14 +120,15 @@ def _ask_other(python: str, names: Sequence[str]) -> tuple[dict[str, str], dict[
             capture_output=True,
             text=True,
             timeout=_INTERPRETER_SECONDS,
-            check=True,
             preexec_fn=partial(die_with, os.getpid()),
         )
         found, torch = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise Absent(TIMED_OUT, f"{python} gave no answer within {_INTERPRETER_SECONDS:.0f} s") from None
-    except (subprocess.CalledProcessError, ValueError, OSError) as error:
-        raise Absent(ERROR, f"{python} is no working Python: {error}") from None
+    except OSError as error:
+        raise Absent(ERROR, f"{python} cannot be run: {error.strerror}") from None
+    except ValueError:
+        raise Absent(ERROR, f"{python} is no working Python") from None
     return found, torch
 
 

@@ -78,11 +78,15 @@ def _commands(commands: tuple[CommandState, ...], style: Style) -> list[str]:
 
 
 def _parts(parts: list[DoctorPart]) -> list[str]:
-    lines = []
+    """The parts with what was seen and what to do; those of which both are alike together."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for part in parts:
-        lines += wrapped(f"{part.name}: {one_line(part.says)}", first="  ", indent="    ")
-        if part.remedy:
-            lines += wrapped(one_line(part.remedy), first="    Do: ", indent="        ")
+        alike.setdefault((part.says, part.remedy), []).append(part.name)
+    lines = []
+    for (says, remedy), names in alike.items():
+        lines += wrapped(f"{', '.join(names)}: {one_line(says)}", first="  ", indent="    ")
+        if remedy:
+            lines += wrapped(one_line(remedy), first="    Do: ", indent="        ")
     return lines
 
 

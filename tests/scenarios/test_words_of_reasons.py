@@ -18,11 +18,13 @@ from gpudiag.reference.reading_names import WHY_MISSING, describe_missing, name_
 from gpudiag.reference.readings import READINGS
 from gpudiag.render.reason import render_reason
 from gpudiag.render.report_text import render_report_text
+from gpudiag.render.report_words import describe_fact
 from gpudiag.render.sources_text import render_sources
 from gpudiag.render.style import Style
 from gpudiag.render.wide_text import render_wide
 from gpudiag.runs.gate import judge_results
-from tests.scenarios.situations import blank, look_at_machine
+from tests.scenarios.situations import Case, blank, look_at_machine
+from tests.scenarios.test_catalogue import CASES
 from tests.walking import walk
 
 VERBOSE = Style(verbose=True)
@@ -36,7 +38,6 @@ _BARE = {
     "function not found",
     "device lost",
     "reset required",
-    "timed out",
     "library absent",
 }
 
@@ -69,6 +70,16 @@ def test_what_is_not_there_is_told_in_words(case: tuple[str, MissingReason]) -> 
     results = run_checks(context, BUILTIN)
     assert any(result.outcome in (Outcome.SKIP, Outcome.ERROR) for result in results)
     assert {word for text in texts(results, snapshot) for word in raw_words(text)} == set()
+
+
+@walk(CASES, lambda case: f"{case.check}:{case.code}")
+def test_what_was_found_is_told_in_words(case: Case) -> None:
+    check = next(check for check in BUILTIN if check.name == case.check)
+    (found,) = run_checks(case.fires.context(look_at_machine(case.base)), (check,))
+    told = [finding.message for finding in found.findings]
+    told += [describe_fact(fact) for finding in found.findings for fact in finding.evidence]
+    told.append(found.reason or "")
+    assert {word for text in told for word in raw_words(text)} == set(), told
 
 
 @walk(MissingReason)

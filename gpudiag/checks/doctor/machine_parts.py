@@ -34,6 +34,9 @@ def judge_nvidia_smi(sight: Sight) -> DoctorPart:
     place = sight.find_program("nvidia-smi")
     if place is not None:
         return DoctorPart("nvidia-smi", PartState.WORKS, place)
+    silent = sight.unread_programs("nvidia-smi")
+    if silent is not None:
+        return silent
     if not sight.has_gpu:
         return DoctorPart("nvidia-smi", PartState.NOT_HERE, _NO_GPU)
     words = "it is not on PATH: `gpudiag list --sources gputil` cannot compare"
@@ -192,6 +195,8 @@ def judge_cgroup(sight: Sight) -> DoctorPart:
 def judge_slurm(sight: Sight) -> DoctorPart:
     """Slurm's programs, for the gates and for `--emit slurm`."""
     place = sight.find_program("srun", "sbatch")
+    if place is None and (silent := sight.unread_programs("slurm")):
+        return silent
     if place is None:
         return DoctorPart("slurm", PartState.NOT_HERE, "srun and sbatch are not on PATH")
     return DoctorPart("slurm", PartState.WORKS, place)

@@ -34,9 +34,19 @@ class Sight:
         return next((programs[name] for name in names if name in programs), None)
 
     def find_package(self, name: str) -> str | None:
-        """The version of that distribution; None where it is not installed, or could not be looked for."""
+        """The version of gpudiag's own distribution of that name; None where it is not installed, or not known."""
         packages = self.seen.packages
         return None if isinstance(packages, Missing) else packages.get(name)
+
+    def unread_programs(self, name: str) -> DoctorPart | None:
+        """The part of that name where no program could be looked for; None where that worked."""
+        programs = self.seen.programs
+        return unread(name, "the programs on PATH", programs) if isinstance(programs, Missing) else None
+
+    def unread_packages(self, name: str) -> DoctorPart | None:
+        """The part of that name where gpudiag's own packages could not be looked for; None where that worked."""
+        packages = self.seen.packages
+        return unread(name, "gpudiag's own packages", packages) if isinstance(packages, Missing) else None
 
 
 def unread(name: str, what: str, missing: Missing) -> DoctorPart:

@@ -6,6 +6,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 
 _LAUNCHERS = ("torchrun", "srun", "mpirun", "accelerate", "deepspeed", "horovodrun")
+_JOB = "the packages of the job's interpreter"
 _SERVICE = ("fastapi", "uvicorn", "httptools")
 _WITH_CUDA = "install a build with CUDA, by the command that pytorch.org shows under Start Locally"
 _COMPILERS = ("CC", "cc", "gcc", "clang")
@@ -18,7 +19,7 @@ def judge_torch(sight: Sight) -> DoctorPart:
     build = sight.seen.torch
     if isinstance(build, Missing):
         if build.reason is not MissingReason.SOURCE_ABSENT:
-            return unread("torch", "the packages of the interpreter", build)
+            return unread("torch", _JOB, build)
         return DoctorPart("torch", PartState.ABSENT, "it is not installed", sight.install("torch"))
     if not isinstance(build.cuda, Missing):
         return DoctorPart("torch", PartState.WORKS, f"{build.version}, for CUDA {build.cuda}")
@@ -65,6 +66,8 @@ def judge_nccl(sight: Sight) -> DoctorPart:
 def judge_python_stacks(sight: Sight) -> DoctorPart:
     """py-spy, by which `hang` and `run` read Python stacks."""
     place = sight.find_program("py-spy")
+    if place is None and (silent := sight.unread_programs("python-stacks")):
+        return silent
     if place is None:
         words = "py-spy is not installed: no stack of a rank can be read"
         return DoctorPart("python-stacks", PartState.ABSENT, words, sight.install("hang"))
@@ -74,6 +77,8 @@ def judge_python_stacks(sight: Sight) -> DoctorPart:
 def judge_c_stacks(sight: Sight) -> DoctorPart:
     """pystack, for `hang --native`."""
     place = sight.find_program("pystack")
+    if place is None and (silent := sight.unread_programs("c-stacks")):
+        return silent
     if place is None:
         words = "pystack is not installed: `hang --native` shows no C functions"
         return DoctorPart("c-stacks", PartState.ABSENT, words, sight.install("hang"))
@@ -82,8 +87,9 @@ def judge_c_stacks(sight: Sight) -> DoctorPart:
 
 def judge_service(sight: Sight) -> DoctorPart:
     """The packages of `serve`."""
-    if isinstance(sight.seen.packages, Missing):
-        return unread("service", "the packages of the interpreter", sight.seen.packages)
+    silent = sight.unread_packages("service")
+    if silent is not None:
+        return silent
     absent = [name for name in _SERVICE if sight.find_package(name) is None]
     if absent:
         verb = "is" if len(absent) == 1 else "are"
@@ -113,6 +119,8 @@ def judge_page(sight: Sight) -> DoctorPart:
 def judge_postgres(sight: Sight) -> DoctorPart:
     """The driver for a history in PostgreSQL."""
     found = sight.find_package("psycopg")
+    if found is None and (silent := sight.unread_packages("postgres")):
+        return silent
     if found is None:
         words = "psycopg is not installed: the history can be in a file alone"
         return DoctorPart("postgres", PartState.ABSENT, words, sight.install("postgres"))
@@ -121,7 +129,10 @@ def judge_postgres(sight: Sight) -> DoctorPart:
 
 def judge_framework(sight: Sight, name: str) -> DoctorPart:
     """One framework of `train`."""
-    found = sight.find_package(name)
+    packages = sight.seen.job_packages
+    if isinstance(packages, Missing):
+        return unread(name, _JOB, packages)
+    found = packages.get(name)
     if found is None:
         return DoctorPart(name, PartState.ABSENT, "it is not installed", sight.install(name))
     return DoctorPart(name, PartState.WORKS, found)
@@ -131,6 +142,8 @@ def judge_compiler(sight: Sight) -> DoctorPart:
     """The C compiler that builds the library of simulated machines."""
     place = sight.find_program(*_COMPILERS)
     zig = sight.find_package("ziglang")
+    if place is None and zig is None and (silent := sight.unread_programs("compiler")):
+        return silent
     if place is None and zig is None:
         words = "no cc, gcc or clang is on PATH: no machine can be simulated"
         return DoctorPart("compiler", PartState.ABSENT, words, sight.install("compiler"))
@@ -139,6 +152,9 @@ def judge_compiler(sight: Sight) -> DoctorPart:
 
 def judge_launchers(sight: Sight) -> DoctorPart:
     """The launchers that can start ranks on several machines; gpudiag starts those of one machine itself."""
+    silent = sight.unread_programs("launchers")
+    if silent is not None:
+        return silent
     found = [name for name in _LAUNCHERS if sight.find_program(name) is not None]
     if not found:
         words = "none is on PATH: ranks run on this machine alone"

@@ -140,7 +140,7 @@ def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
     if status.state is not SourceState.TIMED_OUT:
         return ()
     message = f"a part of the kernel log was not read: {status.reason}"
-    read = Evidence("reading", status.state.value, limit=SourceState.OK.value, source="kernel log")
+    read = Evidence("reading", "cut short", limit="whole", source="kernel log")
     return (LOG_UNREAD.finding(HostSubject(snapshot.host), message, read),)
 
 

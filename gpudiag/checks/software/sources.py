@@ -31,7 +31,7 @@ from gpudiag.model.device import (
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
-from gpudiag.reference.reading_names import name_state
+from gpudiag.reference.reading_names import name_reading, name_state
 
 # --- the sources
 
@@ -148,7 +148,7 @@ def nvml_answers(context: Context) -> Judgement:
         return judged()
     cause = (status.reason or name_state(status.state)).partition(": ")[0]
     message = f"NVML does not work ({traces[0].text}): {cause}"
-    evidence = [Evidence("state", status.state.value, source="NVML")]
+    evidence = [Evidence("state", name_state(status.state), source="NVML")]
     if status.reason is not None:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
@@ -220,7 +220,7 @@ def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
         for source, value in item.values.items()
         if value is not None
     )
-    message = f"the sources differ on {item.field}{about} ({said}): {item.reason}"
+    message = f"the sources differ on the {name_reading(item.field)}{about} ({said}): {item.reason}"
     return DISAGREEMENT.finding(HostSubject(snapshot.host), message, *evidence)
 
 

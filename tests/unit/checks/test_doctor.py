@@ -17,7 +17,7 @@ from gpudiag.model.doctor import (
 )
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.surroundings import PACKAGES
+from gpudiag.probe.surroundings import JOB_PACKAGES, PACKAGES
 from gpudiag.render.doctor_text import render_doctor
 from gpudiag.render.style import Style
 from gpudiag.units import GIB, MIB
@@ -34,6 +34,7 @@ EVERYTHING = Surroundings(
         name: f"/usr/bin/{name}" for name in ("nvidia-smi", "py-spy", "pystack", "cc", "srun", "torchrun")
     },
     packages=dict.fromkeys(PACKAGES, "1.0"),
+    job_packages=dict.fromkeys(JOB_PACKAGES, "1.0"),
     torch=CUDA_BUILD,
     trace_rights=TraceRights(is_root=True, ptrace_scope=1, has_capability=True),
     state_folder=StateFolder("/var/lib/gpudiag", "", 10 * GIB),
@@ -64,7 +65,7 @@ def examine(snapshot: Any = WORKSTATION, runs: Any = 3, **seen: Any) -> DoctorRe
 
 
 def without(*names: str) -> dict[str, str]:
-    return {name: version for name, version in EVERYTHING.packages.items() if name not in names}  # type: ignore[union-attr]
+    return {name: "1.0" for name in (*PACKAGES, *JOB_PACKAGES) if name not in names}
 
 
 def state_of(report: DoctorReport, name: str) -> PartState:
@@ -127,7 +128,7 @@ CASES: tuple[tuple[str, PartState, dict[str, Any], str], ...] = (
     ("web-page", PartState.ABSENT, {"page": False}, "serve"),
     ("compiler", PartState.ABSENT, {"programs": {}, "packages": without("ziglang")}, "simulate"),
     ("compiler", PartState.WORKS, {"programs": {}}, ""),
-    *((name, PartState.ABSENT, {"packages": without(name)}, "") for name in FRAMEWORKS),
+    *((name, PartState.ABSENT, {"job_packages": {}}, "") for name in FRAMEWORKS),
 )  # fmt: skip
 
 
@@ -148,7 +149,15 @@ def test_a_part_is_judged_by_what_was_seen(case: tuple[str, PartState, dict[str,
 
 
 def test_what_is_optional_or_not_here_is_no_error() -> None:
-    report = examine(snapshot=WITHOUT_GPU, torch=ABSENT, programs={}, packages={}, kubelet=ABSENT, page=False)
+    report = examine(
+        snapshot=WITHOUT_GPU,
+        torch=ABSENT,
+        programs={},
+        packages={},
+        job_packages={},
+        kubelet=ABSENT,
+        page=False,
+    )
     assert report.outcome is not Outcome.ERROR
     assert {one.name for one in report.commands if one.state is PartState.WORKS} >= {
         "explain",
@@ -160,13 +169,23 @@ def test_what_is_optional_or_not_here_is_no_error() -> None:
 
 def test_a_topic_that_gave_no_answer_never_counts_as_fine() -> None:
     silent = dict.fromkeys(
-        ("programs", "packages", "torch", "trace_rights", "state_folder", "ports", "closed_nodes"), LATE
+        (
+            "programs",
+            "packages",
+            "job_packages",
+            "torch",
+            "trace_rights",
+            "state_folder",
+            "ports",
+            "closed_nodes",
+        ),
+        LATE,
     )
     report = examine(**silent, kubelet=LATE, page=LATE)
     assert report.outcome is Outcome.ERROR
     for part in report.parts:
         if part.name not in ("nvml", "kernel-log", "history", "shared-memory", "cgroup"):
-            assert part.state is not PartState.WORKS, part
+            assert part.state is PartState.BROKEN or part.name == "nccl", part
 
 
 def test_a_container_is_told_what_helps_there() -> None:
@@ -178,7 +197,7 @@ def test_a_container_is_told_what_helps_there() -> None:
 
 
 def test_text_has_what_to_mend_first_and_a_command_for_it() -> None:
-    report = examine(closed_nodes=("/dev/nvidia0",), packages=without("horovod"))
+    report = examine(closed_nodes=("/dev/nvidia0",), job_packages=without("horovod"))
     text = render_doctor(report)
     lines = text.splitlines()
     assert lines[0].startswith("ERROR a1: ")
@@ -188,4 +207,4 @@ def test_text_has_what_to_mend_first_and_a_command_for_it() -> None:
     assert lines[-1].startswith("Next: gpudiag")
     for part in report.parts:
         assert part.name in text
-        assert f"{part.name}: " in render_doctor(report, Style(verbose=True))
+        assert part.says in " ".join(render_doctor(report, Style(verbose=True)).split())

@@ -9,6 +9,7 @@ from gpudiag.errors import UsageError
 from gpudiag.lint.linter import lint_text
 from gpudiag.model import codec
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
+from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
@@ -107,9 +108,15 @@ def make_lint_report():
     return LintReport((linted.file, LintedFile("a.bin", 0, "not read")), linted.findings)
 
 
+def make_doctor_report():
+    part = DoctorPart("torch", PartState.ABSENT, "it is not installed", "pip install torch")
+    command = CommandState("nccl-test", PartState.ABSENT, ("torch",))
+    return DoctorReport("a1", "1.0", "/usr/bin/python3", None, Outcome.PASS, (part,), (command,), 0.5)
+
+
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), make_lint_report(), make_job_run(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
+    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
 ]  # fmt: skip
 
 

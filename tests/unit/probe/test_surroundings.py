@@ -104,13 +104,14 @@ def test_packages_are_read_without_importing_them() -> None:
 def test_another_interpreter_is_asked_and_one_that_is_none_costs_only_its_packages(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     seen = see(tmp_path, tmp_path, sys.executable)
-    assert isinstance(seen.packages, dict)
+    assert isinstance(seen.job_packages, dict)
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no json\n")
     broken.chmod(0o755)
     seen = see(tmp_path, tmp_path, str(broken))
-    assert isinstance(seen.packages, Missing)
-    assert "is no working Python" in seen.packages.detail
+    assert isinstance(seen.job_packages, Missing)
+    assert "is no working Python" in seen.job_packages.detail
+    assert isinstance(seen.packages, dict)
     assert isinstance(seen.programs, dict)
 
 
