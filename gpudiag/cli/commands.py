@@ -110,6 +110,16 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what holds for all commands, and where the documentation is."""
+        from gpudiag.cli.documentation import (
+            documentation,
+        )  # reads the distribution's metadata: for help alone
+
+        super().format_epilog(ctx, formatter)
+        with formatter.indentation():
+            formatter.write_text(f"Documentation: {documentation()}")
+
 
 @click.group(
     "gpudiag",
