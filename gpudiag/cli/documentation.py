@@ -12,4 +12,4 @@ def documentation() -> str:
     except PackageNotFoundError:  # run from a folder that is only on sys.path
         return _IN_THE_REPOSITORY
     named = dict(url.split(", ", 1) for url in urls)
-    return named.get("Documentation", _IN_THE_REPOSITORY)
+    return str(named.get("Documentation", _IN_THE_REPOSITORY))

@@ -64,7 +64,7 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["no-such-thing"], "is no finding code and no file"),
         (["79"], "did you mean xid 79?"),
         (["xid"], "say which Xid"),
-        (["xid", "many"], "'many' is no number of an Xid"),
+        (["xid", "many"], "'many' is no Xid number"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
         ([], "missing argument"),
     ],

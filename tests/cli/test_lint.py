@@ -128,7 +128,7 @@ def test_a_diff_changes_nothing_and_a_fix_is_shown_first(script, capsys) -> None
     status, out, err = run(capsys, "--diff", str(script))
     assert status == ExitStatus.FAIL
     assert "+    return DataLoader" in out
-    assert "--fix would mend 1 mistake" in err
+    assert "--fix would fix 1 mistake" in err
     assert script.read_text() == before
     status, out, err = run(capsys, "--fix", str(script))
     assert status == ExitStatus.PASS
